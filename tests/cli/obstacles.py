@@ -9,7 +9,7 @@ from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
 from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from tests.cli.world import LEASE_SECONDS, World
-from tests.controller.objects import gpu, instance, request
+from tests.controller.helpers.objects import gpu, instance, request
 from tests.dra.gpus import A100
 
 WAITS = "waiting"

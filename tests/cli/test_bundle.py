@@ -20,7 +20,7 @@ from dra.common.resources import (
 )
 from tests.cli.conftest import Mig
 from tests.cli.world import NAMESPACE, World
-from tests.controller.objects import DRIVER, claim, pod
+from tests.controller.helpers.objects import DRIVER, claim, pod
 from tests.dra.gpus import A100
 
 SECRET = "hunter2-of-the-tenant"

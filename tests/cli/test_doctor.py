@@ -28,10 +28,10 @@ from dra.pods.hosts import Hosts
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.objects import claim, gpu, instance
+from tests.controller.helpers.objects import claim, gpu, instance
 from tests.dra.gpus import A100
-from tests.dra.nvidiaslices import future_mig, resource_slice
-from tests.dra.nvidiaslices import gpu as nvidias_gpu
+from tests.dra.resourceslices.nvidiaslices import future_mig, resource_slice
+from tests.dra.resourceslices.nvidiaslices import gpu as nvidias_gpu
 
 PROFILES = tuple(p.name for p in A100.profiles)
 

@@ -17,7 +17,7 @@ from dra.claims.reasons import Reason
 from dra.pods.nodefit import MisfitReason
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.objects import gpu, instance
+from tests.controller.helpers.objects import gpu, instance
 
 PAGE = (Path(__file__).parents[2] / "docs/kubectl-mig.md").read_text()
 _FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

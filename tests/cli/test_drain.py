@@ -15,7 +15,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.objects import gpu, instance
+from tests.controller.helpers.objects import gpu, instance
 from tests.waiting import PATIENCE
 
 

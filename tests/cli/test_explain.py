@@ -12,7 +12,7 @@ from tests.cli.conftest import Mig
 from tests.cli.obstacles import WAITS, all_taken
 from tests.cli.situations import LEADS, SITUATIONS, Situation
 from tests.cli.world import World
-from tests.controller.objects import gpu, instance, pod, request
+from tests.controller.helpers.objects import gpu, instance, pod, request
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from dra.common.resources import (
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.bench import Bench
-from tests.controller.objects import request
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import request
 
 
 def build(world: World, *numbers: int, size: str = "4") -> None:

@@ -23,7 +23,7 @@ from dra.gpu.inventory import AllocatorKind
 from sim.nvml.products import load_product
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.objects import DRIVER
+from tests.controller.helpers.objects import DRIVER
 
 LABEL_KEY = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 

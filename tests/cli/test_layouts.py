@@ -15,7 +15,7 @@ from dra.gpu.layouts.placing import place
 from dra.gpu.mignode import to_mignode
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.objects import gpu, inventory
+from tests.controller.helpers.objects import gpu, inventory
 from tests.dra.gpus import A100
 
 FILE = """\

@@ -8,7 +8,7 @@ import pytest
 
 from cli.shell.program import main
 from tests.cli.conftest import Ran
-from tests.dra.hostile import busy
+from tests.dra.cel.hostile import busy
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
 from tests.cli.golden import check
 from tests.cli.world import World
-from tests.controller.objects import gpu, instance
+from tests.controller.helpers.objects import gpu, instance
 from tests.waiting import PATIENCE
 
 

@@ -23,7 +23,7 @@ from dra.common.resources import DEVICE_CLASSES, MIG_NODES, NAMESPACES, NODES, P
 from tests.cli.conftest import Mig
 from tests.cli.obstacles import WAITS, waiting_pod
 from tests.cli.world import World
-from tests.controller.objects import DRIVER, FINALIZER, gpu, request
+from tests.controller.helpers.objects import DRIVER, FINALIZER, gpu, request
 from tests.dra.gpus import A100
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]

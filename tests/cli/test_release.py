@@ -14,7 +14,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.objects import DRIVER, FINALIZER, gpu, instance
+from tests.controller.helpers.objects import DRIVER, FINALIZER, gpu, instance
 
 DEVICE = "gpu-0-mig-1g5gb-19-0"
 

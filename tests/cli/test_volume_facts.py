@@ -30,8 +30,8 @@ from dra.common.resources import (
 )
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.pods.pods import read_pod
-from tests.controller.objects import DRIVER, allocated, claim, mignode, node, pod, versioned
-from tests.controller.volumes import volume, volume_claim
+from tests.controller.helpers.objects import DRIVER, allocated, claim, mignode, node, pod, versioned
+from tests.controller.helpers.volumes import volume, volume_claim
 from tests.dra.gpus import A100
 
 VOLUMES = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)

@@ -29,7 +29,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu
 from dra.gpu.mignode import to_mignode
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError
-from tests.controller.objects import (
+from tests.controller.helpers.objects import (
     DRIVER,
     FINALIZER,
     allocated,

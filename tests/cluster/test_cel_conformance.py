@@ -18,11 +18,11 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
-from tests.controller.objects import DRIVER, gpu, inventory
+from tests.controller.helpers.objects import DRIVER, gpu, inventory
+from tests.dra.cel.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED
+from tests.dra.cel.test_celoptionals import SAFE
+from tests.dra.cel.test_celrefusals import MALFORMED
 from tests.dra.gpus import A100
-from tests.dra.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED
-from tests.dra.test_celoptionals import SAFE
-from tests.dra.test_celrefusals import MALFORMED
 
 NODE = "cel-node"
 UNPROCESSABLE = 422

@@ -28,7 +28,7 @@ from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING
-from tests.controller.objects import FINALIZER, allocated, gpu, inventory
+from tests.controller.helpers.objects import FINALIZER, allocated, gpu, inventory
 
 SECONDS = float(os.environ.get("MIG_CHURN_SECONDS", "180"))
 SEED = int(os.environ.get("MIG_SEED", "4"))

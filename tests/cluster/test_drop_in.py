@@ -17,8 +17,8 @@ from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.test_scheduler_mode import A100, Site, node
-from tests.dra.nvidiasamples import SAMPLES, Sample
-from tests.dra.nvidiaslices import future_mig, resource_slice
+from tests.dra.resourceslices.nvidiasamples import SAMPLES, Sample
+from tests.dra.resourceslices.nvidiaslices import future_mig, resource_slice
 
 SCHEDULER = ("--allocator", "scheduler")
 

@@ -20,7 +20,7 @@ from hack.cluster.plane.controlplane import Setup
 from tests.cluster.harness.slicesite import Ground, Site, ground, site_on
 from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.test_gangs import APIS, GATES
-from tests.controller.objects import FINALIZER
+from tests.controller.helpers.objects import FINALIZER
 
 NODES: dict[str, Obj] = {f"fake-high-{n}": {} for n in range(4)}
 URGENT = "system-cluster-critical"

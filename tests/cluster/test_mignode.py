@@ -16,7 +16,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import InvalidError
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.plane.credentials import ADMIN
-from tests.dra.test_mignode import INVENTORY
+from tests.dra.gpu.test_mignode import INVENTORY
 
 KUBECTL = Path(sys.executable).parent / "kubectl"
 

@@ -9,7 +9,7 @@ import pytest
 
 from hack.cluster.binaries import Binaries
 from tests.cluster.test_scheduler_mode import Site, settled, site, start, template
-from tests.dra.nvidiaslices import counter_slice, future_mig, gpu, resource_slice
+from tests.dra.resourceslices.nvidiaslices import counter_slice, future_mig, gpu, resource_slice
 
 ACTIVE = "NvidiaDraDriverActive"
 

@@ -23,7 +23,7 @@ from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import MERGE
-from tests.controller.objects import DRIVER, FINALIZER, mignode
+from tests.controller.helpers.objects import DRIVER, FINALIZER, mignode
 
 COUNT, MARK = "nvidia.com/mig-1g.5gb.count", f"{DRIVER}/labels"
 VALUES: Obj = {"nodeLabels": {"enabled": True}}

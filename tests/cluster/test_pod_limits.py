@@ -18,7 +18,7 @@ from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.test_webhook import VALUES, Webhook
 from tests.deploy.charts import rendered_before_policies
-from tests.dra.limitcases import CASES, Case, S, expected, pod_of, seen
+from tests.dra.limits.limitcases import CASES, Case, S, expected, pod_of, seen
 
 POLICY, APART = "policy", "apart"
 SETUP = Setup(scheduling=False, controllers=("serviceaccount",))

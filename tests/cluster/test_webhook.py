@@ -24,7 +24,7 @@ from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from kubeletplugin.host.class_files import read_classes
-from tests.controller.test_webhook import BAD, GOOD
+from tests.controller.webhook.test_webhook import BAD, GOOD
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-webhook"
 LIFE_SECONDS = 36.0

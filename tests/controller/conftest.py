@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.site import Ground, Site
+from tests.controller.helpers.site import Ground, Site
 
 
 @pytest.fixture(scope="session")

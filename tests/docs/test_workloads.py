@@ -15,7 +15,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.driver.chart import find, render
 from sim.apiserver.schema.models import drop_unknown
-from tests.controller.bench import Bench
+from tests.controller.helpers.bench import Bench
 from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "docs/workloads.md"

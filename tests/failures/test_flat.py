@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
-from tests.kubeletplugin.rig import Rig, wire
+from tests.kubeletplugin.helpers.rig import Rig, wire
 from tests.waiting import wait_for
 
 SOAK = bool(os.environ.get("MIG_SOAK"))

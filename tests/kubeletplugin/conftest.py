@@ -21,8 +21,8 @@ from kubeletplugin.gpus.lifecycle import hardwareloop, regaining
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.folders import short_folder
-from tests.kubeletplugin.publishedslices import published
-from tests.kubeletplugin.rig import Rig
+from tests.kubeletplugin.helpers.publishedslices import published
+from tests.kubeletplugin.helpers.rig import Rig
 from tests.sim.apiserver.running import running_server
 from tests.waiting import wait_for
 

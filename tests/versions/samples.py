@@ -20,8 +20,8 @@ from dra.gpu.inventory import (
 )
 from dra.gpu.shares import UNENFORCED, Share, ShareOffer
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
-from tests.controller.objects import gpu
-from tests.dra.test_mignode import INVENTORY
+from tests.controller.helpers.objects import gpu
+from tests.dra.gpu.test_mignode import INVENTORY
 
 _MADE = frozenset(State) - {State.INTENT}
 

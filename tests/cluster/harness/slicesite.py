@@ -20,7 +20,7 @@ from tests.cluster.conftest import USERS
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.workload import SLEEPING, Workload
-from tests.controller.objects import gpu, inventory
+from tests.controller.helpers.objects import gpu, inventory
 
 SLICE = {"resourceClaimTemplateName": "slice"}
 

@@ -15,7 +15,7 @@ from dra.gpu.shares import Share
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.session.calls import CallPool
-from tests.kubeletplugin.gpubench import UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Decisions as the controller makes them: node, GPU and placement of a pod's claims."""

@@ -1,0 +1,1 @@
+"""Devices that are chosen: how many, which together, by size, alternative or policy."""

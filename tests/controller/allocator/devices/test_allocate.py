@@ -1,0 +1,225 @@
+"""Which node, GPU and placement a pod's claims get."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.allocator.allocate import Allocator
+from dra.allocator.pod_problem import examine
+from dra.allocator.problem import Problem
+from dra.claims.classes import generated_classes
+from dra.claims.reasons import Reason
+from dra.claims.requests.reader import Reader
+from dra.pods.pods import read_pod
+from tests.controller.helpers.deciding import decide, devices, why
+from tests.controller.helpers.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    cluster,
+    gpu,
+    instance,
+    mignode,
+    node,
+    pod,
+    request,
+    versioned,
+    with_gpus,
+)
+
+SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+
+
+def test_a_slice_is_allocated_from_the_pool_that_the_mignode_names() -> None:
+    decision = decide(cluster("node-a"), claim("c"))
+    assert decision is not None
+    assert (decision.node, decision.pool) == ("node-a", "node-a-pool")
+    (pick,) = decision.picks
+    assert pick.gpu == "gpu-0"
+    assert pick.profile == "1g.5gb"
+    assert pick.placement is not None
+    assert pick.device == f"gpu-0-mig-1g5gb-19-{pick.placement.start}"
+
+
+def test_slices_go_where_they_cost_the_cluster_least_not_to_the_first_node() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-b", gpu(0, "node-b", instances=(instance("1g.5gb", 6),))))
+    assert decide(known, claim("c", request("r", "mig-3g.20gb"))).node == "node-b"  # type: ignore[union-attr]
+
+
+def test_count_and_several_requests_of_several_claims_land_on_one_node() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-a", gpu(0, instances=(instance("1g.5gb", 0),))))
+    decision = decide(
+        known,
+        claim("one", request("a", "mig-2g.10gb", count=2)),
+        claim("two", request("b", "mig-3g.20gb")),
+    )
+    assert decision is not None
+    assert decision.node == "node-b"
+    assert [p.request for p in decision.picks].count("a") == 2
+    assert len(set(devices(decision))) == 3
+    two = next(p.claim for p in decision.picks if p.claim.name == "two")
+    assert [p.profile for p in decision.of(two)] == ["3g.20gb"]
+
+
+def test_all_of_a_claim_on_one_gpu_is_found_when_asked_for() -> None:
+    known = cluster("node-a")
+    half = gpu(0, instances=(instance("1g.5gb", 0),))
+    known.set_mignode(mignode("node-a", half, gpu(1), gpu(2)))
+    wanted = [request("a", "mig-4g.20gb"), request("b", "mig-2g.10gb"), request("c", "mig-1g.5gb")]
+    decision = decide(known, claim("c", *wanted, constraints=SAME_GPU))
+    assert decision is not None
+    assert len({p.gpu for p in decision.picks}) == 1
+    blocked = [gpu(n, instances=(instance("1g.5gb", 0),)) for n in range(3)]
+    known.set_mignode(mignode("node-a", *blocked))
+    reason = why(known, claim("c", *wanted, constraints=SAME_GPU))
+    assert "no room for 4g.20gb" in reason.message
+
+
+def test_two_claims_may_each_have_a_gpu_of_their_own() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
+    two = [request("a", "mig-3g.20gb"), request("b", "mig-3g.20gb")]
+    decision = decide(
+        known, claim("x", *two, constraints=SAME_GPU), claim("y", *two, constraints=SAME_GPU)
+    )
+    assert decision is not None
+    per_claim = {c: {p.gpu for p in decision.picks if p.claim.name == c} for c in ("x", "y")}
+    assert [len(g) for g in per_claim.values()] == [1, 1]
+    assert per_claim["x"] != per_claim["y"]
+
+
+def test_an_attribute_of_the_slice_can_be_matched_too() -> None:
+    known = cluster("node-a")
+    either = ["mig-1g.5gb", "mig-2g.10gb"]
+    any_slice = "device.attributes['mig.dra.dev'].profile in ['1g.5gb', '2g.10gb']"
+    body = claim(
+        "c",
+        request("a", either[1]),
+        request("b", "mig.dra.dev", any_slice),
+        constraints=[{"matchAttribute": "mig.dra.dev/profile"}],
+    )
+    assert {p.profile for p in decide(known, body).picks} == {"2g.10gb"}  # type: ignore[union-attr]
+
+
+def test_gpus_that_share_a_root_are_told_from_those_of_an_equal_node_that_do_not() -> None:
+    """Both nodes have two empty GPUs; on which they hang by one root only the GPUs can tell."""
+    same = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
+    wanted = claim("c", request("r", "mig-7g.40gb", count=2), constraints=same)
+    roots = {"node-a": ("pci0000:00", "pci0000:80"), "node-b": ("pci0000:00", "pci0000:00")}
+    for names in (("node-a", "node-b"), ("node-b", "node-a")):
+        known = cluster("node-a", "node-b")
+        for name, shared in zip(names, ("node-a", "node-b"), strict=True):
+            gpus = (gpu(n, name, pcie_root=root) for n, root in enumerate(roots[shared]))
+            known.set_mignode(mignode(name, *gpus))
+        decision = decide(known, wanted)
+        assert decision is not None
+        assert decision.node == names[1]
+
+
+def test_a_full_gpu_between_others_changes_neither_what_fits_nor_who_gives_it() -> None:
+    full = instance("7g.40gb", 0)
+    gpus = (gpu(0), gpu(1, instances=(full,)), gpu(2), gpu(3, instances=(full,)), gpu(4))
+    known = with_gpus(*gpus)
+    apart = [{"distinctAttribute": "mig.dra.dev/parentUUID"}]
+    three = claim("c", request("r", "mig-7g.40gb", count=3), constraints=apart)
+    assert devices(decide(known, three)) == [f"gpu-{n}-mig-7g40gb-0-0" for n in (0, 2, 4)]
+    four = claim("d", request("r", "mig-7g.40gb", count=4), constraints=apart)
+    assert decide(known, four) is None
+    two = claim("e", request("r", "mig-1g.5gb", count=2), constraints=apart)
+    assert [name[:5] for name in devices(decide(known, two))] == ["gpu-0", "gpu-2"]
+
+
+def test_an_attribute_that_devices_lack_cannot_be_matched() -> None:
+    body = claim("c", constraints=[{"matchAttribute": "mig.dra.dev/colour"}])
+    reason = why(cluster("node-a"), body)
+    assert "with the same mig.dra.dev/colour" in reason.message
+
+
+def test_a_request_by_memory_gets_the_smallest_profile_that_has_it() -> None:
+    enough = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0"
+    decision = decide(cluster("node-a"), claim("c", request("r", "mig.dra.dev", enough)))
+    assert decision is not None
+    assert decision.picks[0].profile == "3g.20gb"
+
+
+def test_a_selector_can_name_one_gpu() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1), gpu(2)))
+    own = "device.attributes['mig.dra.dev'].parentUUID == 'GPU-node-a-1'"
+    decision = decide(known, claim("c", request("r", "mig-1g.5gb", own)))
+    assert decision is not None
+    assert decision.picks[0].gpu == "gpu-1"
+
+
+def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1, mig=False)))
+    whole = claim("c", request("r", "gpu.dra.dev"))
+    assert devices(decide(known, whole)) == ["gpu-1"]
+    known.set_claim(versioned(allocated(versioned(claim("old", request())), "node-a", "gpu-1")))
+    reason = why(known, claim("d", request("r", "gpu.dra.dev")))
+    assert "gpu-1 no room for gpu (blocked by claim default/old)" in reason.message
+
+
+def test_what_claims_and_instances_hold_is_not_given_out_again() -> None:
+    known = cluster("node-a")
+    shown = gpu(0, instances=(instance("3g.20gb", 0, uid="uid-c-old"),))
+    known.set_mignode(mignode("node-a", shown))
+    assert devices(decide(known, claim("c", request("r", "mig-3g.20gb")))) == [
+        "gpu-0-mig-3g20gb-9-4"
+    ]
+    held = allocated(versioned(claim("other", request())), "node-a", "gpu-0-mig-3g20gb-9-4")
+    known.set_claim(versioned(held))
+    reason = why(known, claim("d", request("r", "mig-3g.20gb")))
+    assert reason.reason is Reason.WAITING
+    assert "no room for 3g.20gb" in reason.message
+    ended = "default/c-uid-c-old (ended, its slice is about to go)"
+    assert f"(blocked by claims {ended}, default/other)" in reason.message
+
+
+@pytest.mark.parametrize("state", ["foreign", "reclaiming", "orphan", "prepared", "preparing"])
+def test_an_instance_blocks_in_whatever_state_it_is(state: str) -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0, instances=(instance("7g.40gb", 0, state=state),))))
+    assert f"{state} instance at 0:8" in why(known, claim("c")).message
+
+
+def test_a_claim_and_its_own_instance_count_once() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0, instances=(instance("4g.20gb", 0, uid="uid-x"),))))
+    held = allocated(versioned(claim("x", request())), "node-a", "gpu-0-mig-4g20gb-5-0")
+    known.set_claim(versioned(held))
+    decision = decide(known, claim("c", request("r", "mig-3g.20gb")))
+    assert devices(decision) == ["gpu-0-mig-3g20gb-9-4"]
+
+
+def test_claims_that_are_allocated_pin_the_node() -> None:
+    known = cluster("node-a", "node-b")
+    held = allocated(versioned(claim("old", request())), "node-b", "gpu-0-mig-1g5gb-19-0")
+    decision = None
+    known.set_claim(versioned(held))
+    for body in generated_classes(DRIVER, ["1g.5gb"]):
+        known.set_class(versioned(body))
+    known.set_claim(versioned(claim("new")))
+    body = versioned(pod("p", "old", "new"))
+    known.set_pod(body)
+    reader = Reader(DRIVER, known.fleet.kinds, known.classes)
+    found = examine(read_pod(body), known, reader).found
+    assert isinstance(found, Problem)
+    decision = Allocator(known.fleet, known.hosts).decide(found)
+    assert decision is not None
+    assert decision.node == "node-b"
+    assert [p.claim.name for p in decision.picks] == ["new"]
+
+
+def test_pods_that_our_allocations_send_to_a_node_count_there_before_they_are_bound() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_node(node("node-a", cpu="1"))
+    held = allocated(versioned(claim("old", request())), "node-a", "gpu-0-mig-1g5gb-19-6")
+    known.set_claim(versioned(held))
+    known.set_pod(versioned(pod("other", "old", cpu="900m")))
+    decision = decide(known, claim("c"), cpu="200m")
+    assert decision is not None
+    assert decision.node == "node-b"

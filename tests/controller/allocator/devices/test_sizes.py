@@ -1,0 +1,106 @@
+"""Requests by size get the smallest profile that is large enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.claims.classes import ROUND_SIZES, generated_classes, looks_ours
+from dra.claims.reasons import Reason
+from dra.gpu.geometry import Geometry
+from sim.nvml.products import load_product, product_names
+from tests.controller.helpers.deciding import decide, why
+from tests.controller.helpers.objects import (
+    DRIVER,
+    claim,
+    cluster,
+    filled,
+    gpu,
+    mignode,
+    request,
+    with_gpus,
+)
+from tests.dra.gpus import profile
+
+TWICE = Geometry(
+    (
+        profile("1g.18gb", 19, slices=1, memory=16384, starts=[0, 1, 2, 3, 4, 5, 6], size=1),
+        profile("3g.71gb", 9, slices=3, memory=71168, starts=[0, 4], size=4),
+        profile("7g.141gb", 0, slices=7, memory=143104, starts=[0], size=8),
+    )
+)
+"""A GPU with more memory a slice than an A100."""
+
+
+def test_a_request_by_memory_takes_a_larger_profile_when_no_smaller_one_is_free() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-a", filled(0, 0, 4)))
+    known.set_mignode(mignode("node-b", gpu(0, "node-b", geometry=TWICE)))
+    asked = claim("c", request("r", "mig-min-20gb"))
+    decision = decide(known, asked)
+    assert decision is not None
+    assert (decision.node, decision.picks[0].profile) == ("node-b", "3g.71gb")
+
+
+def test_memory_beyond_every_profile_names_the_largest() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-b", gpu(0, "node-b", geometry=TWICE)))
+    capacity = {"requests": {"memory": "200Gi"}}
+    found = why(known, claim("c", request("r", "mig.dra.dev", capacity=capacity)))
+    assert found.reason is Reason.NO_SUCH_PROFILE
+    assert "the largest is 7g.141gb with 143104Mi" in found.message
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(5, "1g.5gb"), (10, "1g.10gb"), (20, "3g.20gb"), (40, "7g.40gb")]
+)
+def test_a_class_of_a_round_size_gives_the_smallest_profile_of_that_name_or_more(
+    size: int, expected: str
+) -> None:
+    decision = decide(with_gpus(gpu(0)), claim("c", request("r", f"mig-min-{size}gb")))
+    assert decision is not None
+    assert decision.picks[0].profile == expected
+
+
+def test_round_sizes_are_offered_as_far_as_the_profiles_go() -> None:
+    def sizes(*profiles: str) -> set[str]:
+        names = {c["metadata"]["name"] for c in generated_classes(DRIVER, profiles)}
+        return {n for n in names if n.startswith("mig-min-")}
+
+    assert sizes("1g.5gb", "3g.20gb+me") == {"mig-min-5gb", "mig-min-10gb", "mig-min-20gb"}
+    assert sizes() == set()
+    assert looks_ours("mig-min-80gb")
+    assert not looks_ours("mig-min-80gb-mine")
+
+
+@pytest.mark.parametrize("product", product_names())
+def test_every_product_is_in_the_size_classes_of_its_profile_names(product: str) -> None:
+    """A profile that is called ``n``gb is in every class up to n, and in none above."""
+    profiles = load_product(product).gi_profiles
+    for name, memory_mib in ((p.name, p.memory_mib) for p in profiles):
+        nominal = int(name.split(".")[1].partition("gb")[0])
+        for size in ROUND_SIZES:
+            (body,) = [
+                c
+                for c in generated_classes(DRIVER, ["7g.999gb"])
+                if c["metadata"]["name"] == f"mig-min-{size}gb"
+            ]
+            expression = body["spec"]["selectors"][0]["cel"]["expression"]
+            least = int(expression.partition("quantity('")[2].partition("Mi")[0])
+            assert (memory_mib >= least) == (nominal >= size), (name, size)
+
+
+def test_a_request_by_memory_gets_the_smallest_profile_of_all_products() -> None:
+    twelve = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0"
+    asked = claim("c", request("r", "mig.dra.dev", twelve))
+    decision = decide(with_gpus(gpu(0)), asked)
+    assert decision is not None
+    assert decision.picks[0].profile == "3g.20gb"
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-a", gpu(0, geometry=TWICE)))
+    decision = decide(known, asked)
+    assert decision is not None
+    assert (decision.node, decision.picks[0].profile) == ("node-a", "1g.18gb")
+    by_field = request("r", "mig.dra.dev", capacity={"requests": {"memory": "12Gi"}})
+    decision = decide(with_gpus(gpu(0)), claim("c", by_field))
+    assert decision is not None
+    assert decision.picks[0].profile == "3g.20gb"

@@ -1,0 +1,1 @@
+"""Nodes that are chosen: by what a pod needs besides a slice, and by preference."""

@@ -1,0 +1,109 @@
+"""Pods that are alike, for which the same nodes lack what another driver has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.cluster import likeness
+from dra.common.resources import Obj
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench("node-a")
+    for name in ("tapes", "disks"):
+        bench.cluster.set_class(device_class(name, f"device.driver == '{name}.example.com'"))
+    return bench
+
+
+def template(
+    bench: Bench,
+    name: str,
+    change: Callable[[Obj], object] = lambda body: None,
+    *,
+    theirs: str = "tapes",
+    count: int = 1,
+    ours: str = "mig-1g.5gb",
+    namespace: str = "default",
+) -> str:
+    """Template of a pod without owner that wants a slice and devices of another driver."""
+    asked = {"": request("r", ours), "other-": request("r", theirs, count=count)}
+    for prefix, wanted in asked.items():
+        asked_for = versioned(claim(f"{prefix}{name}", wanted))
+        asked_for["metadata"]["namespace"] = namespace
+        bench.cluster.set_claim(asked_for)
+    body = versioned(pod(name, name, f"other-{name}"))
+    body["metadata"]["namespace"] = namespace
+    change(body)
+    bench.cluster.set_pod(body)
+    return bench.cluster.template_of(bench.cluster.pods[namespace, name])
+
+
+def test_pods_without_an_owner_are_alike_if_they_ask_the_same(bench: Bench) -> None:
+    first = template(bench, "a")
+    assert first == template(bench, "b")
+    assert first == template(bench, "c", lambda body: body["metadata"].update(labels={"run": "c"}))
+    assert first != bench.cluster.pods["default", "a"].uid
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"theirs": "disks"},
+        {"count": 2},
+        {"ours": "mig-3g.20gb"},
+        {"namespace": "team-b"},
+        {"change": lambda body: body["spec"].update(nodeSelector={"zone": "a"})},
+        {"change": lambda body: body["spec"].update(priority=5)},
+    ],
+)
+def test_those_that_ask_for_something_else_are_not(bench: Bench, other: dict[str, Obj]) -> None:
+    assert template(bench, "a") != template(bench, "b", **other)  # type: ignore[arg-type]
+
+
+def test_a_pod_that_asks_only_us_is_like_no_other(bench: Bench) -> None:
+    for name in ("a", "b"):
+        assert template(bench, name, theirs="mig-1g.5gb") == bench.cluster.pods["default", name].uid
+
+
+def test_those_of_an_owner_are_alike_whatever_they_ask(bench: Bench) -> None:
+    def owned(body: Obj) -> None:
+        owner = {"kind": "ReplicaSet", "uid": "set", "controller": True}
+        body["metadata"]["ownerReferences"] = [owner]
+
+    assert template(bench, "a", owned) == template(bench, "b", owned, count=2)
+
+
+def test_a_pod_that_names_the_owner_of_another_namespaces_pods_is_not_like_these(
+    bench: Bench,
+) -> None:
+    found = set()
+    for namespace in ("default", "other"):
+        body = pod("p")
+        owner = {"kind": "ReplicaSet", "uid": "set", "controller": True}
+        body["metadata"] |= {"namespace": namespace, "ownerReferences": [owner]}
+        bench.cluster.set_pod(versioned(body))
+        found.add(bench.cluster.template_of(bench.cluster.pods[namespace, "p"]))
+    assert len(found) == 2
+
+
+def test_it_is_known_once_all_claims_are(bench: Bench) -> None:
+    body = versioned(pod("a", "a", "other-a"))
+    bench.cluster.set_pod(body)
+    bench.cluster.set_claim(versioned(claim("a")))
+    assert bench.cluster.template_of(bench.cluster.pods["default", "a"]) == body["metadata"]["uid"]
+    assert template(bench, "a") == template(bench, "b")
+
+
+def test_few_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(likeness, "_MOST", 2)
+    cluster = bench.cluster
+    for name in "abcde":
+        template(bench, name)
+    known = likeness.Likeness(cluster.claims, cluster.classes)
+    assert len({known.template(each) for each in cluster.pods.values()}) == 1
+    assert len(known._known) == 2

@@ -1,0 +1,319 @@
+"""Full or empty nodes first: by GPU memory, cpu and memory, per class or claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api.config import NO_PREFERENCE
+from controller.cluster.cluster import Cluster
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Problem
+from dra.claims.requests.wants import Want
+from dra.common.resources import Obj
+from dra.gpu.inventory import Gpu
+from tests.controller.helpers.deciding import decide, plan, problem
+from tests.controller.helpers.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    cluster,
+    device_class,
+    filled,
+    gpu,
+    mignode,
+    node,
+    opaque,
+    pod,
+    request,
+    versioned,
+)
+
+NAMES = ("node-a", "node-b", "node-c")
+EVERYTHING = ("gpu-memory", "cpu", "memory")
+
+
+def preferring(
+    policy: str, *by: str, placement: str = "sws", requests: tuple[str, ...] = ()
+) -> Obj:
+    """A configuration that prefers nodes."""
+    nodes = {"policy": policy, **({"by": list(by)} if by else {})}
+    return opaque(placement, *requests, nodes=nodes)
+
+
+def running(known: Cluster, name: str, *, cpu: str = "0", memory: str = "0") -> None:
+    """A pod that runs on a node and has no GPU."""
+    body = pod(f"on-{name}", nodeName=name)
+    requests = {"cpu": cpu, "memory": memory}
+    body["spec"]["containers"][0]["resources"]["requests"] = requests
+    known.set_pod(versioned(body))
+
+
+def full_of(known: Cluster, node: str, device: str) -> None:
+    """A claim that holds a slice of the node's first GPU."""
+    body = allocated(claim(f"on-{node}"), node, device)
+    known.set_claim(versioned(body))
+
+
+def chosen(known: Cluster, *claims: Obj, **spec: Any) -> str:
+    decision = decide(known, *claims, **spec)
+    return "" if decision is None else decision.node
+
+
+def half_full() -> Cluster:
+    """Nodes with 0, 4 and 2 of 8 slices taken."""
+    known = cluster(*NAMES)
+    for name, taken in zip(NAMES, (0, 4, 2), strict=True):
+        known.set_mignode(mignode(name, filled(0, *range(taken), name=name)))
+    return known
+
+
+def one(policy: str, *by: str) -> Obj:
+    return claim("c", config=[preferring(policy, *by)])
+
+
+def test_gpu_memory_counts_by_the_slices_that_are_allocated() -> None:
+    known = half_full()
+    assert chosen(known, one("binpack", "gpu-memory")) == "node-b"
+    assert chosen(known, one("spread", "gpu-memory")) == "node-a"
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+def test_cpu_and_memory_count_by_what_pods_request(resource: str) -> None:
+    known = half_full()
+    running(known, "node-a", **{resource: {"cpu": "4", "memory": "16Gi"}[resource]})
+    running(known, "node-c", **{resource: {"cpu": "2", "memory": "8Gi"}[resource]})
+    assert chosen(known, one("binpack", resource)) == "node-a"
+    assert chosen(known, one("spread", resource)) == "node-b"
+
+
+def test_it_is_the_share_of_what_the_node_has_that_counts() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_node(node("node-b", cpu="64"))
+    running(known, "node-a", cpu="2")
+    running(known, "node-b", cpu="4")
+    assert chosen(known, one("binpack", "cpu")) == "node-a"
+    assert chosen(known, one("spread", "cpu")) == "node-b"
+
+
+def test_several_resources_count_by_their_mean() -> None:
+    known = half_full()
+    running(known, "node-a", cpu="7", memory="28Gi")  # 0, 7/8, 7/8; node-b has 1/2, 0, 0
+    assert chosen(known, one("binpack")) == "node-a"
+    assert chosen(known, one("binpack", "gpu-memory", "cpu")) == "node-a"
+    assert chosen(known, one("binpack", "gpu-memory")) == "node-b"
+    assert chosen(known, one("spread")) == "node-c"
+
+
+def test_a_full_node_that_the_pod_or_its_slices_do_not_fit_is_passed_over() -> None:
+    known = half_full()
+    running(known, "node-b", cpu="8")
+    assert chosen(known, one("binpack", "gpu-memory")) == "node-c"
+    whole = claim("c", request("r", "mig-7g.40gb"), config=[preferring("binpack")])
+    assert chosen(known, whole) == "node-a"
+    known.set_mignode(mignode("node-a", filled(0, 6)))
+    assert chosen(known, whole) == ""
+
+
+def test_within_the_preferred_nodes_the_placement_policy_decides() -> None:
+    known = cluster(*NAMES)
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
+    for name in ("node-b", "node-c"):
+        known.set_mignode(mignode(name, filled(0, 0, name=name), filled(1, 6, name=name)))
+    known.set_mignode(mignode("node-b", filled(0, 0, 6, name="node-b"), gpu(1, "node-b")))
+    fits = {  # both nodes have two slices taken; node-a is emptier, and costs sws nothing
+        "best-fit": ("node-b", "gpu-0"),
+        "spread": ("node-b", "gpu-1"),
+        "first-fit": ("node-b", "gpu-0"),
+    }
+    for policy, expected in fits.items():
+        wanted = preferring("binpack", "gpu-memory", placement=policy)
+        decision = decide(known, claim("c", config=[wanted]))
+        assert decision is not None
+        assert (decision.node, decision.picks[0].gpu) == expected
+
+
+def test_a_joint_claim_goes_where_its_first_request_that_prefers_nodes_wants_it() -> None:
+    known = half_full()
+    two = (request("a"), request("b"))
+    for first, second, expected in (
+        ("binpack", "spread", "node-b"),
+        ("spread", "binpack", "node-a"),
+        ("none", "spread", "node-a"),
+    ):
+        config = [
+            preferring(first, "gpu-memory", requests=("a",)),
+            preferring(second, "gpu-memory", requests=("b",)),
+        ]
+        assert chosen(known, claim("c", *two, config=config)) == expected
+
+
+def test_several_claims_of_a_pod_go_to_the_preferred_node_that_serves_them_all() -> None:
+    known = half_full()
+    config = [preferring("binpack", "gpu-memory")]
+    large = claim("large", request("r", "mig-3g.20gb"), config=config)
+    assert chosen(known, large) == "node-b"
+    assert chosen(known, large, claim("more", request("r", "mig-2g.10gb"))) == "node-c"
+
+
+def test_a_whole_gpu_that_is_given_out_counts_as_full_and_one_out_of_service_not_at_all() -> None:
+    known = cluster("node-a", "node-b")
+    broken = gpu(1, unavailable="XID 79")
+    known.set_mignode(mignode("node-a", filled(0, 0, 1, 2, 3), broken))  # half of what is left
+    free = gpu(1, "node-b", mig=False)
+    known.set_mignode(mignode("node-b", filled(0, *range(5), name="node-b"), free))  # 5 of 16
+    assert chosen(known, one("binpack", "gpu-memory")) == "node-a"
+    held = versioned(claim("held", request("r", "gpu.dra.dev")))
+    known.set_claim(versioned(allocated(held, "node-b", "gpu-1")))
+    assert chosen(known, one("binpack", "gpu-memory")) == "node-b"  # 13 of 16
+
+
+def test_the_class_may_say_it_for_its_claims_and_a_claim_may_take_it_back() -> None:
+    known = half_full()
+    expression = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].profile == '1g.5gb'"
+    body = device_class("emptiest", expression, config=[preferring("spread", "gpu-memory")])
+    known.set_class(versioned(body))
+    assert chosen(known, claim("c", request("r", "emptiest"))) == "node-a"
+    plain = chosen(known, claim("plain"))
+    assert plain != "node-a"
+    own = [opaque("sws", nodes={"policy": "none"})]
+    assert chosen(known, claim("d", request("r", "emptiest"), config=own)) == plain
+
+
+def test_a_pod_that_nobody_charged_yet_and_that_asks_for_nothing_is_served() -> None:
+    known = half_full()
+    found = problem(known, one("binpack"))
+    stranger = replace(found.pod, key=("elsewhere", "stranger"), needs=type(found.pod.needs)())
+    decision = Allocator(known.fleet, known.hosts).decide(replace(found, pod=stranger))
+    assert decision is not None
+    assert decision.node == "node-b"
+
+
+def test_a_pods_own_charge_does_not_make_a_node_full() -> None:
+    known = cluster("node-a", "node-b")
+    running(known, "node-a", cpu="1")
+    found = problem(known, one("binpack", "cpu"))
+    known.hosts.charge(found.pod.key, "node-b", {"cpu": 4000})
+    decision = Allocator(known.fleet, known.hosts).decide(found)
+    assert decision is not None
+    assert decision.node == "node-a"
+
+
+def test_nodes_are_not_even_ranked_where_nobody_prefers_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = half_full()
+    expected = chosen(known, claim("c"))
+    monkeypatch.setattr("dra.allocator.node_order.fullness", None)
+    monkeypatch.setattr("dra.allocator.ongoing.OngoingDecision._decide_jointly", None)
+    assert chosen(known, claim("c")) == expected
+    monkeypatch.undo()
+    monkeypatch.setattr("dra.allocator.node_order.fullness", None)
+    assert chosen(known, claim("c", request(count=2)))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    names = [f"node-{i}" for i in range(draw(st.integers(1, 4)))]
+    known = cluster(*names)
+    for name in names:
+        known.set_mignode(mignode(name, *(draw(gpus(i, name)) for i in range(2))))
+        size = draw(st.sampled_from(["1", "2", "8"]))
+        known.set_node(node(name, cpu=size, memory=f"{size}Gi"))
+        part = draw(st.sampled_from(["0", "500m", "1"]))
+        running(known, name, cpu=part, memory=draw(st.sampled_from(["0", "1Gi"])))
+    return known
+
+
+@st.composite
+def gpus(draw: st.DrawFn, minor: int, name: str) -> Gpu:
+    return filled(minor, *sorted(draw(st.sets(st.integers(0, 6)))), name=name)
+
+
+def measured(known: Cluster, name: str, by: tuple[str, ...]) -> float:
+    """How full a node is, counted from its objects anew."""
+    facts, gpus = known.hosts.facts[name], known.fleet.nodes[name].gpus
+    pods = [p for p in known.pods.values() if p.node == name]
+    shares = {"gpu-memory": sum(len(s.gpu.instances) for s in gpus) / (8 * len(gpus))}
+    for resource in ("cpu", "memory"):
+        wanted = sum(p.needs.requests.get(resource, 0) for p in pods)
+        shares[resource] = wanted / facts.allocatable[resource]
+    return sum(shares[r] for r in by) / len(by)
+
+
+def indifferent(alternatives: tuple[Want, ...]) -> tuple[Want, ...]:
+    return tuple(replace(want, nodes=NO_PREFERENCE) for want in alternatives)
+
+
+def only(found: Problem, names: set[str], known: Cluster) -> Problem:
+    """``found`` without its preference, and with these nodes alone."""
+    claims = tuple(replace(c, choices=tuple(map(indifferent, c.choices))) for c in found.claims)
+    left_out = {n: "left out" for n in known.fleet.nodes if n not in names}
+    return replace(found, claims=claims, excluded=left_out)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    known=clusters(),
+    policy=st.sampled_from(["binpack", "spread"]),
+    by=st.lists(st.sampled_from(EVERYTHING), min_size=1, unique=True),
+    requests=st.lists(
+        st.sampled_from(["mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb"]), min_size=1, max_size=2
+    ),
+)
+def test_it_is_what_the_placement_policy_decides_on_the_best_nodes_that_would_do(
+    known: Cluster, policy: str, by: list[str], requests: list[str]
+) -> None:
+    wanted = [request(f"r{i}", name) for i, name in enumerate(requests)]
+    found = problem(known, claim("c", *wanted, config=[preferring(policy, *by)]))
+    allocator = Allocator(known.fleet, known.hosts)
+    would_do = {n for n in known.fleet.nodes if allocator.decide(only(found, {n}, known))}
+    full = {n: measured(known, n, tuple(by)) for n in would_do}
+    wished = (max if policy == "binpack" else min)(full.values(), default=0.0)
+    best = {n for n in would_do if full[n] == pytest.approx(wished)}
+    assert allocator.decide(found) == allocator.decide(only(found, best, known))
+
+
+@pytest.mark.parametrize(("policy", "node"), [("binpack", "node-b"), ("spread", "node-c")])
+def test_a_view_heeds_the_preference_of_its_claim(policy: str, node: str) -> None:
+    known = cluster(*NAMES)
+    for name, cpu in zip(NAMES, ("2", "4", "1"), strict=True):
+        running(known, name, cpu=cpu)
+    look = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
+    found = problem(known, claim("c", look, config=[preferring(policy, "cpu")]))
+    allocator = Allocator(known.fleet, known.hosts)
+    decision = allocator.decide(found)
+    assert decision is not None
+    assert decision.node == node
+
+
+@pytest.mark.parametrize(("policy", "node"), [("binpack", "node-b"), ("spread", "node-c")])
+def test_what_is_held_back_is_on_the_preferred_of_nodes_that_are_alike(
+    policy: str, node: str
+) -> None:
+    known = cluster(*NAMES)
+    for name, cpu in zip(NAMES, ("2", "4", "1"), strict=True):
+        known.set_mignode(mignode(name, gpu(0, name)))
+        full_of(known, name, "gpu-0-mig-7g40gb-0-0")
+        running(known, name, cpu=cpu)
+    whole = request("r", "mig-7g.40gb")
+    found = problem(known, claim("c", whole, config=[preferring(policy, "cpu")]))
+    planned = plan(found, Allocator(known.fleet, known.hosts))
+    assert planned is not None
+    assert planned.decision.node == node
+
+
+def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> None:
+    known = cluster("node-a", "node-b")
+    full_of(known, "node-a", "gpu-0-mig-1g5gb-19-0")
+    full_of(known, "node-b", "gpu-0-mig-7g40gb-0-0")
+    running(known, "node-b", cpu="4")
+    whole = request("r", "mig-7g.40gb")
+    found = problem(known, claim("c", whole, config=[preferring("binpack", "cpu")]))
+    planned = plan(found, Allocator(known.fleet, known.hosts))
+    assert planned is not None
+    assert planned.decision.node == "node-a"

@@ -1,0 +1,119 @@
+"""Nodes and GPUs that cannot serve a pod, and what is said about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dra.claims.reasons import Reason
+from dra.gpu.inventory import AllocatorKind
+from tests.controller.helpers.deciding import decide, why
+from tests.controller.helpers.objects import (
+    claim,
+    cluster,
+    gpu,
+    instance,
+    inventory,
+    mignode,
+    node,
+    request,
+    versioned,
+)
+
+
+def test_a_node_that_does_not_fit_the_pod_is_not_chosen_and_the_reason_told() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_node(node("node-a", cpu="1"))
+    decision = decide(known, claim("c"), cpu="4")
+    assert decision is not None
+    assert decision.node == "node-b"
+    known.set_node(node("node-b", taints=[{"key": "x", "value": "y", "effect": "NoSchedule"}]))
+    reason = why(known, claim("c"), cpu="4")
+    assert "node-a: insufficient cpu" in reason.message
+    assert "node-b: untolerated taint x=y:NoSchedule" in reason.message
+
+
+def test_nodes_that_kube_scheduler_allocates_are_not_ours() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
+    assert "no node has GPUs that this controller allocates" in why(known, claim("c")).message
+
+
+def test_a_pod_that_is_bound_gets_its_slices_on_its_node_or_not_at_all() -> None:
+    known = cluster("node-a", "node-b")
+    known.set_node(node("node-b", cpu="0"))
+    decision = decide(known, claim("c"), nodeName="node-b")
+    assert decision is not None
+    assert decision.node == "node-b"
+
+
+def test_an_unknown_profile_is_told_with_those_that_exist() -> None:
+    expression = "device.attributes['mig.dra.dev'].profile == '9g.99gb'"
+    reason = why(cluster("node-a"), claim("c", request("r", "mig.dra.dev", expression)))
+    assert reason.reason is Reason.NO_SUCH_PROFILE
+    assert reason.message == (
+        "request 'r': no node offers profile 9g.99gb; profiles are: "
+        "1g.5gb, 1g.5gb+me, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
+    )
+
+
+def test_a_selector_that_fails_everywhere_is_told_with_its_failure() -> None:
+    expression = "device.attributes['mig.dra.dev'].flavour == 'sweet'"
+    reason = why(cluster("node-a"), claim("c", request("r", "mig.dra.dev", expression)))
+    assert reason.reason is Reason.BAD_SELECTOR
+    assert "flavour" in reason.message
+
+
+def test_more_than_the_gpu_can_hold_together_is_told_as_such() -> None:
+    body = claim("c", request("a", "mig-4g.20gb", count=2))
+    assert "no room for 2 x 4g.20gb together" in why(cluster("node-a"), body).message
+
+
+def test_gpus_that_cannot_be_used_say_why() -> None:
+    known = cluster("node-a")
+    broken = gpu(0, unavailable="XID 79: fallen off the bus", reason="XID")
+    pending = replace(gpu(1), mig_pending=False)
+    known.set_mignode(mignode("node-a", broken, pending, gpu(2, mig=False)))
+    known.set_node(node("node-b"))
+    known.set_mignode(mignode("node-b", gpu(0, "node-b", instances=(instance("7g.40gb", 0),))))
+    message = why(known, claim("c")).message
+    assert "gpu-0 XID 79: fallen off the bus" in message
+    assert "gpu-1 MIG mode change pending" in message
+    assert "gpu-2 has no such device (MIG is off)" in message
+
+
+def test_a_long_story_is_cut_short() -> None:
+    names = [f"node-{n:03}" for n in range(40)]
+    known = cluster(*names)
+    for number, name in enumerate(names):
+        known.set_node(node(name, taints=[{"key": f"t{number}", "effect": "NoSchedule"}]))
+    message = why(known, claim("c")).message
+    assert message.startswith("40 nodes - ")
+    assert len(message) <= 1000
+
+
+def test_of_many_nodes_a_few_are_told_gpu_by_gpu_and_the_others_in_short() -> None:
+    names = [f"node-{n:02}" for n in range(40)]
+    known = cluster(*names)
+    full = instance("7g.40gb", 0, uid="other")
+    half = instance("4g.20gb", 0, uid="other")
+    for number, name in enumerate(names):
+        held = (full if number % 2 else half,)
+        known.set_mignode(mignode(name, gpu(0, name, instances=held), gpu(1, name, mig=False)))
+    message = why(known, claim("c", request("r", "mig-7g.40gb"))).message
+    assert message.startswith("40 nodes - 32 nodes: no room for 7g.40gb; has no such device (MIG")
+    assert "; 8 nodes: gpu-0 no room for 7g.40gb (blocked by claim" in message
+    together = request("r", "mig-4g.20gb", count=2)
+    same = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    for name in names:
+        known.set_mignode(mignode(name, gpu(0, name)))
+    message = why(known, claim("c", together, constraints=same)).message
+    assert message.startswith("40 nodes - 40 nodes: no room for 2 x 4g.20gb together with the same")
+
+
+def test_a_driver_that_is_not_ready_gets_nothing() -> None:
+    known = cluster("node-a")
+    body = mignode("node-a")
+    body["status"]["conditions"][0] |= {"status": "False", "message": "NVML is gone"}
+    known.set_mignode(versioned(body))
+    assert "driver not ready: NVML is gone" in why(known, claim("c")).message
+    assert inventory("node-a").ready

@@ -1,0 +1,155 @@
+"""A pod of high priority is allocated where kube-scheduler would end others for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, instance, mignode, node, pod, versioned
+from tests.controller.helpers.objects import gpu as gpu_of
+
+
+def site(*names: str) -> Bench:
+    made = Bench()
+    for name in names:
+        made.cluster.set_node(node(name, cpu="4"))
+        made.cluster.set_mignode(mignode(name))
+    made.run()
+    return made
+
+
+def other(made: Bench, name: str, where: str, *, cpu: str, priority: int = 0, **spec: Any) -> None:
+    """A pod without claims that is bound to a node."""
+    body = pod(name, cpu=cpu, nodeName=where, priority=priority, **spec)
+    made.cluster.set_pod(versioned(body))
+
+
+def ask(made: Bench, *, cpu: str = "2", priority: int = 100, **spec: Any) -> Obj:
+    """A pod whose claim is called like it."""
+    made.claim(claim("p"))
+    body = made.pod(pod("p", "p", cpu=cpu, priority=priority, **spec))
+    made.run()
+    return body
+
+
+def test_it_goes_where_lower_priorities_fill_the_cpu() -> None:
+    made = site("a", "b")
+    other(made, "x", "a", cpu="4", priority=100)
+    other(made, "y", "b", cpu="4", priority=10)
+    ask(made)
+    assert made.node_of("p") == "b"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"priority": 10}, {"priority": 0}, {"preemptionPolicy": "Never"}, {"cpu": "5"}],
+)
+def test_it_does_not_where_it_may_not_end_others_or_that_is_not_enough(spec: Obj) -> None:
+    made = site("a")
+    other(made, "y", "a", cpu="4", priority=10)
+    ask(made, **spec)
+    assert made.devices("p") == []
+    assert "insufficient cpu" in made.recorder.events[-1][-1]
+
+
+def test_nobody_is_ended_while_a_node_has_room() -> None:
+    made = site("a", "b")
+    other(made, "x", "a", cpu="3")
+    ask(made)
+    assert made.node_of("p") == "b"
+
+
+def test_nobody_is_ended_where_no_gpu_has_room() -> None:
+    made = site("a")
+    full = gpu_of(node="a", instances=(instance("7g.40gb", 0),))
+    made.cluster.set_mignode(mignode("a", full))
+    other(made, "x", "a", cpu="4")
+    ask(made)
+    assert made.devices("p") == []
+
+
+@pytest.mark.parametrize(
+    ("on_a", "on_b"),
+    [
+        ([("2", 20), ("2", 0)], [("4", 0)]),  # the one of priority 20 stays, as 2 are enough
+        ([("4", 20)], [("4", 10)]),
+        ([("1", 10), ("1", 10), ("2", 100)], [("2", 10), ("2", 100)]),
+    ],
+)
+def test_the_node_is_the_one_where_the_least_is_ended(
+    on_a: list[tuple[str, int]], on_b: list[tuple[str, int]]
+) -> None:
+    made = site("a", "b")
+    for where, pods in (("a", on_a), ("b", on_b)):
+        for number, (cpu, priority) in enumerate(pods):
+            other(made, f"{where}{number}", where, cpu=cpu, priority=priority)
+    ask(made)
+    expected = "a" if on_a[0] == ("2", 20) else "b"
+    assert made.node_of("p") == expected
+
+
+def test_many_of_low_priority_are_ended_rather_than_one_of_higher() -> None:
+    made = site("a", "b")
+    other(made, "x", "a", cpu="4", priority=20)
+    for name in ("y", "z"):
+        other(made, name, "b", cpu="2", priority=15)
+    ask(made, cpu="4")
+    assert made.node_of("p") == "b"
+
+
+def test_a_pod_that_is_not_bound_yet_is_not_ended() -> None:
+    made = site("a")
+    made.claim(claim("first"))
+    made.pod(pod("first", "first", cpu="4"))
+    made.run()
+    assert made.node_of("first") == "a"
+    ask(made)
+    assert made.devices("p") == []
+
+
+def test_a_host_port_of_a_lower_priority_can_be_had() -> None:
+    ports = [
+        {"name": "m", "image": "none", "ports": [{"containerPort": 80, "hostPort": 80}]},
+    ]
+    made = site("a", "b")
+    other(made, "x", "a", cpu="0", priority=100, containers=ports)
+    other(made, "y", "b", cpu="0", containers=ports)
+    ask(made, containers=ports)
+    assert made.node_of("p") == "b"
+
+
+def test_the_node_that_is_being_emptied_for_it_comes_first() -> None:
+    made = site("a", "b", "c")
+    for name, priority in (("a", 5), ("b", 10), ("c", 20)):
+        other(made, f"on-{name}", name, cpu="4", priority=priority)
+    body = ask(made)
+    assert made.node_of("p") == "a"
+    made.change_claim("p", allocation=None)
+    made.pod({**body, "status": {"phase": "Pending", "nominatedNodeName": "c"}})
+    made.run()
+    assert made.node_of("p") == "c"
+
+
+def test_it_is_tried_again_when_a_pod_of_lower_priority_comes() -> None:
+    made = site("a")
+    other(made, "x", "a", cpu="4", priority=100)
+    ask(made)
+    assert made.devices("p") == []
+    made.cluster.remove_pod(("default", "x"))
+    other(made, "y", "a", cpu="4", priority=1)
+    made.run()
+    assert made.node_of("p") == "a"
+
+
+def test_that_a_pod_of_low_priority_waits_says_nothing_of_one_of_high() -> None:
+    made = site("a")
+    other(made, "x", "a", cpu="4", priority=10)
+    made.claim(claim("low"))
+    made.pod(pod("low", "low", cpu="2"))
+    made.run()
+    assert made.devices("low") == []
+    ask(made)
+    assert made.node_of("p") == "a"

@@ -1,0 +1,1 @@
+"""Shares of GPUs and of slices, and looks at whole GPUs."""

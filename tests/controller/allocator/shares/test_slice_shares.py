@@ -1,0 +1,255 @@
+"""Several claims on one slice: begun, joined, counted and kept apart from slices that one has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra.common.resources import Obj
+from dra.gpu.holdings import find_blocker
+from dra.gpu.mignode import to_mignode
+from dra.gpu.reservations import CAPABILITY
+from dra.gpu.shares import ShareOffer
+from tests.controller.allocator.shares.sliceshares import (
+    PART,
+    SHARE,
+    asking,
+    bench,
+    configured,
+    given,
+    shared,
+    told,
+)
+from tests.controller.allocator.shares.test_shares import place
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.deciding import decide, devices, why
+from tests.controller.helpers.objects import (
+    allocated,
+    claim,
+    cluster,
+    device_class,
+    gpu,
+    instance,
+    inventory,
+    mignode,
+    request,
+    versioned,
+    with_gpus,
+)
+
+EXAMPLE = Path(__file__).parents[4] / "docs/examples/slice-shares.yaml"
+
+
+def test_claims_of_a_namespace_share_a_slice_and_the_next_begins_another() -> None:
+    on = bench()
+    found = [place(on, f"c{n}", asking()) for n in range(5)]
+    assert len({f["device"] for f in found[:4]}) == 1
+    assert found[0]["device"].startswith("gpu-0-mig-1g5gb-19-"), "the smallest that there is"
+    assert found[0]["device"].endswith("-share")
+    assert len({f["shareID"] for f in found[:4]}) == 4
+    consumed = found[0]["consumedCapacity"]
+    assert (consumed["memory"], consumed["shares"], consumed["copyEngines"]) == (
+        f"{4864 // 4}Mi",
+        "1",
+        "0",
+    )
+    assert found[4]["device"] != found[0]["device"]
+    on.delete_pod("p-c1")
+    on.run(seconds=60)
+    assert place(on, "c5", asking())["device"] == found[0]["device"], "the fuller of two"
+
+
+JOINS, BEGINS = True, False
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "profile", "joins"),
+    [
+        ([("4Gi", "")], ("700Mi", ""), "1g5gb", JOINS),
+        ([("4Gi", "")], ("1Gi", ""), "1g5gb", BEGINS),
+        ([("1Gi", "60")], ("", "41"), "1g5gb", BEGINS),
+        ([("1Gi", "60")], ("", "40"), "1g5gb", JOINS),
+        ([("6Gi", "")], ("1Gi", ""), "1g10gb", JOINS),
+        ([("6Gi", "")], ("6Gi", ""), "1g10gb", BEGINS),
+        ([("6Gi", ""), ("1Gi", ""), ("4Gi", "")], ("700Mi", ""), "1g5gb", JOINS),
+        ([("6Gi", "")], ("", ""), "1g10gb", JOINS),
+        ([], ("15Gi", ""), "3g20gb", BEGINS),
+        ([], ("39Gi", ""), "7g40gb", BEGINS),
+    ],
+)
+def test_a_share_joins_where_amounts_suffice_else_begins_the_smallest_that_does(
+    given: list[tuple[str, str]], asked: tuple[str, str], profile: str, *, joins: bool
+) -> None:
+    on = bench()
+    before = {place(on, f"g{n}", asking(*amounts))["device"] for n, amounts in enumerate(given)}
+    found = place(on, "c", asking(*asked))["device"]
+    assert found.startswith(f"gpu-0-mig-{profile}-")
+    assert (found in before) is joins
+
+
+def test_the_pods_of_the_example_share_a_slice() -> None:
+    on = bench()
+    asked = {
+        body["metadata"]["name"]: body["spec"]["spec"]["devices"]["requests"][0]
+        for body in yaml.safe_load_all(EXAMPLE.read_text())
+        if body["kind"] == "ResourceClaimTemplate"
+    }
+    found = [place(on, name, body) for name, body in sorted(asked.items())]
+    (device,) = {each["device"] for each in found}
+    assert device.startswith("gpu-0-mig-1g10gb-")
+    consumed = [each["consumedCapacity"] for each in found]
+    assert [(c["memory"], c["cores"]) for c in consumed] == [
+        ("6000Mi", "60"),
+        (f"{9856 // 4}Mi", "0"),
+    ]
+
+
+def test_what_has_no_room_is_told_by_slice_and_limit() -> None:
+    on = bench(shared(0, 2))
+    whole = f"{40192 - 100}Mi"
+    place(on, "a", asking(whole, "60"))
+    assert place(on, "b", asking("1Gi")) == {}
+    assert "7g.40gb at 0:8: 100 of 40192 MiB are left, 1024 are asked for" in told(on)
+    assert place(on, "c", asking("100Mi", "41")) == {}
+    assert "7g.40gb at 0:8: 40 of 100 % of the cores are left, 41 are asked for" in told(on)
+    assert "no room for a share of 1g.5gb or 1g.5gb+me" in told(on)
+    assert place(on, "d", asking("100Mi", "40"))["device"] == "gpu-0-mig-7g40gb-0-0-share"
+    assert place(on, "e", asking("0")) == {}
+    assert "7g.40gb at 0:8: all 2 shares are in use" in told(on)
+    assert place(on, "f", asking("41Gi")) == {}
+
+
+def test_namespaces_share_a_slice_only_where_the_class_lets_them() -> None:
+    on = bench(shared(0, 4))
+    body = device_class("open", "device.attributes['mig.dra.dev'].type == 'mig-share'")
+    body["spec"]["config"] = configured(share={"tenants": "any", "memoryMiB": 1000})
+    body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    on.cluster.set_class(body)
+    own = place(on, "a", asking())["device"]
+    assert place(on, "b", asking(), namespace="other")["device"] != own
+    anybody = place(on, "c", request("r", "open"))
+    assert anybody["consumedCapacity"]["memory"] == "1000Mi"
+    assert anybody["device"] != own
+    assert place(on, "d", request("r", "open"), namespace="other")["device"] == anybody["device"]
+    assert place(on, "e", asking())["device"] == own
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (configured(share={"memoryMiB": 6000}), "1g10gb"),
+        (configured(share={"cores": 50}), "1g5gb"),
+        (configured("GpuConfig", share={"memoryMiB": 6000}), ""),
+        (configured(share={"tenants": "any"}), ""),
+    ],
+)
+def test_configuration_states_a_share_where_the_api_has_no_capacity_requests(
+    config: list[Obj], expected: str
+) -> None:
+    on = bench()
+    found = place(on, "a", asking(), config=config).get("device", "")
+    assert found.removeprefix("gpu-0-mig-").partition("-")[0] == expected
+
+
+def test_a_configuration_with_a_share_in_a_class_of_ones_own_means_parts_of_slices() -> None:
+    on = bench()
+    body = device_class("small", "device.driver == 'mig.dra.dev'")
+    body["spec"]["config"] = configured(share={"memoryMiB": 1000})
+    body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    on.cluster.set_class(body)
+    assert place(on, "a", request("r", "small"))["device"].endswith("-share")
+
+
+def test_a_slice_is_shared_or_had_alone_never_both() -> None:
+    known = with_gpus(shared())
+    seven = [claim(f"s{n}", request()) for n in range(7)]
+    given = decide(known, *seven[:6])
+    for body, device in zip(seven, devices(given), strict=False):
+        known.set_claim(versioned(allocated(body, "node-a", device)))
+    part = claim("p", asking())
+    (last,) = devices(decide(known, part))
+    assert last.removesuffix("-share") not in devices(given), "never one that is had alone"
+    known.set_claim(versioned(allocated(part, "node-a", last)))
+    assert "no room" in why(known, seven[6]).message
+    assert devices(decide(known, claim("q", asking()))) == [last]
+
+
+def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:
+    known = with_gpus(shared())
+    body = device_class("five", "device.attributes['mig.dra.dev'].profile == '1g.5gb'")
+    known.set_class(versioned(body))
+    given(known, "part", PART)
+    for start in range(1, 6):
+        given(known, f"s{start}", f"gpu-0-mig-1g5gb-19-{start}")
+    asked = claim("a", request("r", "five"))
+    assert devices(decide(known, asked)) == ["gpu-0-mig-1g5gb-19-6"]
+    given(known, "last", "gpu-0-mig-1g5gb-19-6")
+    assert "no room for 1g.5gb" in why(known, asked).message
+
+
+def test_a_place_that_one_claim_has_and_another_waits_for_is_not_joined() -> None:
+    known = with_gpus(shared())
+    given(known, "alone", PART.removesuffix("-share"))
+    given(known, "waits", PART)
+    (found,) = devices(decide(known, claim("a", asking())))
+    assert found != PART
+
+
+def test_nodes_that_differ_by_their_shares_alone_are_told_apart() -> None:
+    known = cluster("node-a", "node-b")
+    for name in ("node-a", "node-b"):
+        known.set_mignode(mignode(name, gpu(0, name, slice_sharing=ShareOffer(2))))
+        given(known, f"first-{name}", PART, name)
+    given(known, "second", PART, "node-a")
+    decision = decide(known, claim("a", asking()))
+    assert decision is not None
+    assert (decision.node, devices(decision)) == ("node-b", [PART])
+
+
+def test_shares_are_allocated_at_once_where_slices_would_be_made_first() -> None:
+    on = Bench("node-a")
+    told = replace(inventory("node-a", shared()), capabilities=(CAPABILITY,))
+    on.cluster.set_mignode(versioned(to_mignode(told)))
+    config = configured(preparation={"bindWhen": "made"})
+    assert place(on, "s", request(), config=config) == {}, "its slice is reserved"
+    assert place(on, "a", asking(), config=config)["device"].endswith("-share")
+
+
+@pytest.mark.parametrize(
+    ("device", "blocked"),
+    [
+        (PART, False),
+        (PART.removesuffix("-share"), True),
+        ("gpu-0-mig-2g10gb-14-0-share", True),
+        ("gpu-0-mig-1g5gb-19-1-share", False),
+    ],
+)
+def test_who_has_a_share_of_the_same_slice_is_not_in_the_way(device: str, *, blocked: bool) -> None:
+    node = inventory("node-a", shared(instances=(instance("1g.5gb", 0, uid="other"),)))
+    assert bool(find_blocker(device, "uid", node)) is blocked
+
+
+def test_where_slices_are_not_shared_there_is_no_share_to_have() -> None:
+    known = with_gpus(gpu())
+    assert "no node offers a device" in why(known, claim("a", asking())).message
+
+
+def test_a_claim_has_one_share_of_a_slice_and_several_of_a_pod_may_have_one() -> None:
+    known = with_gpus(shared())
+    two = claim("a", request("r", SHARE, count=2))
+    assert len({*devices(decide(known, two))}) == 2, "of one slice each"
+    both = [claim("a", asking()), claim("b", asking())]
+    assert len({*devices(decide(known, *both))}) == 1
+    beside = claim("c", request("r", "mig-3g.20gb"), request("s", "mig-4g.20gb"))
+    assert "no room" in why(known, *both, beside).message
+    fits = claim("d", request("r", "mig-3g.20gb"))
+    found = decide(known, *both, fits)
+    assert found is not None
+    assert {p.claim.name: p.profile for p in found.picks} == {
+        "a": "1g.5gb",
+        "b": "1g.5gb",
+        "d": "3g.20gb",
+    }

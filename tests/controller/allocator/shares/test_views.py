@@ -1,0 +1,178 @@
+"""adminAccess: claims that look at whole GPUs and hold nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import (
+    FINALIZER,
+    claim,
+    first_available,
+    gpu,
+    mignode,
+    node,
+    pod,
+    request,
+)
+
+EVERY = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
+WHOLE = request("r", "mig-7g.40gb")
+
+
+def full(*nodes: str, gpus: int = 1) -> Bench:
+    """Every GPU is held, in MIG mode."""
+    bench = Bench(*nodes)
+    for name in nodes:
+        bench.cluster.set_mignode(mignode(name, *(gpu(n, name) for n in range(gpus))))
+        for number in range(gpus):
+            bench.claim(claim(f"{name}-{number}", WHOLE))
+            bench.pod(pod(f"{name}-{number}", f"{name}-{number}"))
+    bench.run()
+    return bench
+
+
+def test_all_gpus_of_a_node_are_looked_at_whoever_holds_them() -> None:
+    bench = full("a", gpus=2)
+    bench.claim(claim("view", EVERY))
+    bench.pod(pod("monitor", "view"))
+    bench.run()
+    found = bench.results("view")
+    assert [(r["device"], r["adminAccess"]) for r in found] == [("gpu-0", True), ("gpu-1", True)]
+    assert bench.finalizers("view") == [FINALIZER]
+
+
+def test_what_is_looked_at_is_still_given_out_and_looked_at_by_others() -> None:
+    bench = Bench("a")
+    for name in ("one", "two"):
+        bench.claim(claim(f"view-{name}", EVERY))
+        bench.pod(pod(name, f"view-{name}"))
+        bench.run()
+        assert bench.devices(f"view-{name}") == ["gpu-0"]
+    bench.claim(claim("c", WHOLE))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
+    assert "adminAccess" not in bench.results("c")[0]
+
+
+def test_a_view_ends_with_its_pod_and_frees_nothing() -> None:
+    bench = full("a")
+    bench.claim(claim("view", EVERY))
+    bench.pod(pod("monitor", "view"))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.delete_pod("monitor")
+    bench.run(seconds=10)
+    assert not bench.devices("view")
+    assert bench.finalizers("view") == []
+    assert not bench.devices("c")
+
+
+def test_a_view_is_of_the_node_where_its_pod_can_run() -> None:
+    bench = full("a", "b")
+    field = {"key": "metadata.name", "operator": "In", "values": ["b"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    bench.claim(claim("view", EVERY))
+    bench.pod(pod("monitor", "view", affinity=affinity))
+    bench.run()
+    assert bench.node_of("view") == "b"
+
+
+def test_a_number_of_gpus_and_a_selector_are_honoured() -> None:
+    bench = full("a", gpus=3)
+    second = "device.attributes['mig.dra.dev'].uuid == 'GPU-a-1'"
+    bench.claim(
+        claim(
+            "view",
+            request("one", "gpu.dra.dev", second, adminAccess=True),
+            request("rest", "gpu.dra.dev", adminAccess=True, count=2),
+        )
+    )
+    bench.pod(pod("monitor", "view"))
+    bench.run()
+    assert bench.devices("view") == ["gpu-1", "gpu-0", "gpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [
+        ([request("look", "mig-1g.5gb", adminAccess=True)], "use class gpu.dra.dev"),
+        ([request("look", "gpu.dra.dev", adminAccess=True, count=2)], "a smaller count"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_told(requests: list[object], told: str) -> None:
+    bench = full("a")
+    bench.claim(claim("view", *requests))  # type: ignore[arg-type]
+    bench.pod(pod("monitor", "view"))
+    bench.run()
+    assert not bench.devices("view")
+    (reason, message) = bench.recorder.events[-1][2:]
+    assert reason == "NothingToLookAt"
+    assert told in message
+
+
+def test_a_node_where_the_monitor_cannot_run_is_named() -> None:
+    bench = full("a")
+    bench.cluster.set_node(node("a", unschedulable=True))
+    bench.claim(claim("view", EVERY))
+    bench.pod(pod("monitor", "view"))
+    bench.run()
+    assert "a: node unschedulable" in bench.recorder.events[-1][3]
+
+
+def test_a_view_waits_apart_from_equal_claims_that_hold() -> None:
+    bench = full("a")
+    bench.claim(claim("c", request("look", "gpu.dra.dev", allocationMode="All")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert not bench.devices("c")
+    bench.claim(claim("view", EVERY))
+    bench.pod(pod("monitor", "view"))
+    bench.run()
+    assert bench.devices("view") == ["gpu-0"]
+
+
+def test_a_pod_that_would_look_and_hold_is_told_to_be_two() -> None:
+    bench = Bench("a")
+    bench.claim(claim("view", EVERY))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", "view"))
+    bench.run()
+    assert not bench.devices("view")
+    assert not bench.devices("c")
+    assert "use two pods" in bench.recorder.events[-1][3]
+    assert bench.recorder.events[-1][:3] == ("ResourceClaim", "view", "UnsupportedRequest")
+
+
+def test_alternatives_beside_a_view_belong_into_another_claim() -> None:
+    bench = Bench("a")
+    other = first_available("r", ("x", "mig-1g.5gb", {}))
+    bench.claim(claim("both", EVERY, other))
+    bench.pod(pod("p", "both"))
+    bench.run()
+    assert "separate claims" in bench.recorder.events[-1][3]
+
+
+def test_a_view_that_is_being_written_holds_nothing_either() -> None:
+    jobs: list[Callable[[], None]] = []
+
+    class Later:
+        def send(self, job: Callable[[], None]) -> None:
+            jobs.append(job)
+
+    bench = Bench("a", outbox=Later())
+    bench.claim(claim("view", EVERY))
+    bench.pod(pod("monitor", "view"))
+    bench.run()
+    bench.claim(claim("c", WHOLE))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert len(jobs) == 2
+    for job in jobs:
+        job()
+    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]

@@ -1,0 +1,240 @@
+"""The steps of a search have an end, node by node, and whoever waits is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.queue.known_failures import REST
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
+from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.problem import Outcome
+from dra.allocator.search import budget
+from dra.claims.reasons import Reason
+from dra.claims.requests.alternatives import MAX_CHOICES
+from tests.controller.allocator.halffull import half_full
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.deciding import decide, problem, why
+from tests.controller.helpers.objects import (
+    claim,
+    cluster,
+    filled,
+    first_available,
+    gpu,
+    mignode,
+    pod,
+    request,
+    with_gpus,
+)
+
+UNLIKE = [request(f"r{size}", f"mig-min-{size}gb") for size in (5, 10, 20, 40)]
+FEW = 100
+"""Steps that do not suffice for those on two empty GPUs."""
+
+
+def test_it_is_given_up_and_said_and_found_with_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = with_gpus(gpu(0), gpu(1))
+    found = problem(known, claim("c", *UNLIKE))
+    allocator = Allocator(known.fleet, known.hosts)
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "NODE_STEPS", FEW)
+        outcome = allocator.outcome(found)
+    assert outcome.decision is None
+    assert outcome.given_up is not None
+    assert outcome.given_up.too_hard == 1
+    obstacle = as_obstacle(explain(found, allocator, given_up=outcome.given_up))
+    assert obstacle.reason is Reason.SEARCH_GIVEN_UP
+    assert "4 requests together was given up" in obstacle.message
+    assert "name one profile in each" in obstacle.message
+    outcome = allocator.outcome(found)
+    assert outcome.decision is not None
+    assert outcome.given_up is None
+
+
+def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = with_gpus(filled(0, *range(7)))
+    found = problem(known, claim("c", *UNLIKE))
+    allocator = Allocator(known.fleet, known.hosts)
+    monkeypatch.setattr(budget, "NODE_STEPS", FEW)
+    assert allocator.outcome(found) == Outcome(None)
+    assert as_obstacle(explain(found, allocator)).reason is Reason.WAITING
+
+
+def test_combining_gpus_takes_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = with_gpus(*(gpu(n, mig=False) for n in range(8)))
+    uuid = "device.attributes['mig.dra.dev'].uuid"
+    asked = [request(f"r{n}", "gpu.dra.dev", f"{uuid} != 'x{n}'") for n in range(6)]
+    found = problem(known, claim("c", *asked))
+    allocator = Allocator(known.fleet, known.hosts)
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "NODE_STEPS", FEW)
+        assert allocator.outcome(found).given_up is not None
+    assert allocator.decide(found) is not None
+
+
+def test_a_node_that_is_too_hard_does_not_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = cluster("node-a", "node-b", "node-c")
+    for name in ("node-a", "node-c"):
+        known.set_mignode(mignode(name, gpu(0, name), gpu(1, name)))
+    known.set_mignode(mignode("node-b", gpu(0, "node-b", mig=False)))
+    either = claim(
+        "c", first_available("r", ("all", "mig-min-5gb", {"count": 4}), ("gpu", "gpu.dra.dev", {}))
+    )
+    monkeypatch.setattr(budget, "NODE_STEPS", 30)
+    decision = decide(known, either)
+    assert decision is not None
+    assert decision.node == "node-b"
+
+
+def test_the_best_of_what_was_found_is_taken_when_the_steps_are_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = half_full(300)
+    asked = claim("c", *(request(f"r{n}", "mig-1g.5gb", f"{UUID} != 'x{n}'") for n in range(2)))
+    full = Allocator(known.fleet, known.hosts).decide(problem(known, asked))
+    monkeypatch.setattr(budget, "ENOUGH_STEPS", 1)
+    first = Allocator(known.fleet, known.hosts).decide(problem(known, asked))
+    assert full is not None
+    assert first is not None
+    assert first.node == "node-000"
+    monkeypatch.setattr(budget, "DECISION_STEPS", 1)
+    outcome = Allocator(known.fleet, known.hosts).outcome(problem(known, asked))
+    assert outcome.decision is not None
+
+
+UUID = "device.attributes['mig.dra.dev'].parentUUID"
+PARENT, ROOT = "mig.dra.dev/parentUUID", "resource.kubernetes.io/pcieRoot"
+SIZES = ["mig-7g.40gb", "mig-4g.20gb", "mig-3g.20gb", "mig-2g.10gb", "mig-1g.5gb"]
+
+
+def each(number: int, name: str, **more: Any) -> list[Any]:
+    """Requests of a class whose selectors look at the GPU, each at another."""
+    return [request(f"r{n}", name, f"{UUID} != 'GPU-{n}'", **more) for n in range(number)]
+
+
+def alternatives(**more: Any) -> list[Any]:
+    """Three requests with eight alternatives each."""
+    names = [*SIZES, *SIZES[-3:]]
+    return [
+        first_available(f"r{n}", *((f"s{i}", name, more) for i, name in enumerate(names)))
+        for n in range(3)
+    ]
+
+
+HARD = {
+    "pairs of a root": claim(
+        "c", request("r", "mig-3g.20gb", count=2), constraints=[{"matchAttribute": ROOT}]
+    ),
+    "unlike ones of a root": claim(
+        "c",
+        request("a", "mig-3g.20gb"),
+        request("b", "mig-2g.10gb"),
+        request("c", "mig-min-5gb"),
+        constraints=[{"matchAttribute": ROOT}],
+    ),
+    "of different roots": claim(
+        "c", request("r", "mig-2g.10gb", count=4), constraints=[{"distinctAttribute": ROOT}]
+    ),
+    "four whose selectors look at the GPU": claim("c", *each(4, "mig-1g.5gb")),
+    "those on one GPU": claim(
+        "c", *each(2, "mig-1g.5gb"), constraints=[{"matchAttribute": PARENT}]
+    ),
+    "those on different GPUs": claim(
+        "c", *each(3, "mig-2g.10gb"), constraints=[{"distinctAttribute": PARENT}]
+    ),
+    "those of different sizes": claim("c", *each(3, "mig-min-5gb")),
+    "of one product": claim(
+        "c",
+        request("r", "mig-2g.10gb", count=5),
+        constraints=[{"matchAttribute": "mig.dra.dev/productName"}],
+    ),
+    "alternatives": claim("c", *alternatives()),
+    "alternatives of many": claim("c", *alternatives(count=6)),
+    "alternatives of a root": claim(
+        "c", *alternatives(count=2), constraints=[{"matchAttribute": ROOT}]
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", HARD.values(), ids=HARD)
+def test_what_fits_is_found_on_many_nodes_that_are_half_full(asked: Any) -> None:
+    known = half_full(300)
+    assert Allocator(known.fleet, known.hosts).decide(problem(known, asked)) is not None
+
+
+@pytest.mark.parametrize("name", ["pairs of a root", "unlike ones of a root", "alternatives"])
+def test_it_is_on_still_more_nodes(name: str) -> None:
+    known = half_full(800)
+    assert Allocator(known.fleet, known.hosts).decide(problem(known, HARD[name])) is not None
+
+
+def test_everything_of_a_node_and_views_are_found_on_many_nodes() -> None:
+    known = half_full(300)
+    look = request("r", "gpu.dra.dev", allocationMode="All", adminAccess=True)
+    assert decide(known, claim("c", look)) is not None
+    taken = why(known, claim("c", request("r", "mig-3g.20gb", allocationMode="All")))
+    assert taken.reason is Reason.WAITING
+
+
+def test_a_pod_is_told_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "NODE_STEPS", 30)
+    bench = Bench("node-a")
+    bench.claim(claim("hard", *UNLIKE))
+    bench.pod(pod("a-hard", "hard"))
+    bench.claim(claim("easy"))
+    bench.pod(pod("p-easy", "easy"))
+    bench.run()
+    assert "SearchGivenUp" in bench.recorder.reasons("hard")
+    assert bench.devices("easy")
+
+
+def test_requests_that_select_the_same_in_other_words_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = with_gpus(gpu(0), gpu(1))
+    asked = [request(f"r{n}", "mig-1g.5gb", f"device.driver != 'x{n}'") for n in range(14)]
+    monkeypatch.setattr(budget, "NODE_STEPS", 1000)
+    decision = Allocator(known.fleet, known.hosts).decide(problem(known, claim("c", *asked)))
+    assert decision is not None
+    assert {pick.request for pick in decision.picks} == {f"r{n}" for n in range(14)}
+
+
+def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "NODE_STEPS", 30)
+    bench, go_on, tried = Bench("node-a"), OngoingDecision.go_on, list[float]()
+
+    def slow(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        if ongoing.problem.pod.key[1] == "a-hard":
+            tried.append(bench.time)
+            bench.time += 1.0
+        return go_on(ongoing, *places, **steps)
+
+    monkeypatch.setattr(OngoingDecision, "go_on", slow)
+    bench.claim(claim("hard", *UNLIKE))
+    bench.pod(pod("a-hard", "hard"))
+    for number in range(100):
+        bench.claim(claim(f"easy-{number}"))
+        bench.pod(pod(f"p-{number}", f"easy-{number}"))
+        bench.run(seconds=0.5)
+        assert bench.devices(f"easy-{number}")
+        bench.delete_pod(f"p-{number}")
+        bench.run(seconds=0.5)
+    assert len(tried) == len(range(0, 100, REST))
+    assert set(bench.recorder.reasons("a-hard")) == {"SearchGivenUp"}
+
+
+def test_combinations_of_alternatives_that_were_not_tried_are_owned_up_to() -> None:
+    either = [
+        first_available(f"r{n}", ("a", "mig-1g.5gb", {}), ("b", "mig-2g.10gb", {}))
+        for n in range(10)
+    ]
+    found = why(with_gpus(filled(0, *range(7))), claim("c", *either))
+    assert (
+        f"of 1024 combinations of alternatives the first {MAX_CHOICES} were tried" in found.message
+    )
+    assert "state fewer alternatives" in found.message

@@ -1,0 +1,110 @@
+"""Idle slices that MigNodes show, in the decisions of the allocator."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.cluster.cluster import Cluster
+from dra.allocator import ongoing
+from dra.common.resources import Obj
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import IdleInstance
+from tests.controller.helpers.deciding import decide, devices
+from tests.controller.helpers.objects import (
+    allocated,
+    claim,
+    cluster,
+    filled,
+    gpu,
+    instance,
+    inventory,
+    mignode,
+    node,
+    opaque,
+    request,
+    versioned,
+)
+
+SMALL = IdleInstance(Placement(2, 1), 19, "default")
+HALF = IdleInstance(Placement(0, 4), 9, "default")
+NODES = [f"node-{letter}" for letter in "abcdefgh"]
+
+
+def world(*idle: IdleInstance) -> Cluster:
+    """Eight nodes of one GPU each; on the last, slices are idle."""
+    known = cluster(*NODES)
+    known.set_mignode(mignode("node-h", gpu(0, "node-h", idle=idle)))
+    return known
+
+
+def chosen(known: Cluster, *claims: Obj) -> tuple[str, list[str]]:
+    decision = decide(known, *claims)
+    assert decision is not None
+    return decision.node, devices(decision)
+
+
+@pytest.mark.parametrize("policy", ["sws", "best-fit", "spread", "first-fit"])
+def test_a_claim_gets_the_idle_slice_of_its_namespace(policy: str) -> None:
+    wanted = claim("c", request(), config=[opaque(policy)])
+    assert chosen(world(SMALL), wanted) == ("node-h", ["gpu-0-mig-1g5gb-19-2"])
+    theirs = IdleInstance(SMALL.placement, SMALL.profile_id, "other")
+    assert chosen(world(theirs), wanted) == chosen(world(), wanted)
+
+
+def test_several_claims_of_a_pod_get_idle_slices_together() -> None:
+    wanted = [claim("a", request()), claim("b", request("r", "mig-3g.20gb"))]
+    idle = IdleInstance(Placement(6, 1), 19, "default")
+    expected = ("node-h", ["gpu-0-mig-3g20gb-9-0", "gpu-0-mig-1g5gb-19-6"])
+    assert chosen(world(idle, HALF), *wanted) == expected
+    assert chosen(world(), *wanted)[0] == "node-a"
+
+
+def test_a_pod_that_few_nodes_would_do_gets_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ongoing, "MANY", 1)
+    known = cluster("node-a", "node-b")
+    known.set_node(versioned(node("node-a", unschedulable=True)))
+    known.set_mignode(mignode("node-a", gpu(0, "node-a", idle=(SMALL,))))
+    known.set_mignode(mignode("node-b", gpu(0, "node-b"), gpu(1, "node-b", idle=(SMALL,))))
+    wanted = claim("c", request(), config=[opaque("spread")])
+    assert chosen(known, wanted) == ("node-b", ["gpu-1-mig-1g5gb-19-2"])
+
+
+def test_an_idle_slice_that_a_claim_was_given_is_not_given_again() -> None:
+    known = world(SMALL)
+    first = allocated(claim("first"), "node-h", "gpu-0-mig-1g5gb-19-2")
+    known.set_claim(versioned(first))
+    assert chosen(known, claim("second")) != ("node-h", ["gpu-0-mig-1g5gb-19-2"])
+
+
+def test_idle_slices_are_in_nobody_s_way() -> None:
+    known = cluster("node-a")
+    idle = tuple(IdleInstance(Placement(start, 1), 19, "other") for start in range(7))
+    known.set_mignode(mignode("node-a", gpu(idle=idle)))
+    assert chosen(known, claim("c", request("r", "mig-7g.40gb")))[1] == ["gpu-0-mig-7g40gb-0-0"]
+
+
+def test_nobody_is_tried_again_because_an_idle_slice_came_or_went() -> None:
+    fleet = cluster("node-a").fleet
+    taken = gpu(instances=(instance("1g.5gb", 2),))
+    for idle in ((SMALL,), ()):
+        assert not fleet.set_inventory(inventory("node-a", gpu(idle=idle)))
+        assert fleet.candidates.has_idle == bool(idle)
+    fleet.set_inventory(inventory("node-a", taken))
+    assert fleet.set_inventory(inventory("node-a", gpu(idle=(SMALL,)))), "it made room"
+
+
+def test_what_if_a_claim_ended_its_idle_neighbour_counts_too() -> None:
+    known = world()
+    holder = allocated(claim("h", request("r", "mig-7g.40gb")), "node-a", "gpu-0-mig-7g40gb-0-0")
+    known.set_claim(versioned(holder))
+    known.set_mignode(mignode("node-a", gpu(0, "node-a", idle=(SMALL,))))
+    assert not known.fleet.candidates.has_idle, "the claim lies on it"
+    assert known.fleet.without(["uid-h"]).candidates.has_idle
+
+
+def test_filled_gpus_show_no_idle_slice_where_an_instance_lies() -> None:
+    known = cluster("node-a")
+    shown = filled(0, 2)
+    known.set_mignode(mignode("node-a", gpu(instances=shown.instances, idle=(SMALL,))))
+    [state] = known.fleet.nodes["node-a"].gpus
+    assert state.idle == ()

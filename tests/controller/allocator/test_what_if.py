@@ -1,0 +1,166 @@
+"""Decisions on a fleet that is only supposed are those of such a fleet; the live one stays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.cluster.cluster import Cluster
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
+from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet.view import FleetView, Holder
+from dra.allocator.problem import Decision, Problem
+from dra.allocator.scoring.geometry_index import GeometryIndexes
+from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from tests.controller.allocator.devices.test_single import clusters
+from tests.controller.helpers.deciding import plan, problem
+from tests.controller.helpers.objects import claim, cluster, request
+
+PARENT = "mig.dra.dev/parentUUID"
+UUID = "device.attributes['mig.dra.dev'].uuid"
+ASKED: dict[str, Obj] = {
+    "small": claim("c", request("r", "mig-1g.5gb")),
+    "large": claim("c", request("r", "mig-7g.40gb")),
+    "any size": claim("c", request("r", "mig.dra.dev")),
+    "whole": claim("c", request("r", "gpu.dra.dev")),
+    "apart": claim(
+        "c",
+        request("r", "mig-2g.10gb", count=2),
+        constraints=[{"requests": ["r"], "distinctAttribute": PARENT}],
+    ),
+    "together": claim("c", request("r", "mig-1g.5gb", count=3)),
+    "all": claim("c", request("r", "gpu.dra.dev", allocationMode="All")),
+    "told apart": claim("c", request("r", "gpu.dra.dev", f"{UUID} != 'GPU-node-0-0'")),
+}
+
+
+def held(decision: Decision, number: int, driver: str) -> Holder:
+    """A claim that holds what was decided."""
+    devices = tuple(
+        AllocatedDevice(p.request, driver, decision.pool, p.device) for p in decision.picks
+    )
+    ref = ClaimRef("default", f"held-{number}", f"uid-{number}")
+    return ref, Allocation(devices, decision.node)
+
+
+def filled(known: Cluster, wanted: Iterable[str]) -> list[Holder]:
+    """Claims that get what is ``wanted`` one after the other; those that hold something."""
+    holders = []
+    for number, name in enumerate(wanted):
+        decision = Allocator(known.fleet, known.hosts).decide(problem(known, ASKED[name]))
+        if decision is not None:
+            holders.append(held(decision, number, known.driver))
+            known.fleet.hold(*holders[-1])
+    return holders
+
+
+def made(known: Cluster, holders: Iterable[Holder]) -> Fleet:
+    """A fleet of the same GPUs with nobody else's claims."""
+    geometry_indexes = GeometryIndexes()
+    geometry_indexes.demand = known.geometry_indexes.demand
+    fleet = Fleet(known.driver, known.fleet.kinds, geometry_indexes)
+    for node in known.fleet.nodes.values():
+        fleet.set_inventory(node.inventory)
+    for ref, allocation in holders:
+        fleet.hold(ref, allocation)
+    return fleet
+
+
+def books(fleet: Fleet) -> object:
+    """All that a fleet says, and keeps."""
+    states = [s for node in fleet.nodes.values() for s in node.gpus]
+    indexes = {s.geometry_index for s in states if s.geometry_index is not None}
+    return (
+        {name: (id(n), n.gpu_fingerprints, n.fingerprint) for name, n in fleet.nodes.items()},
+        [
+            (id(s), dict(s.claims), s.holdings, s.usage, s.whole_held, s.fingerprint, s.blocked)
+            for s in states
+        ],
+        {fingerprint: [*names] for fingerprint, names in fleet.alike.items()},
+        dict(fleet._allocations),
+        {name: {*uids} for name, uids in fleet._by_node.items()},
+        [
+            (dict(n._numbers), dict(n._uses))
+            for n in (fleet._node_fingerprints, fleet._gpu_fingerprints)
+        ],
+        {gpu: id(state) for gpu, state in fleet.candidates._states.items()},
+        {id(m): dict(kinds) for m, kinds in fleet.candidates._members.items()},
+        fleet.candidates.whole,
+        {
+            id(i): (dict(i._states), {s: [*g.gpus] for s, g in i._groups.items()}, str(i.census))
+            for i in indexes
+        },
+    )
+
+
+def answers(found: Problem, known: Cluster, fleet: FleetView) -> object:
+    """Decision on a problem, reasons against it, and what would be held back."""
+    allocator = Allocator(known.fleet, known.hosts).on(fleet)
+    decision = allocator.decide(found)
+    why = None if decision else as_obstacle(explain(found, allocator))
+    return decision, why, plan(found, allocator)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    known=clusters(),
+    wanted=st.lists(st.sampled_from([*ASKED]), max_size=12),
+    gone=st.sets(st.integers(0, 11)),
+    moved=st.booleans(),
+    steps=st.booleans(),
+)
+def test_decisions_on_a_supposed_fleet_are_those_of_such_a_fleet(
+    known: Cluster, wanted: list[str], gone: Collection[int], *, moved: bool, steps: bool
+) -> None:
+    holders = filled(known, wanted)
+    uids = {f"uid-{number}" for number in gone}
+    kept = [holder for holder in holders if holder[0].uid not in uids]
+    added = []
+    if moved and kept:
+        # The last takes what the first that goes has given up, on a node that may be another.
+        freed = [holder for holder in holders if holder[0].uid in uids]
+        added = [(kept[-1][0], each[1]) for each in freed[:1]]
+        kept = [*kept[:-1], *added] if added else kept
+    fleet = known.fleet
+    before = books(fleet)
+    if steps:
+        view: FleetView = fleet.without((), holding=added).without(uids)
+    else:
+        view = fleet.without(uids, holding=added)
+    fresh = made(known, kept)
+    for body in ASKED.values():
+        found = problem(known, body)
+        assert answers(found, known, view) == answers(found, known, fresh)
+    assert books(fleet) == before
+
+
+def test_a_supposed_fleet_may_hold_what_the_live_one_does_not() -> None:
+    known = cluster("node-a", "node-b")
+    wanted = problem(known, ASKED["large"])
+    first = Allocator(known.fleet, known.hosts).decide(wanted)
+    assert first is not None
+    view = known.fleet.without((), holding=[held(first, 1, known.driver)])
+    second = Allocator(known.fleet, known.hosts).on(view).decide(wanted)
+    assert second is not None
+    assert second.node != first.node
+    more = view.without((), holding=[held(second, 2, known.driver)])
+    assert Allocator(known.fleet, known.hosts).on(more).decide(wanted) is None
+    freed = more.without({"uid-1"})
+    assert Allocator(known.fleet, known.hosts).on(freed).decide(wanted) == first
+    assert not known.fleet.counts("uid-1")
+
+
+def test_only_the_gpus_in_question_are_made_anew() -> None:
+    known = cluster(*(f"node-{number}" for number in range(8)))
+    decision = Allocator(known.fleet, known.hosts).decide(problem(known, ASKED["large"]))
+    assert decision is not None
+    known.fleet.hold(*held(decision, 1, known.driver))
+    view = known.fleet.without({"uid-1"})
+    anew = {name for name, node in view.nodes.items() if node is not known.fleet.nodes[name]}
+    assert anew == {decision.node}

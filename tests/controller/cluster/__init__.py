@@ -1,0 +1,1 @@
+"""Cluster as the controller knows it: what is mirrored, kept and read anew."""

@@ -1,0 +1,118 @@
+"""Device classes follow the hardware; nodes that cannot be read, or are drained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from dra.kube.errors import InvalidError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.fakeapi import once
+from tests.controller.helpers.objects import (
+    claim,
+    device_class,
+    gpu,
+    instance,
+    mignode,
+    node,
+    pod,
+    request,
+    versioned,
+)
+
+
+def test_classes_follow_the_hardware_and_are_written_once() -> None:
+    bench = Bench("node-a")
+    assert {"mig.dra.dev", "gpu.dra.dev", "mig-1g.5gb", "mig-1g.5gb.me"} <= bench.classes()
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(instance("1g.5gb", 0),))))
+    bench.run(seconds=100)
+    assert bench.api.writes == []
+
+
+def test_a_class_of_the_same_name_that_is_not_ours_is_left_alone_and_told() -> None:
+    bench = Bench()
+    mine = device_class("mig-1g.5gb", "device.driver == 'mig.dra.dev'")
+    bench.cluster.set_class(versioned(mine))
+    bench.cluster.set_node(node("node-a"))
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert "mig-1g.5gb" not in bench.classes()
+    assert "mig-3g.20gb" in bench.classes()
+    assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
+
+
+def test_classes_that_cannot_be_written_are_tried_again_later() -> None:
+    bench = Bench()
+    bench.api.refuse = once("deviceclasses", UnavailableError("no answer"))
+    bench.cluster.set_node(node("node-a"))
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert "mig-1g.5gb" not in bench.classes()
+    bench.run(seconds=1.1)
+    assert "mig-1g.5gb" in bench.classes()
+
+
+def test_a_class_that_a_policy_refuses_keeps_no_other_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    bench.api.objects.clear()
+    apply = bench.api.apply
+
+    def refuse(resource: Any, body: Obj, **more: Any) -> Obj:
+        if body["metadata"]["name"] == "mig-1g.5gb":
+            raise InvalidError("denied by policy", status=422)
+        return apply(resource, body, **more)
+
+    monkeypatch.setattr(bench.api, "apply", refuse)
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert "mig-7g.40gb" in bench.classes()
+    monkeypatch.undo()
+    bench.run(seconds=1.1)
+    assert "mig-1g.5gb" in bench.classes()
+
+
+def test_a_mignode_that_cannot_be_read_is_as_good_as_none() -> None:
+    bench = Bench("node-a", "node-b")
+    broken = mignode("node-a")
+    broken["status"]["gpus"][0]["name"] = "gpu-zero"
+    bench.cluster.set_mignode(broken)
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.node_of("c") == "node-b"
+
+
+def drained(node_name: str, *gpus: str) -> Obj:
+    """A node with two GPUs of which some, or all where none is named, are drained."""
+    body = mignode(node_name, gpu(0, node_name), gpu(1, node_name))
+    spec = {**body["spec"], "drain": {"gpus": list(gpus), "reason": "driver 580"}}
+    return {**body, "spec": spec}
+
+
+def test_nothing_is_placed_on_a_drained_gpu() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_mignode(drained("node-a", "gpu-0"))
+    for name in "abc":
+        bench.claim(claim(name, request("r", "mig-3g.20gb")))
+        bench.pod(pod(name, name))
+    bench.run()
+    placed = [d.partition("-mig-")[0] for name in "ab" for d in bench.devices(name)]
+    assert placed == ["gpu-1", "gpu-1"]
+    assert not bench.devices("c")
+    assert "gpu-0 drained: driver 580" in bench.recorder.events[-1][3]
+
+
+def test_a_resumed_node_serves_who_waits() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_mignode(drained("node-a"))
+    bench.claim(claim("c"))
+    bench.pod(pod("c", "c"))
+    bench.run()
+    assert not bench.devices("c")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, "node-a"), gpu(1, "node-a")))
+    bench.run()
+    assert bench.devices("c")

@@ -1,0 +1,74 @@
+"""Nodes that kube-scheduler allocates, beside ours: left alone, and told of."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import AllocatorKind, Gpu
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import (
+    FINALIZER,
+    claim,
+    gpu,
+    instance,
+    mignode,
+    node,
+    pod,
+    request,
+)
+
+
+def scheduled(bench: Bench, name: str) -> None:
+    bench.cluster.set_node(node(name))
+    bench.cluster.set_mignode(mignode(name, allocator=AllocatorKind.SCHEDULER))
+
+
+def test_where_kube_scheduler_allocates_every_node_only_classes_are_written() -> None:
+    bench = Bench()
+    scheduled(bench, "theirs")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run(seconds=100)
+    assert set(bench.api.writes) == {"deviceclasses"}
+    assert bench.recorder.events == []
+
+
+def test_a_gated_pod_is_told_that_kube_scheduler_allocates_every_node() -> None:
+    bench = Bench()
+    scheduled(bench, "theirs")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.recorder.reasons("p") == ["WaitingForSlice"]
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        gpu(node="ours", mig=False),
+        gpu(node="ours", instances=(instance("7g.40gb", 0, state="foreign"),)),
+    ],
+)
+def test_a_pod_for_which_our_nodes_have_no_room_is_told_of_the_others(full: Gpu) -> None:
+    bench = Bench("ours")
+    bench.cluster.set_mignode(mignode("ours", full))
+    scheduled(bench, "theirs")
+    bench.claim(claim("c", request("r", "mig-1g.5gb")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    (message,) = (text for _, about, _, text in bench.recorder.events if about == "p")
+    assert message.endswith("kube-scheduler allocates the GPUs of node theirs")
+    assert "allocation" not in bench.api.get(RESOURCE_CLAIMS, "c").get("status", {})
+
+
+def test_a_node_that_changes_hands_is_counted_once() -> None:
+    bench = Bench("node-a")
+    fleet = bench.cluster.fleet
+    bench.cluster.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
+    assert (set(fleet.nodes), fleet.schedulers) == (set(), {"node-a"})
+    bench.cluster.set_mignode(mignode("node-a"))
+    assert (set(fleet.nodes), fleet.schedulers) == ({"node-a"}, set())
+    bench.cluster.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
+    bench.cluster.remove_mignode("node-a")
+    assert (set(fleet.nodes), fleet.schedulers) == (set(), set())

@@ -1,0 +1,318 @@
+"""Of what is mirrored, no more is kept than the controller reads, and that is enough for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller.cluster.trimming.trimming import Trimmer, remembering
+from dra.claims.claims import read_claim
+from dra.claims.conditions import PREPARE_FAILED, failed_prepare
+from dra.common.resources import (
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Obj,
+)
+from dra.gpu.mignode import from_mignode
+from dra.kube.mirror.store import Store
+from dra.pods.company.terms import Company, NodeTerm, PodTerm, Spread
+from dra.pods.pods import Pod, read_pod
+from hack.bench.control.objects import as_stored
+from tests.controller.helpers.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    cluster,
+    gpu,
+    instance,
+    mignode,
+    node,
+    pod,
+    versioned,
+)
+
+
+def like(found: Pod) -> tuple[object, ...]:
+    needs = found.needs
+    return (
+        *(found.key, found.uid, found.claims, found.node, found.gates, found.priority),
+        *(found.created, found.phase, found.deleting),
+        *(needs.requests, needs.node_selector, needs.affinity_terms, needs.tolerations),
+        *(found.labels, found.volume_claims, found.nominated, needs.host_ports, needs.preempts),
+        *map(plain, vars_of(needs.company)),
+    )
+
+
+def vars_of(company: Company) -> tuple[object, ...]:
+    """The terms of a pod."""
+    return tuple(getattr(company, name) for name in company.__slots__)
+
+
+def plain(value: object) -> object:
+    """Terms as values that can be compared."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, PodTerm | Spread | NodeTerm):
+        return {name: getattr(value, name) for name in value.__slots__}
+    return value
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+TERM = {
+    "topologyKey": "zone",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+    "namespaces": ["team"],
+    "namespaceSelector": {"matchLabels": {"of": "team"}},
+}
+AMONG_PODS = {
+    "podAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": TERM}]},
+    "podAntiAffinity": {REQUIRED: [TERM]},
+}
+NODE_TERM = {"weight": 2, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+SPREAD = {
+    "topologyKey": "zone",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+    "maxSkew": 2,
+    "minDomains": 3,
+    "whenUnsatisfiable": "DoNotSchedule",
+    "matchLabelKeys": ["version"],
+    "nodeTaintsPolicy": "Honor",
+}
+
+
+def full_pod() -> Obj:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    requests = {"requests": {"memory": "1Gi"}}
+    body = pod(
+        "p",
+        "c",
+        initContainers=[
+            {"name": "i", "image": "none", "resources": requests, "restartPolicy": "Always"}
+        ],
+        overhead={"cpu": "10m"},
+        resources={"limits": {"cpu": "2"}},
+        nodeSelector={"disk": "ssd"},
+        affinity={"nodeAffinity": required | {PREFERRED: [NODE_TERM]}, **AMONG_PODS},
+        topologySpreadConstraints=[SPREAD],
+        preemptionPolicy="Never",
+        volumes=[
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
+            {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": {"a": "b" * 500}}}},
+        ],
+        schedulingGates=[{"name": "other"}],
+        nodeName="node-a",
+        priority=7,
+    )
+    ports = [{"name": "web", "containerPort": 80, "hostPort": 80}, {"containerPort": 81}]
+    body["spec"]["containers"][0]["ports"] = ports
+    body["metadata"]["labels"] = {"app": "web", "version": "1"}
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ours = {"type": f"{DRIVER}/ClaimsAllocated", "status": "False", "reason": "Waiting"}
+    body["status"] = {
+        "phase": "Running",
+        "nominatedNodeName": "node-a",
+        "conditions": [ours],
+        "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}],
+    }
+    body["spec"]["resourceClaims"].append({"name": "t", "resourceClaimTemplateName": "x"})
+    return as_stored(PODS, body, 1)
+
+
+def test_a_trimmed_pod_is_read_as_the_whole_one_and_is_much_smaller() -> None:
+    whole = full_pod()
+    trimmed = Trimmer(PODS, DRIVER)(whole)
+    assert like(read_pod(trimmed)) == like(read_pod(whole))
+    (condition,) = trimmed["status"]["conditions"]
+    assert condition["type"] == f"{DRIVER}/ClaimsAllocated"
+    assert len(json.dumps(trimmed)) < 0.5 * len(json.dumps(whole))
+
+
+def test_of_a_pod_without_claims_is_kept_what_it_takes_and_whom_it_shuns() -> None:
+    whole = full_pod()
+    del whole["spec"]["resourceClaims"]
+    trimmed = Trimmer(PODS, DRIVER)(whole)
+    found, known = read_pod(trimmed), read_pod(whole)
+    assert set(trimmed["spec"]) == {
+        *("containers", "initContainers", "overhead", "resources", "affinity"),
+        *("priority", "nodeName"),
+    }
+    assert (found.needs.requests, found.labels) == (known.needs.requests, known.labels)
+    assert found.needs.host_ports == known.needs.host_ports != ()
+    assert plain(found.needs.company.anti_affinity) == plain(known.needs.company.anti_affinity)
+    assert found.needs.company.liked == ()
+
+
+def test_a_trimmed_claim_is_read_as_the_whole_one() -> None:
+    body = allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-4")
+    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "u", "controller": True}]
+    condition = {"type": "Ready", "status": "False", "reason": PREPARE_FAILED, "message": "why"}
+    (result,) = body["status"]["allocation"]["devices"]["results"]
+    shown = {k: result[k] for k in ("driver", "pool", "device")} | {"conditions": [condition]}
+    body["status"] |= {
+        "devices": [shown],
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+    }
+    whole = as_stored(RESOURCE_CLAIMS, body, 1)
+    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(whole)
+    assert read_claim(trimmed) == read_claim(whole)
+    assert failed_prepare(trimmed, driver=DRIVER) == "why"
+    assert trimmed["status"] == whole["status"]
+    assert "managedFields" not in trimmed["metadata"]
+
+
+def test_of_devices_that_are_as_they_should_be_the_allocation_alone_is_kept() -> None:
+    body = allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-4")
+    ready = {"type": "Ready", "status": "True", "reason": "Prepared"}
+    lost = {"type": "Ready", "status": "False", "reason": "XidError"}
+    for conditions, kept in (([ready], False), ([], False), ([ready, lost], True)):
+        device = {"driver": DRIVER, "pool": "p", "device": "d", "conditions": conditions}
+        body["status"]["devices"] = [device]
+        trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))
+        assert ("devices" in trimmed["status"]) == kept
+        assert trimmed["status"]["allocation"] == body["status"]["allocation"]
+
+
+def test_the_pod_that_owns_a_claim_is_kept_and_the_rest_of_its_owner_is_not() -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+    body = claim("c")
+    body["metadata"]["ownerReferences"] = [owner]
+    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))
+    assert trimmed["metadata"]["ownerReferences"] == [
+        {"kind": "Pod", "uid": "u", "controller": True}
+    ]
+    assert read_claim(trimmed).owner_pod_uid == "u"
+
+
+def test_names_by_which_objects_refer_to_each_other_are_kept_once() -> None:
+    user = {"resource": "pods", "name": "a-pod", "uid": "uid-of-a-pod"}
+    used = claim("c")
+    used["status"] = {"reservedFor": [user]}
+    body = pod("a-pod", "c")
+    body["metadata"]["uid"] = "uid-of-a-pod"
+    in_claim = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, used, 1))
+    in_pod = Trimmer(PODS, DRIVER)(as_stored(PODS, body, 2))
+    (shown,) = in_claim["status"]["reservedFor"]
+    assert shown == user
+    assert shown["uid"] is in_pod["metadata"]["uid"]
+    assert shown["name"] is in_pod["metadata"]["name"]
+
+
+def test_a_claim_is_called_by_the_same_strings_wherever_it_is_named() -> None:
+    body = claim("made")
+    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "uid-of-p", "controller": True}]
+    user = pod("p", "c", nodeName="node-a")
+    user["metadata"]["uid"] = "uid-of-p"
+    user["status"] = {
+        "phase": "Running",
+        "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}],
+    }
+    known = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))["metadata"]
+    one, other = (Trimmer(PODS, DRIVER)(as_stored(PODS, user, n)) for n in (2, 3))
+    (made,) = one["status"]["resourceClaimStatuses"]
+    assert made["resourceClaimName"] is known["name"]
+    assert known["ownerReferences"][0]["uid"] is one["metadata"]["uid"]
+    assert one["spec"]["nodeName"] is other["spec"]["nodeName"]
+    assert one["status"]["phase"] is other["status"]["phase"]
+
+
+def test_the_holder_of_a_slice_is_called_by_the_strings_of_its_claim() -> None:
+    body, held = claim("c-uid"), instance("1g.5gb", 0, uid="uid")
+    body["metadata"]["uid"] = "uid"
+    known = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))["metadata"]
+    sent = json.loads(json.dumps(mignode("node-a", gpu(instances=(held,)))))
+    shown = from_mignode(sent).gpus[0].instances[0]
+    assert shown.claim is not None
+    assert shown.claim.name is known["name"]
+    assert shown.claim.uid is known["uid"]
+
+
+def test_what_many_pods_and_claims_ask_for_is_read_once() -> None:
+    known = cluster("node-a")
+    for name in ("a", "b"):
+        known.set_claim(versioned(claim(name)))
+        known.set_pod(versioned(pod(name, name)))
+    first, second = (known.pods["default", name] for name in ("a", "b"))
+    assert first.needs is second.needs
+    one, other = (known.claims["default", name].claim for name in ("a", "b"))
+    assert one.requests is other.requests
+    assert one.ref != other.ref
+    known.set_pod(versioned(pod("c", "a", cpu="2")))
+    assert known.pods["default", "c"].needs.requests["cpu"] == 2000
+
+
+def test_what_many_pods_have_in_common_is_kept_once() -> None:
+    trim = Trimmer(PODS, DRIVER)
+    one, other = (trim(as_stored(PODS, pod(name, "c"), 1)) for name in ("one", "other"))
+    assert one["spec"]["containers"] is other["spec"]["containers"]
+    assert one["metadata"]["name"] != other["metadata"]["name"]
+
+
+def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:
+    store, trim = Store(), Trimmer(PODS, DRIVER)
+    before = as_stored(PODS, pod("p", "c"), 1)
+    store.put(trim(before))
+    changed = as_stored(PODS, pod("p", "c"), 2)
+    changed["metadata"] |= {key: before["metadata"][key] for key in ("uid", "labels")}
+    changed["status"] |= {"qosClass": "Burstable", "message": "soon"}
+    assert store.put(trim(changed)) == []
+    changed["spec"]["nodeName"] = "node-a"
+    (change,) = store.put(trim(changed))
+    assert change.kind == "modified"
+
+
+def test_any_change_of_a_claim_is_one_as_writes_name_its_version() -> None:
+    store, trim = Store(), Trimmer(RESOURCE_CLAIMS, DRIVER)
+    body = as_stored(RESOURCE_CLAIMS, claim("c"), 1)
+    store.put(trim(body))
+    body["metadata"] |= {"labels": {"another": "label"}, "resourceVersion": "2"}
+    (change,) = store.put(trim(body))
+    assert change.new is not None
+    assert change.new["metadata"]["resourceVersion"] == "2"
+
+
+@pytest.mark.parametrize("resource", [NODES, MIG_NODES])
+def test_of_nodes_the_mirror_remembers_only_which_they_are(resource: Any) -> None:
+    body = as_stored(resource, node("node-a") if resource is NODES else mignode("node-a"), 5)
+    store = Store(remembering(resource))
+    (change,) = store.put(body)
+    assert change.new is body
+    kept = store.get("node-a")
+    assert kept is not None
+    assert set(kept) == {"metadata"}
+    assert store.put(body) == []
+    newer = {**body["metadata"], "resourceVersion": "6"}
+    (change,) = store.put({**body, "metadata": newer})
+    assert change.kind == "modified"
+
+
+@pytest.mark.parametrize("body", [{"metadata": {}, "spec": {"containers": [None]}}, {}])
+def test_what_is_not_as_it_should_be_is_left_to_be_complained_of(body: Obj) -> None:
+    assert Trimmer(PODS, DRIVER)(body) is body
+
+
+def test_of_a_slice_of_another_driver_only_what_it_offers_counts() -> None:
+    store = Store(remembering(RESOURCE_SLICES))
+    trim = Trimmer(RESOURCE_SLICES, DRIVER)
+    spec: Obj = {"driver": "tape.example.com", "nodeName": "node-a", "devices": [{"name": "t0"}]}
+
+    def changes(version: str, **changed: Any) -> int:
+        metadata = {"name": "s", "uid": "u", "resourceVersion": version}
+        pool = {"name": "p", "generation": int(version)}
+        body = {"metadata": metadata, "spec": {**spec, "pool": pool, **changed}}
+        return len(store.put(trim(body)))
+
+    assert changes("1") == 1
+    assert changes("2") == 0
+    assert changes("3", devices=[{"name": "t0"}, {"name": "t1"}]) == 1
+    known = store.get("s")
+    assert known is not None
+    assert known["spec"]["nodeName"] == "node-a"
+    assert trim({"metadata": {"name": "s"}, "spec": {"allNodes": True}})["spec"]["nodeName"] == ""

@@ -1,0 +1,1 @@
+"""Engine: its loop, its terms as leader, and the controller as a process."""

@@ -1,0 +1,342 @@
+"""Which pods get slices, in which order, and what the others are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.cluster.trimming.trimming import Trimmer
+from controller.lifecycle.cleanup import OWNED_GRACE_SECONDS
+from controller.serving.waiting import LOOK_AGAIN_SECONDS
+from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.problem import Outcome
+from dra.claims.claims import POD_CLAIM
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import (
+    DRIVER,
+    FINALIZER,
+    claim,
+    device_class,
+    pod,
+    request,
+    versioned,
+)
+
+STATUS = "resourceclaims/status"
+NAMED = {"name": "s", "resourceClaimName": "p-s-x"}
+
+
+def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.api.writes == ["resourceclaims", STATUS]
+    stored = bench.api.get(RESOURCE_CLAIMS, "c")
+    assert stored["metadata"]["finalizers"] == [FINALIZER]
+    allocation = stored["status"]["allocation"]
+    assert allocation["allocationTimestamp"] == "2026-01-01T00:00:00Z"
+    (result,) = allocation["devices"]["results"]
+    assert result["pool"] == "node-a-pool"
+    assert bench.recorder.reasons("c") == []
+    assert bench.recorder.reasons("p") == ["Allocated"]
+
+
+def test_a_claim_that_a_pod_has_under_two_names_is_allocated_and_freed_once() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    names = [{"name": n, "resourceClaimName": "c"} for n in ("one", "two")]
+    bench.pod(pod("p", resourceClaims=names))
+    bench.run()
+    assert len(bench.devices("c")) == 1
+    bench.delete_pod("p")
+    bench.run()
+    assert bench.devices("c") == []
+    assert bench.cluster.hosts.used("node-a") == {}
+
+
+def test_a_claim_without_a_pod_is_not_allocated() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.run(seconds=100)
+    assert bench.api.writes == []
+
+
+def test_results_come_in_the_order_of_the_requests() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("b", "mig-1g.5gb"), request("a", "mig-3g.20gb")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert [d.partition("-mig-")[2].split("-")[0] for d in bench.devices("c")] == [
+        "1g5gb",
+        "3g20gb",
+    ]
+
+
+@pytest.mark.parametrize("spec", [{"phase": "Running"}, {"phase": "Succeeded"}])
+def test_pods_that_are_past_waiting_are_left_alone(spec: Obj) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod({**pod("p", "c"), "status": spec})
+    bench.run()
+    assert bench.api.writes == []
+
+
+def test_a_claim_of_a_template_is_waited_for() -> None:
+    bench = Bench("node-a")
+    body = pod("p")
+    body["spec"]["resourceClaims"] = [{"name": "s", "resourceClaimTemplateName": "t"}]
+    bench.pod(body)
+    bench.run()
+    assert bench.api.writes == []
+    owner = {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    made = claim("p-s-x")
+    made["metadata"]["ownerReferences"] = [owner]
+    bench.claim(made)
+    bench.pod(
+        {**body, "status": {"resourceClaimStatuses": [{"name": "s", "resourceClaimName": "p-s-x"}]}}
+    )
+    bench.run()
+    assert bench.devices("p-s-x")
+
+
+def of_template() -> Obj:
+    """A pod whose claim is to be made from a template, and is not named in its status yet."""
+    body = pod("p")
+    body["spec"]["resourceClaims"] = [{"name": "s", "resourceClaimTemplateName": "t"}]
+    return body
+
+
+def made_from_template(name: str = "p-s-x", *, uid: str = "uid-p", entry: str = "s") -> Obj:
+    """A claim as kube-controller-manager makes it for that pod, by the controller's mirror."""
+    made = claim(name)
+    owner = {"kind": "Pod", "name": "p", "uid": uid, "controller": True}
+    made["metadata"] |= {"ownerReferences": [owner], "annotations": {POD_CLAIM: entry}}
+    return Trimmer(RESOURCE_CLAIMS, DRIVER)(made)
+
+
+def test_a_claim_made_for_a_pod_is_allocated_before_the_status_of_the_pod_names_it() -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.claim(made_from_template())
+    bench.run()
+    (device,) = bench.devices("p-s-x")
+    (consumer,) = bench.api.get(RESOURCE_CLAIMS, "p-s-x")["status"]["reservedFor"]
+    assert consumer["uid"] == "uid-p"
+    bench.pod({**of_template(), "spec": of_template()["spec"] | {"priority": 1}})  # still unnamed
+    bench.run()
+    assert bench.cluster.pods["default", "p"].claims == {"s": "p-s-x"}
+    bench.pod(of_template() | {"status": {"resourceClaimStatuses": [NAMED]}})
+    bench.run()
+    assert bench.devices("p-s-x") == [device]
+    assert bench.api.writes == ["resourceclaims", STATUS]
+
+
+@pytest.mark.parametrize("other", [{"uid": "earlier"}, {"entry": "another"}, {"entry": ""}])
+def test_a_claim_made_for_something_else_is_not_taken_for_that_of_a_pod(other: Obj) -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.claim(made_from_template(**other))
+    bench.run()
+    assert bench.cluster.pods["default", "p"].claims == {"s": None}
+    assert bench.api.writes == []
+
+
+def test_of_two_claims_made_for_a_pod_the_one_counts_that_its_status_names() -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.claim(made_from_template("p-s-w"))
+    bench.claim(made_from_template("p-s-x"))
+    bench.run()
+    assert (bool(bench.devices("p-s-w")), bench.devices("p-s-x")) == (True, [])
+    bench.pod(of_template() | {"status": {"resourceClaimStatuses": [NAMED]}})
+    bench.run()
+    assert bench.devices("p-s-x")
+    bench.delete_pod("p")
+    bench.run(seconds=OWNED_GRACE_SECONDS)
+    bench.run(seconds=OWNED_GRACE_SECONDS)
+    assert (bench.devices("p-s-w"), bench.devices("p-s-x")) == ([], [])
+
+
+def test_a_claim_that_went_before_it_was_named_is_waited_for_again() -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.cluster.set_claim(versioned(made_from_template("p-s-w")))
+    bench.cluster.remove_claim(("default", "p-s-w"))
+    bench.pod(of_template())
+    bench.claim(made_from_template())
+    bench.run()
+    assert bench.devices("p-s-x")
+
+
+def test_a_claim_that_another_pod_owns_is_not_taken() -> None:
+    bench = Bench("node-a")
+    made = claim("c")
+    made["metadata"]["ownerReferences"] = [
+        {"kind": "Pod", "name": "p", "uid": "earlier", "controller": True}
+    ]
+    bench.claim(made)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.api.writes == []
+
+
+def test_the_gate_is_lifted_when_all_claims_are_allocated() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.api.writes[-1] == "pods"
+    assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == []
+
+
+def test_a_class_that_comes_later_makes_the_claims_that_ask_for_it_ours() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mine")))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert not bench.devices("c")
+    bench.cluster.set_class(device_class("mine", "device.driver == 'mig.dra.dev'"))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == []
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        ([request("r", "mig1g.5gb")], "NoSuchDeviceClass"),
+        ([request("r", "network")], "UnsupportedRequest"),
+        ([], "UnsupportedRequest"),
+    ],
+)
+def test_a_pod_is_told_that_nobody_lifts_its_gate(
+    requests: list[Obj],
+    reason: str,
+    gated: bool,  # noqa: FBT001
+) -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(device_class("network", "device.driver == 'network.example.com'"))
+    obj = claim("c")
+    obj["spec"]["devices"]["requests"] = requests
+    bench.claim(obj)
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}] if gated else []))
+    bench.run()
+    assert bench.recorder.reasons("p") == ([reason] if gated else [])
+
+
+def test_a_pod_behind_the_gate_of_another_is_left_alone_until_that_is_lifted() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}, {"name": "quota"}]))
+    bench.run()
+    assert bench.api.writes == []
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.devices("c")
+
+
+def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench("node-a")
+    go_on = OngoingDecision.go_on
+
+    def failing(self: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        if self.problem.pod.key[1] == "poison":
+            raise RuntimeError("never seen before")
+        return go_on(self, *places, **steps)
+
+    monkeypatch.setattr(OngoingDecision, "go_on", failing)
+    for name in ("poison", "sound"):
+        bench.claim(claim(name))
+        bench.pod(pod(name, name))
+    for _ in range(10):
+        bench.run(seconds=1)
+    assert bench.devices("sound")
+    assert not bench.devices("poison")
+    monkeypatch.undo()
+    bench.run(seconds=31)
+    assert bench.devices("poison")
+
+
+def test_the_more_important_then_the_older_pod_is_served_first() -> None:
+    bench = Bench("node-a")
+    for name, priority, created in (
+        ("young", 0, "2026-01-03"),
+        ("old", 0, "2026-01-01"),
+        ("vip", 5, "2026-01-09"),
+    ):
+        bench.claim(claim(name, request("r", "mig-4g.20gb")))
+        body = pod(name, name, priority=priority)
+        body["metadata"]["creationTimestamp"] = f"{created}T00:00:00Z"
+        bench.pod(body)
+    bench.run()
+    assert [n for n in ("young", "old", "vip") if bench.devices(n)] == ["vip"]
+    bench.change_claim("vip", allocation=None)
+    bench.delete_pod("vip")
+    bench.run(seconds=1)
+    assert [n for n in ("young", "old") if bench.devices(n)] == ["old"]
+
+
+def test_a_pod_that_does_not_fit_waits_with_a_reason_and_is_served_when_there_is_room() -> None:
+    bench = Bench("node-a")
+    for name in ("one", "two"):
+        bench.claim(claim(name, request("r", "mig-7g.40gb")))
+        bench.pod(pod(name, name))
+    bench.run()
+    assert bench.devices("one")
+    assert bench.recorder.reasons("two") == ["WaitingForSlice", "WaitingForSlice"]
+    bench.delete_pod("one")
+    bench.run(seconds=1)
+    bench.run(seconds=1)
+    assert not bench.devices("one")
+    assert bench.devices("two")
+
+
+def test_a_pod_that_waits_costs_nothing_and_says_nothing_new() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-4g.20gb", count=2)))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    said = len(bench.recorder.events)
+    for _ in range(5):
+        bench.run(seconds=LOOK_AGAIN_SECONDS)
+    assert bench.api.writes == ["pods/status"]
+    assert len(bench.recorder.events) == said
+
+
+def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("large", request("r", "mig-7g.40gb")))
+    bench.pod(pod("large", "large"))
+    bench.run()
+    tried: list[str] = []
+    go_on = OngoingDecision.go_on
+
+    def counted(self: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        tried.append(self.problem.pod.key[1])
+        return go_on(self, *places, **steps)
+
+    monkeypatch.setattr(OngoingDecision, "go_on", counted)
+    for number in range(20):
+        bench.claim(claim(f"c{number}"))
+        bench.pod(pod(f"p{number}", f"c{number}"))
+    bench.run()
+    assert len(tried) == 1
+    assert all("large" in m for _, about, _, m in bench.recorder.events if about.startswith("p"))
+    bench.claim(claim("other", request("r", "mig-3g.20gb")))
+    bench.pod(pod("other", "other"))
+    bench.run()
+    assert len(tried) == 2
+    bench.delete_pod("large")
+    bench.run(seconds=1)
+    bench.run(seconds=1)
+    served = [n for n in range(20) if bench.devices(f"c{n}")]
+    assert len(served) + 4 * bool(bench.devices("other")) >= 7

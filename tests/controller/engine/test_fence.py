@@ -1,0 +1,301 @@
+"""Late writes of a former leader: none gives a slice away that somebody else has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from controller.engine.fence import PATIENCE_SECONDS, Fence
+from controller.writing.in_flight import LIMIT
+from controller.writing.leader_requests import NotLeadingError
+from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeError,
+    ObjectNotFoundError,
+    UnavailableError,
+)
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.desk import Desk, at_desk, settle, wants
+from tests.controller.helpers.objects import DRIVER, FINALIZER, allocated, claim, request
+
+FENCE = f"{DRIVER}/fence"
+
+
+def late_allocation(old: Bench, desk: Desk) -> Callable[[], Obj]:
+    """Have what ``old`` decides sent, and not arrive; returns what makes it arrive."""
+    kept: list[Callable[[], Obj]] = []
+    send = old.api.patch
+
+    def patch(resource: Resource, name: str, body: Any, **more: Any) -> Obj:
+        if more.get("subresource") != "status":
+            return send(resource, name, body, **more)
+        kept.append(partial(send, resource, name, copy.deepcopy(body), **more))
+        raise UnavailableError("no answer")
+
+    old.api.patch = patch  # type: ignore[method-assign]
+    old.run()
+    desk.work_off()
+    old.api.patch = send  # type: ignore[method-assign]
+    (late,) = kept
+    return late
+
+
+def takeover() -> tuple[Callable[[], Obj], Bench, Desk]:
+    """A late allocation of the whole GPU to ``c``, and the next leader, which has listed.
+
+    It prefers ``d``, which wants the same.
+    """
+    old, desk = at_desk("node-a")
+    wants(old, "c", priority=1)
+    late = late_allocation(old, desk)
+    wants(old, "d", priority=2)
+    successor = Desk()
+    return late, old.succeeded_by("node-a", outbox=successor), successor
+
+
+def raise_fence(bench: Bench, desk: Desk, fence: Fence) -> None:
+    """Do what can be done now."""
+    for _ in range(100):
+        if not fence.work() and not desk.jobs:
+            return
+        desk.work_off()
+        fence.absorb()
+    raise AssertionError("the fence does not come to rest")
+
+
+def unallocated(bench: Bench, name: str = "c") -> Obj:
+    """A claim that an allocation may be on its way to."""
+    obj = claim(name, request("r", "mig-7g.40gb"))
+    obj["metadata"]["finalizers"] = [FINALIZER]
+    return bench.claim(obj)
+
+
+def mark_of(bench: Bench, name: str = "c") -> str | None:
+    found = bench.api.get(RESOURCE_CLAIMS, name)["metadata"].get("annotations", {})
+    mark: str | None = found.get(FENCE)
+    return mark
+
+
+def refusing(bench: Bench, error: KubeError) -> list[str]:
+    """From now on all writes are refused; returns the list of attempts."""
+    attempts: list[str] = []
+
+    def refuse(what: str) -> KubeError:
+        attempts.append(what)
+        return error
+
+    bench.api.refuse = refuse
+    return attempts
+
+
+def test_an_allocation_that_comes_after_the_fence_is_refused() -> None:
+    late, new, desk = takeover()
+    raise_fence(new, desk, new.fence())
+    settle(new, desk)
+    with pytest.raises(ConflictError):
+        late()
+    assert new.devices("d")
+    assert not new.devices("c")
+
+
+def test_an_allocation_that_comes_between_the_list_and_the_fence_counts() -> None:
+    late, new, desk = takeover()
+    late()
+    raise_fence(new, desk, new.fence())
+    settle(new, desk)
+    assert new.devices("c")
+    assert not new.devices("d")
+
+
+def test_an_allocation_that_comes_while_the_fence_is_raised_counts() -> None:
+    late, new, desk = takeover()
+    fence = new.fence()
+    while fence.work():
+        pass
+    late()
+    desk.work_off()
+    fence.absorb()
+    assert fence.stands()
+    settle(new, desk)
+    assert new.devices("c")
+    assert not new.devices("d")
+
+
+def test_without_such_a_claim_nothing_is_written() -> None:
+    bench, desk = at_desk("node-a")
+    bench.claim(claim("waits"))
+    bench.claim(allocated(claim("has"), "node-a", "gpu-0-mig-1g5gb-19-0"))
+    fence = bench.fence()
+    assert fence.stands()
+    assert not fence.work()
+    assert not desk.jobs
+    assert fence.next_due() is None
+
+
+def test_a_claim_that_is_being_deleted_is_fenced() -> None:
+    bench, desk = at_desk("node-a")
+    obj = claim("c")
+    obj["metadata"] |= {"finalizers": [FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    bench.claim(obj)
+    raise_fence(bench, desk, bench.fence())
+    assert mark_of(bench)
+
+
+def test_each_leadership_changes_the_claim_anew_and_leaves_other_annotations() -> None:
+    bench, desk = at_desk("node-a")
+    obj = unallocated(bench)
+    obj["metadata"]["annotations"] = {"by": "somebody"}
+    versions = {bench.claim(obj)["metadata"]["resourceVersion"]}
+    for mark in ("first", "second"):
+        raise_fence(bench, desk, bench.fence(mark))
+        versions.add(bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["resourceVersion"])
+    assert len(versions) == 3
+    annotations = bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["annotations"]
+    assert annotations == {"by": "somebody", FENCE: "second"}
+
+
+def test_many_are_fenced_at_once_but_not_all() -> None:
+    bench, desk = at_desk("node-a")
+    names = [f"c{n}" for n in range(LIMIT + 4)]
+    for name in names:
+        unallocated(bench, name)
+    fence = bench.fence()
+    while fence.work():
+        pass
+    assert len(desk.jobs) == LIMIT
+    assert fence.next_due() is None
+    assert not fence.has_no_gap()
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert fence.has_no_gap()
+    assert all(mark_of(bench, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), ConflictError("too busy", status=409)]
+)
+def test_what_may_pass_is_tried_again_after_a_pause(error: KubeError) -> None:
+    bench, desk = at_desk("node-a")
+    unallocated(bench)
+    attempts = refusing(bench, error)
+    fence = bench.fence()
+    raise_fence(bench, desk, fence)
+    assert len(attempts) == 1
+    assert not fence.stands()
+    bench.api.refuse = lambda _: None
+    due = fence.next_due()
+    assert due is not None
+    assert due > bench.time
+    bench.time = due
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert mark_of(bench)
+
+
+def test_a_fence_whose_answer_was_lost_stands_when_it_is_answered() -> None:
+    bench, desk = at_desk("node-a")
+    unallocated(bench)
+    bench.api.lost = lambda _: UnavailableError("no answer")
+    fence = bench.fence()
+    raise_fence(bench, desk, fence)
+    assert not fence.stands()
+    bench.api.lost = lambda _: None
+    bench.time += 1
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert bench.api.writes == ["resourceclaims"]
+
+
+@pytest.mark.parametrize("status", [0, 429, 503, 504])
+def test_a_server_that_serves_nobody_holds_everything_up(status: int) -> None:
+    bench, desk = at_desk("node-a")
+    unallocated(bench)
+    attempts = refusing(bench, UnavailableError("too busy", status=status))
+    fence = bench.fence()
+    for _ in range(60):
+        bench.time += PATIENCE_SECONDS
+        raise_fence(bench, desk, fence)
+    assert len(attempts) == 60
+    assert not fence.stands()
+
+
+def test_a_claim_that_is_answered_by_errors_holds_others_up_only_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench, desk = at_desk("node-a")
+    unallocated(bench)
+    refusing(bench, UnavailableError("failed calling webhook", status=500))
+    fence = bench.fence()
+    bench.time += PATIENCE_SECONDS - 1
+    raise_fence(bench, desk, fence)
+    assert not fence.stands()
+    bench.time += PATIENCE_SECONDS
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert "claim not fenced" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InvalidError("spec: immutable", status=422), ForbiddenError("a policy says no", status=403)],
+)
+def test_a_claim_that_cannot_be_changed_is_named_and_the_others_are_fenced(
+    error: KubeError, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, desk = at_desk("node-a")
+    unallocated(bench, "first")
+    unallocated(bench, "second")
+    left = [error]
+    bench.api.refuse = lambda _: left.pop() if left else None
+    fence = bench.fence()
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert not fence.has_no_gap()
+    assert (mark_of(bench, "first"), mark_of(bench, "second")) == (None, "fence")
+    (record,) = [r for r in caplog.records if "claim not fenced" in r.message]
+    assert record.__dict__["claim"] == "default/first"
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "another"])
+def test_a_claim_that_is_gone_or_another_needs_no_fence(
+    *, gone: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, desk = at_desk("node-a")
+    obj = unallocated(bench)
+    if gone:
+        del bench.api.objects["resourceclaims", "c"]
+    else:
+        bench.api.put(RESOURCE_CLAIMS, {**obj, "metadata": {**obj["metadata"], "uid": "another"}})
+    fence = bench.fence()
+    raise_fence(bench, desk, fence)
+    assert fence.has_no_gap()
+    assert bench.api.writes == []
+    assert "not fenced" not in caplog.text
+
+
+def test_whoever_leads_no_more_fences_nothing() -> None:
+    bench, desk = at_desk("node-a")
+    unallocated(bench)
+    fence = bench.fence()
+    assert fence.work()
+    bench.leads = False
+    desk.work_off()
+    with pytest.raises(NotLeadingError):
+        fence.absorb()
+    assert mark_of(bench) is None
+
+
+def test_a_refusal_of_another_claims_uid_says_that_this_one_is_gone() -> None:
+    bench, _ = at_desk("node-a")
+    obj = unallocated(bench)
+    known = bench.cluster.claims["default", "c"].claim
+    bench.api.put(RESOURCE_CLAIMS, {**obj, "metadata": {**obj["metadata"], "uid": "another"}})
+    with pytest.raises(ObjectNotFoundError, match="is another"):
+        bench.writers.claims.fence(known, "mark")

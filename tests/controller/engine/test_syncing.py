@@ -1,0 +1,162 @@
+"""Before the first decision: what is listed is taken in at once, and what is missing is named."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from controller.engine.controller import Controller, Names
+from dra.common.resources import (
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.kube.client.http import HttpClient
+from dra.kube.client.transport import KubeApi, ObjectList
+from dra.kube.errors import ForbiddenError, UnavailableError
+from dra.kube.timing import SystemClock
+from tests.controller.helpers.bench import EventList
+from tests.controller.helpers.objects import DRIVER, node, versioned
+from tests.waiting import wait_for
+
+
+class Listed(dict[str, Any]):
+    """An object of which can be told whether anybody still has it."""
+
+
+class NoHttp(HttpClient):
+    """Answers nothing: what a controller asks for once all is listed."""
+
+    def __init__(self) -> None:
+        pass
+
+    def call(self, *_: Any, **__: Any) -> NoReturn:
+        raise UnavailableError("no answer")
+
+
+class SlowApi(KubeApi):
+    """Has a node; its list of MigNodes is not answered before ``answer`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(NoHttp())
+        self.answer = threading.Event()
+        self.made: list[weakref.ref[Listed]] = []
+
+    def list(
+        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
+    ) -> ObjectList:
+        if resource == MIG_NODES:
+            self.answer.wait()
+            return ObjectList([], "1")
+        if resource != NODES:
+            return ObjectList([], "1")
+        body = Listed(versioned(node("node-a")))
+        self.made.append(weakref.ref(body))
+        return ObjectList([keep(body)], "1")
+
+    def read(self, path: str) -> Obj:
+        return {"resources": []}
+
+    def watch(self, *_: Any, **__: Any) -> NoReturn:
+        raise UnavailableError("nothing changes here")
+
+
+@contextmanager
+def syncing(api: SlowApi, clock: SystemClock) -> Iterator[None]:
+    """A controller that has taken the lead and waits for the last list."""
+    stop = threading.Event()
+    controller = Controller(api, EventList(), Names(DRIVER), clock=clock)
+    thread = threading.Thread(target=controller.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        api.answer.set()
+        thread.join()
+
+
+def test_what_is_listed_is_not_held_until_all_is_listed() -> None:
+    api = SlowApi()
+    with syncing(api, SystemClock()):
+        wait_for("the list of nodes", lambda: api.made)
+        wait_for("its objects to be let go of", lambda: all(ref() is None for ref in api.made))
+        assert not api.answer.is_set()
+
+
+def test_what_was_mirrored_is_not_looked_at_by_the_collector_while_the_rest_is() -> None:
+    api = SlowApi()
+    gc.unfreeze()
+    with syncing(api, SystemClock()):
+        wait_for("the list of nodes", lambda: api.made)
+        wait_for("its objects", gc.get_freeze_count)
+        assert not api.answer.is_set()
+    gc.unfreeze()
+
+
+class HastyClock(SystemClock):
+    """A second of it is a thousand."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 1000
+
+
+def test_what_cannot_be_listed_is_named_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), syncing(SlowApi(), HastyClock()):
+        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(MIG_NODES)] * 2)
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(r)["missing"] for r in [*caplog.records] if "can be listed" in r.message]
+
+
+class StingyApi(SlowApi):
+    """Lists everything but what a test denies."""
+
+    def __init__(self, *denied: Resource) -> None:
+        super().__init__()
+        self.answer.set()
+        self._denied = denied
+
+    def list(
+        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
+    ) -> ObjectList:
+        if resource in self._denied:
+            raise ForbiddenError(f"{resource} is forbidden", status=403)
+        return super().list(resource, keep=keep)
+
+
+@pytest.mark.parametrize("denied", [PERSISTENT_VOLUMES, NAMESPACES])
+def test_without_the_right_to_volumes_or_namespaces_it_goes_on_and_says_so(
+    denied: Resource, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [vars(r)["missing"] for r in [*caplog.records] if "not known in full" in r.message]
+
+    with caplog.at_level(logging.WARNING), syncing(StingyApi(denied), SystemClock()):
+        wait_for("a warning", lambda: told() == [str(denied)])
+    assert complaints(caplog) == []
+
+
+def test_without_the_right_to_claims_it_says_that_and_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING), syncing(StingyApi(RESOURCE_CLAIMS), HastyClock()):
+        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(RESOURCE_CLAIMS)] * 2)
+
+
+def test_without_the_right_to_pods_it_does_not_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), syncing(StingyApi(PODS), HastyClock()):
+        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(PODS)] * 2)

@@ -1,0 +1,206 @@
+"""The engine on a bench: a clock turned by hand, and an API server of one dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.cluster.cluster import Cluster
+from controller.engine.engine import Engine
+from controller.engine.fence import Fence
+from controller.reporting.observer import ControllerObserver
+from controller.reporting.podconditions import PodConditions
+from controller.reporting.report import Reporter
+from controller.serving.evaluations import Evaluations
+from controller.writing.in_flight import InFlight
+from controller.writing.outbox import Outbox
+from controller.writing.writers import make_writers
+from dra.cel.cel import Selectors
+from dra.cel.kinds.kinds import Kinds
+from dra.cel.questions import Evaluator
+from dra.claims.requests.reader import Reader
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.layouts.choosing import Classes
+from tests.controller.helpers.fakeapi import FakeApi
+from tests.controller.helpers.objects import DRIVER, FINALIZER, copied, mignode, node
+
+
+class Inline:
+    """An outbox for programs of one thread: what is sent is done at once."""
+
+    def send(self, job: Callable[[], None]) -> None:
+        job()
+
+
+class EventList:
+    """Keeps events as (kind, name, reason, message)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, str]] = []
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        self.events.append((regarding["kind"], regarding["metadata"]["name"], reason, message))
+
+    def reasons(self, name: str) -> list[str]:
+        return [reason for _, about, reason, _ in self.events if about == name]
+
+
+class Bench:
+    """An engine with nodes that each have one empty A100."""
+
+    def __init__(
+        self,
+        *nodes: str,
+        outbox: Outbox | None = None,
+        observer: ControllerObserver | None = None,
+        api: FakeApi | None = None,
+        finalizer_at_creation: bool = False,
+        node_labels: bool = False,
+        class_files: Callable[[], Classes | None] | None = None,
+        eager_creation: bool = True,
+        evict_failed: bool = False,
+        evaluator: Evaluator | None = None,
+        asking: Outbox | None = None,
+    ) -> None:
+        """With an evaluator it is asked beforehand, as in a controller, through ``asking``."""
+        self.outbox = outbox or Inline()
+        self.time = 1000.0
+        self.api = api or FakeApi()
+        self.recorder = EventList()
+        self.leads = True
+        kinds = Kinds(None if evaluator else Selectors())
+        self.cluster = Cluster(DRIVER, FINALIZER, kinds)
+        evaluations = None
+        if evaluator is not None:
+            evaluations = Evaluations(
+                self.cluster,
+                evaluator,
+                outbox=asking or Inline(),
+                wake=lambda: None,
+                now=lambda: self.time,
+            )
+        self.writers = make_writers(
+            self.api,
+            driver=DRIVER,
+            finalizer=FINALIZER,
+            now=lambda: datetime.fromtimestamp(1767225600 + self.time - 1000, UTC),
+            leads=lambda: self.leads,
+            labels_nodes=eager_creation,
+            evicts=evict_failed,
+        )
+        self.engine = Engine(
+            self.cluster,
+            Reader(DRIVER, kinds, self.cluster.classes),
+            writers=self.writers,
+            reporter=Reporter(
+                self.recorder,
+                PodConditions(self.writers.pods, self.outbox, driver=DRIVER, now=lambda: self.time),
+                lambda: self.time,
+                observer=observer,
+            ),
+            outbox=self.outbox,
+            gate=FINALIZER,
+            now=lambda: self.time,
+            observer=observer,
+            finalizer_at_creation=finalizer_at_creation,
+            node_labels=node_labels,
+            class_files=class_files,
+            evaluations=evaluations,
+        )
+        for name in nodes:
+            self.cluster.set_node(node(name))
+            self.cluster.set_mignode(mignode(name))
+        self.run()
+        self.api.writes.clear()
+
+    def succeeded_by(self, *nodes: str, outbox: Outbox | None = None) -> Bench:
+        """The next leader, with these nodes: it has listed everything and decided nothing."""
+        self.leads = False
+        new = Bench(*nodes, outbox=outbox, api=self.api)
+        for (plural, _), obj in self.api.objects.items():
+            if plural == RESOURCE_CLAIMS.plural:
+                new.cluster.set_claim(obj)
+            elif plural == PODS.plural:
+                new.cluster.set_pod(obj)
+        return new
+
+    def fence(self, mark: str = "fence") -> Fence:
+        """The fence that this leader raises around the claims that it knows."""
+        in_flight = InFlight(self.outbox, lambda: None)
+        return Fence(self.cluster, self.writers.claims, in_flight, mark=mark, now=lambda: self.time)
+
+    def run(self, *, seconds: float = 0.0) -> None:
+        """Let time pass, then do all work that is due; the answers of writes are watched."""
+        self.time += seconds
+        for _ in range(1000):
+            self.engine.absorb()
+            if not self.engine.work():
+                return
+        raise AssertionError("the engine does not come to rest")
+
+    def claim(self, obj: Obj) -> Obj:
+        stored = self.api.put(RESOURCE_CLAIMS, obj)
+        self.cluster.set_claim(stored)
+        return stored
+
+    def pod(self, obj: Obj) -> Obj:
+        stored = self.api.put(PODS, obj)
+        self.cluster.set_pod(stored)
+        return stored
+
+    def remove_pod(self, name: str) -> None:
+        """A pod goes, and nobody has looked at its reservations yet."""
+        del self.api.objects["pods", name]
+        self.cluster.remove_pod(("default", name))
+
+    def delete_pod(self, name: str) -> None:
+        self.remove_pod(name)
+        self.end_reservations()
+
+    def end_reservations(self) -> None:
+        """Reservations for pods that are gone end, as kube-controller-manager does it."""
+        for obj in self.api.without_stale_reservations():
+            self.claim(obj)
+
+    def delete_claim(self, name: str) -> None:
+        """Somebody deletes a claim, which its finalizers keep."""
+        obj = copied(self.api.get(RESOURCE_CLAIMS, name))
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self.claim(obj)
+
+    def change_claim(self, name: str, **status: Any) -> None:
+        """Somebody else changes a claim's status; None removes a field."""
+        obj = copied(self.api.get(RESOURCE_CLAIMS, name))
+        merged = {**obj.get("status", {}), **status}
+        obj["status"] = {k: v for k, v in merged.items() if v is not None}
+        self.claim(obj)
+
+    def devices(self, name: str) -> list[str]:
+        """The devices that a claim has, empty when it is not allocated."""
+        allocation = self.api.get(RESOURCE_CLAIMS, name).get("status", {}).get("allocation")
+        return [r["device"] for r in allocation["devices"]["results"]] if allocation else []
+
+    def results(self, name: str) -> list[Obj]:
+        """The results of a claim's allocation."""
+        status = self.api.get(RESOURCE_CLAIMS, name)["status"]
+        found: list[Obj] = status["allocation"]["devices"]["results"]
+        return found
+
+    def condition(self, name: str) -> Obj:
+        """What a pod says about its claims, empty when it says nothing."""
+        conditions = self.api.get(PODS, name).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == f"{DRIVER}/ClaimsAllocated"), {})
+
+    def node_of(self, name: str) -> str:
+        allocation = self.api.get(RESOURCE_CLAIMS, name)["status"]["allocation"]
+        (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
+        node: str = term["matchFields"][0]["values"][0]
+        return node
+
+    def finalizers(self, name: str) -> list[str]:
+        found: list[str] = self.api.get(RESOURCE_CLAIMS, name)["metadata"].get("finalizers", [])
+        return found
+
+    def classes(self) -> set[str]:
+        return {name for plural, name in self.api.objects if plural == DEVICE_CLASSES.plural}

@@ -1,0 +1,68 @@
+"""Decision of an allocator for a pod with the claims of a test, or why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controller.cluster.cluster import Cluster
+from dra.allocator.allocate import Allocator
+from dra.allocator.contention.emptied import Plan
+from dra.allocator.contention.outlook import Outlook
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
+from dra.allocator.pod_problem import examine
+from dra.allocator.problem import Decision, Problem
+from dra.claims.classes import generated_classes
+from dra.claims.reasons import Obstacle
+from dra.claims.requests.reader import Reader
+from dra.common.resources import Obj
+from dra.pods.pods import read_pod
+from tests.controller.helpers.objects import DRIVER, pod, versioned
+from tests.dra.gpus import A100
+
+
+def problem(
+    known: Cluster, *claims: Obj, labels: Mapping[str, str] | None = None, **spec: Any
+) -> Problem:
+    """A pending pod that wants ``claims``; its classes are those that the hardware offers."""
+    for body in generated_classes(DRIVER, [p.name for p in A100.profiles]):
+        known.set_class(versioned(body))
+    for body in claims:
+        known.set_claim(versioned(body))
+    body = versioned(pod("p", *(c["metadata"]["name"] for c in claims), **spec))
+    body["metadata"]["labels"] = dict(labels or {})
+    known.set_pod(body)
+    kinds = known.fleet.kinds
+    found = examine(read_pod(body), known, Reader(DRIVER, kinds, known.classes)).found
+    assert isinstance(found, Problem), found
+    return found
+
+
+def decide(known: Cluster, *claims: Obj, **spec: Any) -> Decision | None:
+    found = problem(known, *claims, **spec)
+    return Allocator(known.fleet, known.hosts).decide(found)
+
+
+def devices(decision: Decision | None) -> list[str]:
+    assert decision is not None
+    return [p.device for p in decision.picks]
+
+
+def plan(found: Problem, allocator: Allocator) -> Plan | None:
+    """Devices that would be held back for a problem."""
+    work = Outlook(lambda _: allocator, lambda _: None, frozenset()).find(found)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            planned: Plan | None = end.value
+            return planned
+
+
+def why(known: Cluster, *claims: Obj, **spec: Any) -> Obstacle:
+    found = problem(known, *claims, **spec)
+    allocator = Allocator(known.fleet, known.hosts)
+    outcome = allocator.outcome(found)
+    assert outcome.decision is None
+    return as_obstacle(explain(found, allocator, given_up=outcome.given_up))

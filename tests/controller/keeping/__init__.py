@@ -1,0 +1,1 @@
+"""Keeping of classes, labels and templates."""

@@ -1,0 +1,227 @@
+"""Templates that limits become are there where a namespace opted in, for whoever waits for them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, Obj
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError
+from dra.limits.templates import template
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.fakeapi import once
+from tests.controller.helpers.objects import DRIVER, mignode, node, pod
+
+TEMPLATES = RESOURCE_CLAIM_TEMPLATES.plural
+OPTED_IN = {f"{DRIVER}/limits": "claims"}
+
+
+def namespace(name: str = "default", labels: dict[str, str] | None = None) -> Obj:
+    return {"metadata": {"name": name, "labels": OPTED_IN if labels is None else labels}}
+
+
+def waiting(name: str, *templates: str) -> Obj:
+    """A pod whose claims are not made yet."""
+    entries = [
+        {"name": f"c{n}", "resourceClaimTemplateName": each} for n, each in enumerate(templates)
+    ]
+    body = pod(name)
+    body["spec"]["resourceClaims"] = entries
+    return body
+
+
+def made(bench: Bench) -> set[str]:
+    return {name for plural, name in bench.api.objects if plural == TEMPLATES}
+
+
+def of_classes(bench: Bench) -> set[str]:
+    """Templates of all profiles that there are classes of."""
+    return {
+        f"nvidia.com-{name}"
+        for plural, name in bench.api.objects
+        if plural == DEVICE_CLASSES.plural and re.match(r"mig-\d", name)
+    }
+
+
+def test_a_namespace_that_opts_in_gets_one_for_each_profile() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_namespace(namespace(labels={}))
+    bench.run()
+    assert made(bench) == set()
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    assert made(bench) == of_classes(bench)
+    assert "nvidia.com-mig-1g.5gb" in made(bench)
+    bench.api.writes.clear()
+    bench.cluster.set_namespace(namespace())
+    bench.run(seconds=1000)
+    assert bench.api.writes == []
+
+
+def test_profiles_of_a_new_node_get_theirs() -> None:
+    bench = Bench()
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    assert made(bench) == set()
+    other = Bench("node-a")
+    for (plural, _), obj in other.api.objects.items():
+        if plural == DEVICE_CLASSES.plural:
+            bench.cluster.set_class(obj)
+    bench.cluster.set_node(node("node-a"))
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert "nvidia.com-mig-3g.20gb" in made(bench)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("nvidia.com-gpumem-8000", True), ("nvidia.com-gpumem-0", False), ("mine", False)],
+)
+def test_what_a_pod_waits_for_is_made_if_it_is_one_of_ours(name: str, *, expected: bool) -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    bench.pod(waiting("p", name))
+    bench.run()
+    assert (name in made(bench)) is expected
+
+
+def test_it_is_made_where_the_namespace_opts_in_after_the_pod() -> None:
+    bench = Bench("node-a")
+    bench.pod(waiting("p", "nvidia.com-gpumem-8000"))
+    bench.run()
+    assert made(bench) == set()
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    assert "nvidia.com-gpumem-8000" in made(bench)
+
+
+def test_one_that_somebody_deletes_is_made_again() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_namespace(namespace())
+    bench.pod(waiting("p", "nvidia.com-gpumem-8000"))
+    bench.run()
+    for name in ("nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb"):
+        del bench.api.objects[TEMPLATES, name]
+        bench.cluster.templates.remove(("default", name))
+    bench.run()
+    assert {"nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb"} <= made(bench)
+
+
+def test_one_that_is_there_is_not_written() -> None:
+    bench = Bench("node-a")
+    bench.cluster.templates.set(template("nvidia.com-mig-1g.5gb", "default", driver=DRIVER))
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    assert made(bench) == of_classes(bench) - {"nvidia.com-mig-1g.5gb"}
+
+
+def test_a_refusal_is_tried_again_after_a_pause_and_keeps_no_other_away() -> None:
+    bench = Bench("node-a")
+    bench.api.refuse = lambda what: ForbiddenError("no") if what == TEMPLATES else None
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    assert made(bench) == set()
+    bench.api.refuse = lambda _: None
+    bench.pod(waiting("p", "nvidia.com-gpumem-8000"))
+    bench.run()
+    assert made(bench) == {"nvidia.com-gpumem-8000"}, "what a pod waits for needs no pause"
+    bench.run(seconds=60)
+    assert of_classes(bench) <= made(bench)
+
+
+def test_a_template_of_somebody_else_is_left_alone() -> None:
+    bench = Bench("node-a")
+    refusal: KubeError = InvalidError("spec: field is immutable", status=422)
+    bench.api.refuse = once(TEMPLATES, refusal)
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    lacking = of_classes(bench) - made(bench)
+    assert len(lacking) == 1
+    bench.run(seconds=1000)
+    assert of_classes(bench) - made(bench) == lacking
+
+
+def test_nothing_is_made_for_a_namespace_that_opts_out_or_goes() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_namespace(namespace("one"))
+    bench.cluster.set_namespace(namespace("two"))
+    bench.cluster.set_namespace(namespace("one", {}))
+    bench.cluster.remove_namespace("two")
+    bench.run()
+    assert made(bench) == set()
+
+
+HOUR = 3600.0
+
+
+def idle(*templates: str) -> Bench:
+    """A namespace that opted in, with templates that a pod had waited for, which is gone."""
+    bench = Bench("node-a")
+    bench.cluster.set_namespace(namespace())
+    bench.pod(waiting("p", *templates))
+    bench.run()
+    assert set(templates) <= made(bench)
+    bench.remove_pod("p")
+    bench.run()
+    return bench
+
+
+def later(bench: Bench, seconds: float = HOUR + 1200) -> None:
+    """Time passes, with a look every ten minutes."""
+    for _ in range(int(seconds / 600)):
+        bench.run(seconds=600)
+
+
+def test_one_that_no_pod_has_named_for_an_hour_goes_and_those_of_profiles_stay() -> None:
+    odd = ("nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb-gpu-spread")
+    bench = idle(*odd)
+    bench.run(seconds=HOUR - 1300)
+    assert set(odd) <= made(bench)
+    later(bench)
+    assert made(bench) == of_classes(bench)
+
+
+def test_one_that_a_pod_names_stays_whatever_its_state() -> None:
+    bench = idle("nvidia.com-gpumem-8000")
+    bench.run(seconds=1200)
+    running = waiting("q", "nvidia.com-gpumem-8000")
+    running["spec"]["nodeName"] = "node-a"
+    running["status"] = {"resourceClaimStatuses": [{"name": "c0", "resourceClaimName": "x"}]}
+    bench.pod(running)
+    later(bench)
+    assert "nvidia.com-gpumem-8000" in made(bench)
+    bench.remove_pod("q")
+    bench.run(seconds=1200)
+    assert "nvidia.com-gpumem-8000" in made(bench), "an hour from its last use"
+    later(bench)
+    assert "nvidia.com-gpumem-8000" not in made(bench)
+
+
+def test_a_pod_that_is_admitted_meanwhile_gets_it_again() -> None:
+    bench = idle("nvidia.com-gpumem-8000")
+    later(bench)
+    assert "nvidia.com-gpumem-8000" not in made(bench)
+    bench.pod(waiting("late", "nvidia.com-gpumem-8000"))
+    bench.run()
+    assert "nvidia.com-gpumem-8000" in made(bench)
+
+
+def test_another_of_the_same_name_and_a_refusal_leave_it() -> None:
+    bench = idle("nvidia.com-gpumem-8000", "nvidia.com-gpumem-9000")
+    bench.api.objects[TEMPLATES, "nvidia.com-gpumem-8000"]["metadata"]["uid"] = "another"
+    bench.api.refuse = once(f"delete {TEMPLATES}", ForbiddenError("no"))
+    later(bench)
+    assert "nvidia.com-gpumem-8000" in made(bench)
+    later(bench)
+    assert "nvidia.com-gpumem-9000" not in made(bench), "tried again at the next look"
+
+
+def test_a_look_gives_up_only_some() -> None:
+    bench = idle(*(f"nvidia.com-gpumem-{n}" for n in range(1, 31)))
+    bench.run(seconds=600)
+    bench.run(seconds=HOUR)
+    assert len(made(bench) - of_classes(bench)) == 10
+    bench.run(seconds=600)
+    assert made(bench) == of_classes(bench)

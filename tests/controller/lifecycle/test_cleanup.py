@@ -1,0 +1,148 @@
+"""When a claim's allocation ends, and when our finalizer goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import (
+    FINALIZER,
+    claim,
+    gpu,
+    instance,
+    mignode,
+    pod,
+    request,
+)
+
+STATUS = "resourceclaims/status"
+
+
+def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.remove_pod("p")
+    bench.run(seconds=100)
+    assert bench.devices("c")
+    bench.end_reservations()
+    bench.run()
+    assert bench.devices("c") == []
+
+
+def test_two_pods_share_a_claim_that_is_allocated_once() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p1", "c"))
+    bench.pod(pod("p2", "c"))
+    bench.run()
+    assert bench.api.writes == ["resourceclaims", STATUS]
+    bench.delete_pod("p1")
+    bench.run(seconds=10)
+    assert bench.devices("c")
+    bench.delete_pod("p2")
+    bench.run(seconds=10)
+    assert bench.devices("c") == []
+    assert bench.finalizers("c") == []
+
+
+def test_an_ended_claim_keeps_its_place_until_the_node_shows_no_slice_of_it() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-3g.20gb")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    start = int(bench.devices("c")[0].rpartition("-")[2])
+    held = instance("3g.20gb", start, uid="uid-c")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
+    bench.delete_pod("p")
+    bench.run(seconds=100)
+    assert bench.devices("c")
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert bench.devices("c") == []
+    assert bench.finalizers("c") == []
+
+
+@pytest.mark.parametrize("how", ["node gone", "slice gone"])
+def test_a_deleted_claim_is_released(how: str) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
+    bench.delete_claim("c")
+    bench.delete_pod("p")
+    bench.run(seconds=100)
+    assert bench.finalizers("c") == [FINALIZER]
+    if how == "node gone":
+        bench.cluster.remove_node("node-a")
+    else:
+        bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert bench.finalizers("c") == []
+
+
+@pytest.mark.parametrize("node", ["node-a", "node-b"])
+def test_no_node_holds_a_claim_without_an_allocation(node: str) -> None:
+    bench = Bench("node-a", "node-b")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
+    bench.cluster.set_mignode(mignode(node, gpu(0, instances=(held,))))
+    bench.delete_pod("p")
+    bench.delete_claim("c")
+    bench.change_claim("c", allocation=None)
+    bench.run()
+    assert bench.finalizers("c") == []
+
+
+def test_the_place_of_a_claim_that_lost_its_allocation_is_taken_while_its_slice_is_there() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
+    bench.delete_pod("p")
+    bench.delete_claim("c")
+    bench.change_claim("c", allocation=None)
+    bench.claim(claim("whole", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "whole"))
+    bench.run()
+    assert bench.devices("whole") == []
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert bench.devices("whole")
+
+
+def test_a_node_without_its_mignode_cannot_tell_and_the_claim_waits() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.cluster.remove_mignode("node-a")
+    bench.delete_pod("p")
+    bench.run(seconds=100)
+    assert bench.devices("c")
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert bench.devices("c") == []
+
+
+def test_a_pods_own_claim_is_left_to_be_deleted_with_it() -> None:
+    bench = Bench("node-a")
+    body = claim("c")
+    body["metadata"]["ownerReferences"] = [
+        {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    ]
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.delete_pod("p")
+    bench.run()
+    assert bench.devices("c")
+    bench.run(seconds=5.1)
+    assert bench.devices("c") == []

@@ -1,0 +1,147 @@
+"""Pods that are bound where their slice cannot be made, evicted where that is wished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.lifecycle.failures.evictions import FIRST_SECONDS
+from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING
+from dra.common.resources import PODS, Obj
+from dra.kube.errors import ForbiddenError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import DRIVER, allocated, claim, pod
+
+DEVICE = "gpu-0-mig-1g5gb-19-0"
+WHY = "nvmlDeviceCreateGpuInstance: UNKNOWN (999)"
+OWNER = {"kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+
+
+def config(on_failure: str, source: str = "FromClass", driver: str = DRIVER) -> Obj:
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "preparation": {"onFailure": on_failure},
+    }
+    return {"source": source, "opaque": {"driver": driver, "parameters": parameters}}
+
+
+def stuck(
+    *configs: Obj,
+    reason: str = PREPARE_FAILING,
+    label: str = "",
+    owner: Obj | None = OWNER,
+    evict_failed: bool = True,
+    phase: str = "Pending",
+    **spec: Any,
+) -> Bench:
+    """A pod whose node says of its claim what ``reason`` says."""
+    bench = Bench("node-a", evict_failed=evict_failed)
+    body = allocated(claim("c"), "node-a", DEVICE)
+    condition = {"type": "Ready", "status": "False", "reason": reason, "message": WHY}
+    shown = {"driver": DRIVER, "pool": "node-a-pool", "device": DEVICE, "conditions": [condition]}
+    body["status"]["devices"] = [shown]
+    body["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    body["status"]["allocation"]["devices"]["config"] = [*configs]
+    bench.claim(body)
+    waiting = {**pod("p", "c", **{"nodeName": "node-a", **spec}), "status": {"phase": phase}}
+    if label:
+        waiting["metadata"]["labels"] = {f"{DRIVER}/on-failure": label}
+    if owner:
+        waiting["metadata"]["ownerReferences"] = [owner]
+    bench.pod(waiting)
+    bench.run()
+    return bench
+
+
+def evicted(bench: Bench) -> list[str]:
+    return [body["metadata"]["name"] for body in bench.api.evicted]
+
+
+@pytest.mark.parametrize("reason", [PREPARE_FAILING, PREPARE_FAILED])
+@pytest.mark.parametrize("wish", [{"label": "evict"}, {"configs": [config("evict")]}])
+def test_a_pod_that_asks_for_it_is_evicted_and_told_why(reason: str, wish: dict[str, Any]) -> None:
+    bench = stuck(*wish.get("configs", ()), reason=reason, label=wish.get("label", ""))
+    (body,) = bench.api.evicted
+    assert (body["kind"], body["apiVersion"]) == ("Eviction", "policy/v1")
+    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-p"}}
+    told = [m for kind, _, r, m in bench.recorder.events if (kind, r) == ("Pod", "PodEvicted")]
+    (message,) = told
+    assert WHY in message
+
+
+@pytest.mark.parametrize(
+    ("configs", "label", "owner"),
+    [
+        ([], "", OWNER),
+        ([config("wait")], "", OWNER),
+        ([config("evict")], "", None),
+        ([config("evict")], "", {**OWNER, "controller": False}),
+        ([config("evict")], "wait", OWNER),
+        ([config("evict"), config("wait", "FromClaim")], "", OWNER),
+        ([config("evict", driver="nic.example")], "", OWNER),
+    ],
+    ids=["nobody", "class", "bare", "no controller", "label above", "claim above", "another's"],
+)
+def test_nobody_else_is(configs: list[Obj], label: str, owner: Obj | None) -> None:
+    assert evicted(stuck(*configs, label=label, owner=owner)) == []
+
+
+def test_a_bare_pod_is_by_its_own_label_only() -> None:
+    assert evicted(stuck(label="evict", owner=None)) == ["p"]
+
+
+def test_the_claim_stands_above_its_class() -> None:
+    assert evicted(stuck(config("wait"), config("evict", "FromClaim"))) == ["p"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"phase": "Running"}, {"nodeName": ""}, {"nodeName": "node-b"}, {"reason": "Prepared"}],
+    ids=str,
+)
+def test_a_pod_that_runs_or_may_still_run_is_not(spec: dict[str, Any]) -> None:
+    assert evicted(stuck(label="evict", **spec)) == []
+
+
+def test_without_leave_of_the_administrator_it_is_told_so_once() -> None:
+    bench = stuck(label="evict", evict_failed=False)
+    bench.run(seconds=200)
+    assert evicted(bench) == []
+    (message,) = [m for *_, reason, m in bench.recorder.events if reason == "PodNotEvicted"]
+    assert "--evict-failed" in message
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UnavailableError("the budget forbids it", status=429), "the budget forbids it"),
+        (ForbiddenError("no", status=403), "create on pods/eviction"),
+    ],
+)
+def test_what_is_refused_is_tried_again_after_growing_pauses(error: Any, said: str) -> None:
+    refusals: list[str] = []
+
+    def refuse(what: str) -> Any:
+        refusals.append(what)
+        return error if what == "pods/eviction" else None
+
+    bench = stuck()
+    assert evicted(bench) == []
+    bench.api.refuse = refuse
+    known = bench.api.get(PODS, "p")
+    labels = {f"{DRIVER}/on-failure": "evict"}
+    bench.pod({**known, "metadata": {**known["metadata"], "labels": labels}})
+    bench.run()
+    assert refusals.count("pods/eviction") == 1
+    assert any(said in message for *_, message in bench.recorder.events)
+    bench.run(seconds=FIRST_SECONDS - 0.1)
+    assert refusals.count("pods/eviction") == 1
+    bench.run(seconds=0.1)
+    assert refusals.count("pods/eviction") == 2
+    bench.run(seconds=FIRST_SECONDS)
+    assert refusals.count("pods/eviction") == 2
+    bench.api.refuse = lambda _: None
+    bench.run(seconds=FIRST_SECONDS)
+    assert evicted(bench) == ["p"]

@@ -1,0 +1,213 @@
+"""kube-scheduler is told of pods that it refused before they were allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.lifecycle.nominations import FIRST_SECONDS, GRACE_SECONDS
+from dra.common.resources import PODS, Obj
+from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.desk import at_desk, settle
+from tests.controller.helpers.fakeapi import from_the_second, once
+from tests.controller.helpers.objects import claim, mignode, node, pod, versioned
+
+TOLD = ["pods/status", "pods/status"]
+
+
+def site(*, filled: str = "4") -> Bench:
+    """A node with four processors, ``filled`` by a pod of no priority."""
+    made = Bench()
+    made.cluster.set_node(node("a", cpu="4"))
+    made.cluster.set_mignode(mignode("a"))
+    made.cluster.set_pod(versioned(pod("low", cpu=filled, nodeName="a")))
+    made.run()
+    return made
+
+
+def ask(made: Bench, **spec: Any) -> Obj:
+    made.claim(claim("p"))
+    body = made.pod(pod("p", "p", **{"cpu": "2", "priority": 100, **spec}))
+    made.run()
+    return body
+
+
+def told(made: Bench, *, seconds: float = GRACE_SECONDS) -> list[str]:
+    """The writes to statuses of pods in that time."""
+    made.api.writes.clear()
+    made.run(seconds=seconds)
+    return [what for what in made.api.writes if what == "pods/status"]
+
+
+def test_a_pod_that_others_have_to_end_for_is_nominated_for_a_moment() -> None:
+    made = site()
+    ask(made)
+    assert made.node_of("p") == "a"
+    seen: list[str | None] = []
+
+    def see(_: str) -> None:
+        seen.append(made.api.get(PODS, "p")["status"].get("nominatedNodeName"))
+
+    made.api.lost = see
+    assert told(made) == TOLD
+    assert seen == ["a", None]
+
+
+def test_it_is_told_again_ever_more_seldom_while_it_waits() -> None:
+    made = site()
+    ask(made)
+    assert told(made) == TOLD
+    assert told(made, seconds=FIRST_SECONDS - 1) == []
+    assert told(made, seconds=1) == TOLD
+    assert told(made, seconds=2 * FIRST_SECONDS - 1) == []
+    assert told(made, seconds=1) == TOLD
+
+
+def test_what_the_watch_says_of_the_nomination_does_not_begin_it_anew() -> None:
+    made = site()
+    body = ask(made)
+    assert told(made) == TOLD
+    for status in ({"nominatedNodeName": "a"}, {}):
+        made.cluster.set_pod(versioned({**body, "status": {"phase": "Pending", **status}}))
+        assert told(made, seconds=2 * GRACE_SECONDS) == []
+
+
+@pytest.mark.parametrize(
+    ("filled", "spec"),
+    [
+        ("2", {}),
+        ("2", {"priority": 0}),
+        ("4", {"schedulingGates": [{"name": "other.example/gate"}]}),
+    ],
+)
+def test_nobody_is_told_where_nobody_has_to_end(filled: str, spec: Obj) -> None:
+    made = site(filled=filled)
+    ask(made, **spec)
+    assert told(made, seconds=2 * FIRST_SECONDS) == []
+
+
+@pytest.mark.parametrize("status", [{"nominatedNodeName": "a"}, None])
+def test_a_pod_that_is_nominated_or_bound_is_left_alone(status: Obj | None) -> None:
+    made = site()
+    body = ask(made)
+    if status is None:
+        body = {**body, "spec": {**body["spec"], "nodeName": "a"}}
+    made.cluster.set_pod(versioned({**body, "status": {"phase": "Pending", **(status or {})}}))
+    assert told(made, seconds=2 * FIRST_SECONDS) == []
+
+
+def test_a_pod_that_was_bound_meanwhile_is_not_nominated() -> None:
+    made = site()
+    body = ask(made)
+    made.api.put(PODS, {**body, "spec": {**body["spec"], "nodeName": "a"}})
+    assert told(made) == []
+    assert "nominatedNodeName" not in made.api.get(PODS, "p").get("status", {})
+
+
+def test_without_the_permission_nobody_is_told_and_it_is_no_fault_of_the_pod() -> None:
+    made = site()
+    ask(made)
+    made.api.refuse = lambda _: ForbiddenError("no", status=403)
+    assert told(made, seconds=FIRST_SECONDS) == []
+    assert set(made.recorder.reasons("p")) == {"Allocated"}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("fails", [once, from_the_second])
+def test_no_nomination_is_left_behind_by_a_write_without_answer(
+    fails: Callable[[str, KubeError], Callable[[str], KubeError | None]], *, arrives: bool
+) -> None:
+    made = site()
+    ask(made)
+    trouble = fails("pods/status", UnavailableError("no answer"))
+    if arrives:
+        made.api.lost = trouble
+    else:
+        made.api.refuse = trouble
+    told(made)
+    made.api.refuse = made.api.lost = lambda _: None
+    made.run(seconds=10)
+    assert "nominatedNodeName" not in made.api.get(PODS, "p").get("status", {})
+
+
+class Crowd:
+    """A full node for each of some pods, which are allocated there, of these priorities."""
+
+    def __init__(self, *priorities: int) -> None:
+        self.nominated: list[str] = []
+        self._heard: dict[str, str] = {}
+        self.bench, self.desk = at_desk()
+        self.bench.api.lost = self._see
+        for number, priority in enumerate(priorities):
+            name, where = f"p{number}", f"n{number}"
+            self.bench.cluster.set_node(node(where, cpu="4", labels={"is": where}))
+            self.bench.cluster.set_mignode(mignode(where))
+            self.bench.cluster.set_pod(versioned(pod(f"low-{number}", cpu="4", nodeName=where)))
+            self.bench.claim(claim(name))
+            there = {"is": where}
+            self.bench.pod(pod(name, name, cpu="3", priority=priority, nodeSelector=there))
+        self.run()
+        assert all(self.bench.node_of(f"p{n}") == f"n{n}" for n in range(len(priorities)))
+
+    def run(self, *, seconds: float = 0.0) -> list[str]:
+        """Let time pass; returns the pods that were nominated."""
+        self.nominated.clear()
+        settle(self.bench, self.desk, seconds=seconds)
+        return self.nominated
+
+    def hear(self, name: str, node_name: str | None) -> None:
+        """A pod is nominated by kube-scheduler, or by nobody."""
+        body = self.bench.api.get(PODS, name)
+        self._heard[name] = node_name or ""
+        said = {"nominatedNodeName": node_name} if node_name else {}
+        self.bench.pod({**body, "status": {"phase": "Pending", **said}})
+
+    def _see(self, what: str) -> None:
+        for (plural, name), obj in self.bench.api.objects.items():
+            said = obj.get("status", {}).get("nominatedNodeName", "")
+            if (what, plural) == ("pods/status", "pods") and said not in (
+                "",
+                self._heard.get(name),
+            ):
+                self.nominated.append(name)
+
+
+def test_one_is_told_of_at_a_time_and_others_if_they_wait_still() -> None:
+    crowd = Crowd(100, 100, 100)
+    assert crowd.run(seconds=GRACE_SECONDS) == ["p0"]
+    crowd.hear("p1", "n1")
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == []
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p2"]
+    assert crowd.run(seconds=2 * GRACE_SECONDS) == []
+
+
+def test_nobody_is_told_of_while_another_is_nominated() -> None:
+    crowd = Crowd(100, 200)
+    crowd.bench.run(seconds=GRACE_SECONDS)
+    assert len(crowd.desk.jobs) == 1
+    crowd.bench.run(seconds=GRACE_SECONDS)
+    assert len(crowd.desk.jobs) == 1
+    assert crowd.run() == ["p1"]
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == []
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p0"]
+
+
+def test_those_of_higher_priority_are_told_of_besides() -> None:
+    crowd = Crowd(100, 100, 200)
+    crowd.bench.run(seconds=GRACE_SECONDS / 2)
+    crowd.hear("p2", "n2")
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p0"]
+    crowd.hear("p2", None)
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p2"]
+
+
+def test_a_nomination_for_another_node_than_that_of_the_claim_is_taken_back() -> None:
+    crowd = Crowd(100)
+    crowd.hear("p0", "elsewhere")
+    assert crowd.run(seconds=GRACE_SECONDS) == []
+    assert "nominatedNodeName" not in crowd.bench.api.get(PODS, "p0")["status"]
+    crowd.hear("p0", None)
+    assert crowd.run(seconds=FIRST_SECONDS) == ["p0"]

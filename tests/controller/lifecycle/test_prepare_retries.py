@@ -1,0 +1,265 @@
+"""Kubelet made to ask again for claims that were not prepared, once that is of use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.cluster.trimming.trimming import Trimmer
+from controller.lifecycle.failures.prepare_retries import GAP_SECONDS
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu, Instance
+from dra.gpu.mignode import to_mignode
+from dra.gpu.names import prepare_retry
+from dra.kube.errors import UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.fakeapi import once
+from tests.controller.helpers.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    gpu,
+    instance,
+    inventory,
+    mignode,
+    pod,
+    request,
+    versioned,
+)
+
+FIRST = "2026-01-01T00:10:00.000001Z"
+SECOND = "2026-01-01T00:20:00.000001Z"
+DEVICE = "gpu-0-mig-2g10gb-14-0"
+
+
+def bound(**status: str) -> Bench:
+    """A pod bound to node-a, whose claim has 2g.10gb at 0 of its GPU; nothing is made of it."""
+    bench = Bench("node-a", "node-b")
+    bench.claim(allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE))
+    bench.pod({**pod("p", "c", nodeName="node-a"), "status": {"phase": "Pending", **status}})
+    bench.run()
+    return bench
+
+
+def tells(
+    bench: Bench,
+    *,
+    failed: str = "",
+    passing: bool = False,
+    resumed: str = "",
+    gpus: tuple[Gpu, ...] = (),
+    ready: bool = True,
+    node: str = "node-a",
+) -> None:
+    """The node says when the claim's Prepare failed, or that calls had been cut short."""
+    failure = FailedClaim(ClaimRef("default", "c", "uid-c"), failed, passing=passing)
+    said = replace(
+        inventory(node, *gpus),
+        failed_claims=(failure,) if failed else (),
+        resumed=resumed,
+        ready=ready,
+    )
+    bench.cluster.set_mignode(versioned(to_mignode(said)))
+    bench.run()
+
+
+def holding(*instances: Instance) -> tuple[Gpu, ...]:
+    return (gpu(instances=instances),)
+
+
+def marks(bench: Bench) -> int:
+    """Number of writes to pods."""
+    return bench.api.writes.count(PODS.plural)
+
+
+def mark(bench: Bench) -> str:
+    annotations: Obj = bench.api.get(PODS, "p")["metadata"].get("annotations", {})
+    return str(annotations.get(prepare_retry(DRIVER), ""))
+
+
+@pytest.mark.parametrize(
+    "blocked",
+    [
+        {"gpus": holding(instance("1g.5gb", 1, uid="other", state="reclaiming"))},
+        {"gpus": holding(instance("1g.5gb", 0, state="foreign"))},
+        {"gpus": (gpu(unavailable="off the bus", reason="GpuLost"),)},
+        {"gpus": (gpu(1),)},
+        {"gpus": (gpu(mig=False),)},
+        {"ready": False},
+    ],
+    ids=["holder", "foreign", "lost", "absent", "MIG mode off", "not ready"],
+)
+def test_kubelet_asks_again_once_what_was_in_the_way_is_gone(blocked: dict[str, Any]) -> None:
+    bench = bound()
+    tells(bench, failed=FIRST, **blocked)
+    assert marks(bench) == 0
+    tells(bench, failed=FIRST)
+    assert (marks(bench), mark(bench)) == (1, FIRST)
+    tells(bench, failed=FIRST, **blocked)
+    tells(bench, failed=FIRST)
+    bench.run(seconds=600)
+    assert marks(bench) == 1, "once for each failure"
+
+
+@pytest.mark.parametrize(
+    "aside",
+    [
+        holding(instance("1g.5gb", 2, uid="other")),
+        holding(instance("2g.10gb", 0, uid="uid-c", state="preparing")),
+    ],
+    ids=["beside it", "its own"],
+)
+def test_what_is_not_in_the_way_is_no_occasion(aside: tuple[Gpu, ...]) -> None:
+    bench = bound()
+    tells(bench, failed=FIRST, gpus=aside)
+    tells(bench, failed=FIRST)
+    assert marks(bench) == 0
+
+
+def test_a_failure_that_passes_by_itself_is_one_and_pauses_grow() -> None:
+    bench = bound()
+    tells(bench, failed=FIRST, passing=True)
+    assert (marks(bench), mark(bench)) == (1, FIRST)
+    tells(bench, failed=SECOND, passing=True)
+    bench.run(seconds=GAP_SECONDS - 0.1)
+    assert marks(bench) == 1
+    bench.run(seconds=0.1)
+    assert (marks(bench), mark(bench)) == (2, SECOND)
+    tells(bench, failed=SECOND.replace(":20:", ":30:"), passing=True)
+    bench.run(seconds=2 * GAP_SECONDS - 0.1)
+    assert marks(bench) == 2
+    bench.run(seconds=0.1)
+    assert marks(bench) == 3
+
+
+def test_a_node_whose_clock_was_set_back_is_heard_all_the_same() -> None:
+    bench = bound()
+    tells(bench, failed=SECOND, passing=True)
+    assert (marks(bench), mark(bench)) == (1, SECOND)
+    tells(bench, failed=FIRST, passing=True)
+    bench.run(seconds=GAP_SECONDS)
+    assert (marks(bench), mark(bench)) == (2, FIRST)
+    for failed in (FIRST, SECOND):
+        tells(bench, failed=failed, passing=True)
+        bench.run(seconds=600)
+    assert marks(bench) == 2, "once for each failure"
+
+
+def test_what_a_killed_plugin_left_is_asked_for_when_it_is_back() -> None:
+    bench = bound()
+    tells(bench, resumed=FIRST)
+    assert (marks(bench), mark(bench)) == (1, FIRST)
+    tells(bench, resumed=FIRST)
+    bench.run(seconds=600)
+    assert marks(bench) == 1
+
+
+def test_what_was_allocated_after_the_plugin_was_back_is_no_occasion() -> None:
+    bench = bound()
+    tells(bench, resumed="2025-12-31T23:59:59.999999Z")
+    assert marks(bench) == 0
+    tells(bench, resumed="2026-01-01T00:00:00.100000Z")
+    assert marks(bench) == 1, "allocated in the second in which it came back, maybe before"
+
+
+def made_and_not_asked_for(since: str, *, device: str = DEVICE, reason: str = "Unasked") -> Obj:
+    """The claim as its node shows it: a slice for which kubelet has not asked, unless it has."""
+    made = allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE)
+    status = "True" if reason == "Prepared" else "False"
+    shown = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since}
+    told = {"driver": DRIVER, "pool": "node-a-pool", "device": device, "conditions": [shown]}
+    made["status"]["devices"] = [told]
+    return Trimmer(RESOURCE_CLAIMS, DRIVER)(made)
+
+
+def test_kubelet_asks_again_where_the_node_says_that_it_never_did() -> None:
+    bench = bound()
+    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z"))
+    bench.run()
+    assert (marks(bench), mark(bench)) == (1, "2026-01-01T00:00:02Z")
+    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z"))
+    bench.run(seconds=600)
+    assert marks(bench) == 1
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"device": "gpu-0-mig-2g10gb-14-2"},
+        {"reason": "Prepared"},
+        {"reason": "SliceLost"},
+    ],
+    ids=["of an earlier allocation", "prepared", "of another reason"],
+)
+def test_it_is_not_told_of_what_the_claim_has_no_more_or_was_given(shown: dict[str, str]) -> None:
+    bench = bound()
+    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z", **shown))
+    bench.run(seconds=600)
+    assert marks(bench) == 0
+
+
+def test_nobody_else_is_told_of_a_node_that_a_pod_is_not_on() -> None:
+    bench = bound()
+    tells(bench, failed=FIRST, passing=True, node="node-b")
+    tells(bench, resumed=FIRST, node="node-b")
+    assert marks(bench) == 0
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_pod_that_was_started_is_left_alone(phase: str) -> None:
+    bench = bound(phase=phase)
+    tells(bench, failed=FIRST, passing=True)
+    tells(bench, resumed=FIRST)
+    assert marks(bench) == 0
+
+
+def test_a_pod_that_the_controller_sees_bound_later_than_the_failure_is_not_forgotten() -> None:
+    bench = Bench("node-a")
+    bench.claim(allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE))
+    bench.pod(pod("p", "c"))
+    tells(bench, failed=FIRST, passing=True)
+    assert marks(bench) == 0
+    bench.pod({**bench.api.get(PODS, "p"), "spec": pod("p", "c", nodeName="node-a")["spec"]})
+    bench.run()
+    assert marks(bench) == 1
+
+
+def test_a_write_that_failed_is_made_again_after_a_pause() -> None:
+    bench = bound()
+    bench.api.refuse = once(PODS.plural, UnavailableError("no answer", status=503))
+    tells(bench, resumed=FIRST)
+    assert marks(bench) == 0
+    bench.run(seconds=GAP_SECONDS - 0.1)
+    assert marks(bench) == 0
+    bench.run(seconds=0.1)
+    assert (marks(bench), mark(bench)) == (1, FIRST)
+
+
+def test_the_next_leader_neither_repeats_a_mark_nor_follows_it_too_soon() -> None:
+    bench = bound()
+    tells(bench, resumed=FIRST)
+    new = bench.succeeded_by("node-a")
+    tells(new, resumed=FIRST)
+    assert marks(new) == 0
+    tells(new, failed=SECOND, passing=True)
+    assert marks(new) == 0
+    new.run(seconds=GAP_SECONDS)
+    assert (marks(new), mark(new)) == (1, SECOND)
+
+
+def test_nodes_whose_gpus_the_scheduler_allocates_are_heard_too() -> None:
+    bench = bound()
+    said = to_mignode(replace(inventory("node-a"), resumed=FIRST))
+    said["spec"]["allocator"] = "scheduler"
+    bench.cluster.set_mignode(versioned(said))
+    bench.run()
+    assert marks(bench) == 1
+
+
+def test_a_node_that_says_nothing_is_no_occasion() -> None:
+    bench = bound()
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run(seconds=600)
+    assert marks(bench) == 0

@@ -1,0 +1,195 @@
+"""Claims that their node cannot prepare: moved while nobody holds them, told of otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.claims.conditions import PREPARE_FAILED
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.fakeapi import own_allocation
+from tests.controller.helpers.objects import (
+    DRIVER,
+    FINALIZER,
+    allocated,
+    claim,
+    gpu,
+    instance,
+    mignode,
+    pod,
+)
+
+DEVICE = "gpu-0-mig-1g5gb-19-4"
+WHY = "MIG mode of gpu-0 is off"
+
+
+def failed(
+    node: str = "node-a",
+    *,
+    device: str = DEVICE,
+    driver: str = DRIVER,
+    reason: str = PREPARE_FAILED,
+    finalizer: bool = True,
+    **status: Any,
+) -> Obj:
+    """A claim allocated on a node that says of a device of it what ``reason`` says."""
+    body = allocated(claim("c"), node, DEVICE, finalizer=finalizer)
+    condition = {"type": "Ready", "status": "False", "reason": reason, "message": WHY}
+    shown = {"driver": driver, "pool": f"{node}-pool", "device": device, "conditions": [condition]}
+    body["status"] |= {"devices": [shown], **status}
+    return body
+
+
+def node_of(bench: Bench) -> str:
+    """Where the claim is allocated; empty if it is not."""
+    allocation = bench.api.get(RESOURCE_CLAIMS, "c").get("status", {}).get("allocation")
+    if allocation is None:
+        return ""
+    (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
+    return str(term["matchFields"][0]["values"][0])
+
+
+def test_a_claim_that_nobody_holds_is_placed_on_another_node() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c"))
+    bench.claim(failed())
+    bench.run()
+    assert node_of(bench) == "node-b"
+    assert PREPARE_FAILED in bench.recorder.reasons("c")
+    assert any(WHY in message for *_, message in bench.recorder.events)
+
+
+def test_where_there_is_no_other_node_it_waits_and_is_no_hot_loop() -> None:
+    bench = Bench("node-a")
+    bench.pod(pod("p", "c"))
+    bench.claim(failed())
+    bench.run(seconds=4)
+    assert node_of(bench) == ""
+    assert len(bench.api.writes) == 1
+
+
+def test_what_kube_scheduler_allocated_stays_where_it_is() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c"))
+    body = failed()
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    own_allocation(body, "kube-scheduler")
+    bench.claim(body)
+    bench.run()
+    assert node_of(bench) == "node-a"
+
+
+RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+
+
+@pytest.mark.parametrize("spec", [{"nodeName": "node-a"}, {}])
+def test_a_bound_or_reserved_pod_is_told_what_to_do_and_its_claim_stays(spec: Obj) -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c", **spec))
+    bench.claim(failed(reservedFor=RESERVED))
+    bench.run(seconds=200)
+    assert node_of(bench) == "node-a"
+    assert bench.api.writes == []
+    told = [m for kind, _, r, m in bench.recorder.events if (kind, r) == ("Pod", PREPARE_FAILED)]
+    if spec:
+        (message,) = told
+        assert WHY in message
+        assert "delete the pod and create it again" in message
+        assert PREPARE_FAILED in bench.recorder.reasons("c")
+    else:
+        assert told == []
+
+
+def test_another_pod_that_is_bound_with_the_claim_later_is_told_too() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c", nodeName="node-a"))
+    bench.claim(failed(reservedFor=RESERVED))
+    bench.run()
+    bench.pod(pod("q", "c", nodeName="node-a"))
+    bench.run()
+    assert bench.recorder.reasons("p") == bench.recorder.reasons("q") == [PREPARE_FAILED]
+
+
+def test_a_pod_that_is_bound_but_not_yet_reserved_keeps_its_claim() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c", nodeName="node-a"))
+    bench.claim(failed())
+    bench.run()
+    assert node_of(bench) == "node-a"
+
+
+def test_a_pod_of_a_controller_is_told_that_another_takes_its_place() -> None:
+    bench = Bench("node-a", "node-b")
+    body = pod("p", "c", nodeName="node-a")
+    body["metadata"]["ownerReferences"] = [
+        {"kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+    ]
+    bench.pod(body)
+    bench.claim(failed(reservedFor=RESERVED))
+    bench.run()
+    assert any("its controller makes another" in m for *_, m in bench.recorder.events)
+
+
+def test_a_bound_pod_that_runs_is_not_told_to_go() -> None:
+    bench = Bench("node-a")
+    bench.pod({**pod("p", "c", nodeName="node-a"), "status": {"phase": "Running"}})
+    bench.claim(failed(reservedFor=RESERVED))
+    bench.run()
+    assert bench.recorder.reasons("p") == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"reason": "XidError"},
+        {"driver": "gpu.example.com"},
+        {"device": "gpu-0-mig-1g5gb-19-0"},
+        {"finalizer": False},
+    ],
+    ids=["other reason", "other driver", "device of an earlier allocation", "not allocated by us"],
+)
+def test_only_our_word_on_our_allocation_moves_a_claim(other: Obj) -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c"))
+    bench.claim(failed(**other))
+    bench.run(seconds=100)
+    assert node_of(bench) == "node-a"
+    assert bench.api.writes == []
+
+
+def test_what_is_left_on_the_node_is_waited_for() -> None:
+    bench = Bench("node-a", "node-b")
+    left = gpu(instances=(instance("1g.5gb", 4, uid="uid-c", state="orphan"),))
+    bench.cluster.set_mignode(mignode("node-a", left))
+    bench.pod(pod("p", "c"))
+    bench.claim(failed())
+    bench.run()
+    assert node_of(bench) == "node-a"
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert node_of(bench) == "node-b"
+
+
+def test_a_claim_that_is_moved_keeps_the_finalizer() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c"))
+    bench.claim(failed())
+    bench.run()
+    assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["finalizers"] == [FINALIZER]
+
+
+def test_a_gpu_that_its_node_calls_unhealthy_gets_nothing_new() -> None:
+    bench = Bench("node-b")
+    sick = gpu(node="node-b", unavailable="XID 48 on gpu-0", reason="XidError")
+    bench.cluster.set_mignode(mignode("node-b", sick))
+    bench.pod(pod("p", "c"))
+    bench.claim(claim("c"))
+    bench.run()
+    assert node_of(bench) == ""
+    assert any("XID 48" in m for *_, m in bench.recorder.events)
+    bench.cluster.set_mignode(mignode("node-b"))
+    bench.run()
+    assert node_of(bench) == "node-b"

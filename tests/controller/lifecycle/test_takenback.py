@@ -1,0 +1,122 @@
+"""Allocations that a node takes back: where they go, and how often a node is asked again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import (
+    claim,
+    mignode,
+    node,
+    pod,
+    versioned,
+)
+
+STATUS = "resourceclaims/status"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_allocation_that_is_taken_back_goes_to_another_node(first: bool) -> None:  # noqa: FBT001
+    bench = Bench("node-a", "node-b")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.node_of("c") == "node-a"
+    if not first:  # the same a second time: now both nodes are out
+        bench.change_claim("c", allocation=None)
+        bench.run()
+        assert bench.node_of("c") == "node-b"
+        bench.change_claim("c", allocation=None)
+        bench.run()
+        assert bench.devices("c") == []
+        assert "took an allocation there back" in bench.recorder.events[-1][3]
+        bench.run(seconds=5.1)
+        assert bench.devices("c")
+        return
+    bench.change_claim("c", allocation=None)
+    bench.run()
+    assert bench.node_of("c") == "node-b"
+    assert "AllocationTakenBack" in bench.recorder.reasons("c")
+
+
+def test_a_node_that_refuses_again_and_again_is_not_asked_in_a_loop() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    allocations = 1
+    for _ in range(600):
+        if bench.devices("c"):
+            bench.change_claim("c", allocation=None)
+        before = len(bench.api.writes)
+        bench.run(seconds=1)
+        allocations += bench.api.writes[before:].count(STATUS)
+        bench.cluster.set_node(node("node-a", labels={"changing": str(bench.time)}))
+    assert 5 < allocations < 400
+
+
+def test_an_unchanged_node_is_asked_ever_more_rarely() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.api.writes.clear()
+    for _ in range(600):
+        if bench.devices("c"):
+            bench.change_claim("c", allocation=None)
+        bench.run(seconds=1)
+    # After 5 s, then 10, 20, 40, 80 and 160; the next would be after 300.
+    assert bench.api.writes.count(STATUS) == 6
+
+
+def test_all_claims_of_a_pod_move_when_one_is_taken_back() -> None:
+    bench = Bench("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name))
+    bench.pod(pod("p", "one", "two"))
+    bench.run()
+    assert bench.node_of("one") == bench.node_of("two") == "node-a"
+    bench.change_claim("one", allocation=None)
+    bench.run()
+    assert bench.node_of("one") == bench.node_of("two") == "node-b"
+    assert "AllocationTakenBack" in bench.recorder.reasons("one")
+    assert "AllocationTakenBack" not in bench.recorder.reasons("two")
+
+
+def test_a_claim_that_somebody_uses_does_not_move() -> None:
+    bench = Bench("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name))
+    bench.pod(pod("p", "one", "two"))
+    bench.run()
+    consumers = [{"resource": "pods", "name": name, "uid": f"uid-{name}"} for name in ("p", "q")]
+    bench.change_claim("two", reservedFor=consumers)
+    bench.change_claim("one", allocation=None)
+    bench.run()
+    assert bench.node_of("two") == "node-a"
+    assert bench.devices("one") == []
+
+
+def test_where_others_have_to_end_for_a_pod_it_is_tried_once_more() -> None:
+    """kube-scheduler has them end when it takes the allocation back, as the claim was before."""
+    bench = Bench()
+    for name in ("a", "b"):
+        bench.cluster.set_node(node(name, cpu="4"))
+        bench.cluster.set_mignode(mignode(name))
+        bench.cluster.set_pod(versioned(pod(f"on-{name}", cpu="4", nodeName=name)))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", cpu="3", priority=100))
+    nodes = []
+    for _ in range(3):
+        bench.run()
+        nodes.append(bench.node_of("c"))
+        bench.change_claim("c", allocation=None)
+    assert nodes == ["a", "a", "b"]
+    messages = [m for _, _, reason, m in bench.recorder.events if reason == "AllocationTakenBack"]
+    assert "a is tried once more" in messages[0]
+    bench.run()
+    assert bench.node_of("c") == "b"
+    bench.change_claim("c", allocation=None)
+    bench.run()
+    assert bench.devices("c") == [], "it is let pass once on each node"

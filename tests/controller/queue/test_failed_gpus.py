@@ -1,0 +1,132 @@
+"""GPUs on which a slice could not be made: nothing else is placed there for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controller.queue.failed_gpus import REASON
+from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu
+from dra.gpu.mignode import to_mignode
+from dra.kube.left_out import FIRST_SECONDS, LONGEST_SECONDS
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import (
+    allocated,
+    claim,
+    gpu,
+    instance,
+    inventory,
+    pod,
+    versioned,
+)
+
+TIME = "2026-01-01T00:10:00.{:06d}Z"
+BEST = [gpu(0, instances=(instance("1g.5gb", 6),)), gpu(1)]
+"""Of these the first is taken for a small slice."""
+
+
+def fails(bench: Bench, number: int, *gpus: Gpu, claim_name: str = "c", ready: bool = True) -> None:
+    """node-a says that the claim on its gpu-0 was refused once more."""
+    failed = FailedClaim(ClaimRef("default", claim_name, f"uid-{claim_name}"), TIME.format(number))
+    said = replace(inventory("node-a", *(gpus or BEST)), failed_claims=(failed,), ready=ready)
+    bench.cluster.set_mignode(versioned(to_mignode(said)))
+    bench.run()
+
+
+def with_claim() -> Bench:
+    """A claim that is allocated at 0 of gpu-0; its pod is bound."""
+    bench = Bench("node-a")
+    bench.claim(allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-0"))
+    bench.pod({**pod("p", "c", nodeName="node-a"), "status": {"phase": "Pending"}})
+    bench.run()
+    bench.cluster.set_mignode(versioned(to_mignode(inventory("node-a", *BEST))))
+    bench.run()
+    return bench
+
+
+def place(bench: Bench, name: str) -> str:
+    """The GPU that another pod gets a slice on; empty if it waits."""
+    bench.claim(claim(name))
+    bench.pod(pod(f"pod-{name}", name))
+    bench.run()
+    return next((device.partition("-mig")[0] for device in bench.devices(name)), "")
+
+
+def is_out(bench: Bench) -> bool:
+    """True if nothing is given out of the first GPU."""
+    return bench.cluster.fleet.nodes["node-a"].gpus[0].blocked == REASON
+
+
+def test_without_a_failure_the_gpu_is_taken() -> None:
+    assert place(with_claim(), "n") == "gpu-0"
+
+
+def test_after_a_failure_another_gpu_is_taken_for_a_while() -> None:
+    bench = with_claim()
+    fails(bench, 1)
+    assert place(bench, "n") == "gpu-1"
+    bench.run(seconds=FIRST_SECONDS - 1)
+    assert place(bench, "o") == "gpu-1"
+    bench.run(seconds=1)
+    assert not is_out(bench)
+
+
+def test_each_failure_counts_once_and_the_next_for_twice_as_long() -> None:
+    bench = with_claim()
+    fails(bench, 1)
+    bench.run(seconds=FIRST_SECONDS)
+    fails(bench, 1)
+    assert not is_out(bench)
+    fails(bench, 2)
+    bench.run(seconds=2 * FIRST_SECONDS - 1)
+    assert is_out(bench)
+    bench.run(seconds=1)
+    assert not is_out(bench)
+
+
+def test_failures_of_a_claim_that_is_tried_meanwhile_have_the_gpu_stay_out_as_long_again() -> None:
+    bench = with_claim()
+    fails(bench, 1)
+    bench.run(seconds=FIRST_SECONDS / 2)
+    fails(bench, 2)
+    fails(bench, 3)
+    bench.run(seconds=FIRST_SECONDS - 1)
+    assert is_out(bench)
+    bench.run(seconds=1)
+    assert not is_out(bench)
+
+
+def test_a_failure_is_forgotten_after_long() -> None:
+    bench = with_claim()
+    fails(bench, 1)
+    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=LONGEST_SECONDS)
+    fails(bench, 2)
+    assert is_out(bench)
+    bench.run(seconds=FIRST_SECONDS)
+    assert not is_out(bench)
+
+
+def test_who_can_go_nowhere_else_is_told_and_served_when_the_gpu_is_let_in_again() -> None:
+    bench = with_claim()
+    fails(bench, 1, BEST[0])
+    assert place(bench, "n") == ""
+    assert any(REASON in message for *_, message in bench.recorder.events)
+    bench.run(seconds=FIRST_SECONDS)
+    assert bench.devices("n")
+
+
+def test_what_shows_by_itself_is_not_remembered() -> None:
+    bench = with_claim()
+    held = gpu(0, instances=(instance("1g.5gb", 0, uid="x"), instance("1g.5gb", 6)))
+    fails(bench, 1, held, gpu(1))
+    assert place(bench, "n") == "gpu-0"
+    fails(bench, 2, ready=False)
+    bench.cluster.set_mignode(versioned(to_mignode(inventory("node-a", *BEST))))
+    bench.run()
+    assert place(bench, "o") == "gpu-0"
+
+
+def test_a_failure_of_a_claim_that_is_not_there_says_nothing_of_a_gpu() -> None:
+    bench = with_claim()
+    fails(bench, 1, claim_name="other")
+    assert place(bench, "n") == "gpu-0"

@@ -1,0 +1,137 @@
+"""Namespaces take turns with new pods, whatever one of them creates."""
+
+from __future__ import annotations
+
+from controller.queue.pod_queue import PodQueue
+from controller.queue.ready import Fair
+from controller.queue.worklist import WorkList
+from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod, read_pod
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, pod, versioned
+from tests.ranks import Rank
+
+LATER = "2026-01-01T01:00:00Z"
+
+
+def of(namespace: str, name: str, *, priority: int = 0, created: str = LATER) -> Pod:
+    body = pod(name, "c", priority=priority)
+    body["metadata"] |= {"namespace": namespace, "creationTimestamp": created}
+    return read_pod(versioned(body))
+
+
+def flooded(count: int) -> PodQueue:
+    """New pods of one namespace, of which some were looked at."""
+    queue = PodQueue(lambda: 0.0)
+    for number in range(count):
+        queue.add(of("crowd", f"p-{number:04}", created="2026-01-01T00:00:00Z"))
+    for _ in range(10):
+        queue.pop()
+    return queue
+
+
+def looks_until(queue: PodQueue, wanted: Pod) -> int:
+    for count in range(1, 5000):
+        look = queue.pop()
+        assert look is not None
+        if look.key == wanted.key:
+            return count
+    raise AssertionError("it is never looked at")
+
+
+def test_a_new_pod_does_not_wait_behind_thousands_of_another_namespace() -> None:
+    queue = flooded(3000)
+    alone = of("quiet", "alone")
+    queue.add(alone)
+    assert looks_until(queue, alone) <= 2
+
+
+def test_it_waits_at_most_once_for_each_other_namespace() -> None:
+    queue = flooded(3000)
+    for number in range(30):
+        for name in ("a", "b"):
+            queue.add(of(f"n-{number}", name))
+    alone = of("quiet", "alone")
+    queue.add(alone)
+    assert looks_until(queue, alone) <= 32
+
+
+def test_priority_goes_first_whatever_the_namespace() -> None:
+    queue = flooded(3000)
+    queue.add(of("quiet", "alone"))
+    queue.pop()  # the next turn is not that of the crowd
+    urgent = of("crowd", "urgent", priority=10)
+    queue.add(urgent)
+    assert looks_until(queue, urgent) == 1
+
+
+def test_who_comes_and_goes_all_the_time_does_not_keep_others_from_their_turn() -> None:
+    queue = flooded(100)
+    seen = []
+    for number in range(100):
+        queue.add(of("busy", f"b-{number}"))
+        look = queue.pop()
+        assert look is not None
+        seen.append(look.key[0])
+    assert 40 <= seen.count("crowd") <= 60
+
+
+def test_pods_of_one_namespace_are_looked_at_oldest_first_and_each_once() -> None:
+    queue = PodQueue(lambda: 0.0)
+    young, old = of("n", "a", created=LATER), of("n", "b", created="2026-01-01T00:00:00Z")
+    for each in (young, old, young):
+        queue.add(each)
+    looks = [queue.pop() for _ in range(3)]
+    assert [look and look.key for look in looks] == [old.key, young.key, None]
+    assert queue.next_due() is None
+
+
+def compared_per_pod(namespaces: int) -> float:
+    """Comparisons of ranks for each pod that is looked at and comes back."""
+    fair: Fair[ObjectKey] = Fair(group=lambda key: key[0], rank=Rank)
+    work: WorkList[ObjectKey] = WorkList(lambda: 0.0, fair)
+    for number in range(namespaces):
+        for name in ("a", "b"):
+            work.add((f"n-{number}", name), 0)
+    Rank.compared = 0
+    for _ in range(1000):
+        key = work.pop()
+        assert key is not None
+        work.add(key, 0)
+        assert work.next_due() == 0.0
+    return Rank.compared / 1000
+
+
+def test_a_look_costs_about_as_much_among_thousands_of_namespaces_as_among_a_few() -> None:
+    assert compared_per_pod(10_000) < compared_per_pod(10) + 100
+
+
+def test_a_pod_that_has_become_less_urgent_is_looked_at_after_others() -> None:
+    queue = PodQueue(lambda: 0.0)
+    queue.add(of("n", "a", priority=10))
+    queue.add(of("n", "a"))
+    queue.add(of("m", "b", priority=5))
+    looks = [queue.pop() for _ in range(3)]
+    assert [look and look.key[1] for look in looks] == ["b", "a", None]
+
+
+def test_a_slice_goes_to_the_other_namespace_within_a_few_pieces_of_work() -> None:
+    bench = Bench("node-a")
+    for number in range(300):
+        name = f"p-{number:03}"
+        bench.claim(claim(name))
+        bench.pod(pod(name, name, cpu=f"{number + 1}m", nodeSelector={"no": "where"}))
+    bench.engine.absorb()
+    for _ in range(320):
+        bench.engine.work()
+    body, late = claim("late"), pod("late", "late")
+    for obj in (body, late):
+        obj["metadata"] |= {"namespace": "quiet", "creationTimestamp": LATER}
+    bench.claim(body)
+    bench.pod(late)
+    pieces = 0
+    while not bench.devices("late"):
+        bench.engine.absorb()
+        assert bench.engine.work()
+        pieces += 1
+    assert pieces <= 10

@@ -1,0 +1,196 @@
+"""Slices are held back for all who were overtaken too often, and not for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.queue.overtaking.held_back import FIRST_SECONDS
+from controller.queue.overtaking.line import OVERTAKEN
+from dra.allocator.ongoing import OngoingDecision
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
+from tests.controller.queue.test_overtaking import Stream
+
+HOUR = 3600
+
+
+def big(bench: Bench, name: str, profile: str = "7g.40gb", *, count: int = 1, **spec: Any) -> None:
+    """A pod that waits for much, older than any of the stream."""
+    bench.claim(claim(name, request("r", f"mig-{profile}", count=count)))
+    body = pod(f"p-{name}", name, cpu="10m", **spec)
+    body["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+    bench.pod(body)
+    bench.run()
+
+
+def with_two_gpus(name: str) -> Bench:
+    bench = Bench(name)
+    bench.cluster.set_node(node(name, cpu="64", labels={"name": name}))
+    bench.cluster.set_mignode(mignode(name, gpu(0, name), gpu(1, name)))
+    bench.run()
+    return bench
+
+
+def for_ever(bench: Bench, name: str = "for-ever", **spec: Any) -> None:
+    """A small slice that nobody gives back."""
+    bench.claim(claim(name))
+    bench.pod(pod(f"p-{name}", name, cpu="10m", **spec))
+    bench.run()
+    assert bench.devices(name)
+
+
+SLICES = 13
+"""Those of two GPUs beside the one that nobody gives back."""
+
+
+def idle_share(stream: Stream, seconds: int, step: float) -> float:
+    """The part of the slices that is idle while somebody waits for one, over the time."""
+    idle, end = 0.0, stream.bench.time + seconds
+    while stream.bench.time < end:
+        stream.bench.run(seconds=step - 1)
+        stream.second()
+        idle += step * (SLICES - len(stream.running)) / SLICES if stream.waiting else 0.0
+    return idle / seconds
+
+
+def test_what_does_not_move_is_used_by_others() -> None:
+    bench = with_two_gpus("node-a")
+    for_ever(bench)
+    stream = Stream(bench, life=300)
+    for _ in range(3):
+        stream.second()
+    big(bench, "both", count=2)
+    assert idle_share(stream, 2 * HOUR, 60.0) < 0.3
+    assert "NextInLine" in bench.recorder.reasons("both")
+
+
+def test_many_who_wait_for_the_same_claim_keep_no_more_back_than_one() -> None:
+    """The time for which a claim is waited for is that of all together."""
+    bench = with_two_gpus("node-a")
+    for_ever(bench)
+    stream = Stream(bench, life=300)
+    for _ in range(3):
+        stream.second()
+    for number in range(4):
+        big(bench, f"both-{number}", count=2)
+    assert idle_share(stream, 2 * HOUR, 60.0) < 0.3
+
+
+def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
+    bench = with_two_gpus("node-a")
+    for_ever(bench)
+    stream = Stream(bench, life=300)
+    for _ in range(3):
+        stream.second()
+    big(bench, "both", count=2)
+    idle_share(stream, HOUR, 60.0)
+    bench.delete_pod("p-for-ever")
+    del bench.api.objects["resourceclaims", "for-ever"]
+    bench.cluster.remove_claim(("default", "for-ever"))
+    for _ in range(60):
+        bench.run(seconds=59)
+        stream.second()
+    assert bench.devices("both")
+
+
+def test_while_one_waits_in_vain_another_is_not_overtaken_for_ever() -> None:
+    bench = with_two_gpus("node-a")
+    bench.cluster.set_node(node("node-b", labels={"name": "node-b"}))
+    bench.cluster.set_mignode(mignode("node-b"))
+    for_ever(bench, nodeSelector={"name": "node-a"})
+    stream = Stream(bench, life=4)
+    for _ in range(4):
+        stream.second()
+    for number in range(4):  # more than one of them is seen to wait for
+        big(bench, f"both-{number}", count=2, nodeSelector={"name": "node-a"})
+    for number in range(5):
+        bench.claim(claim(f"keeps-{number}"))
+        bench.pod(pod(f"p-keeps-{number}", f"keeps-{number}", nodeSelector={"name": "node-b"}))
+    bench.run()
+    big(bench, "other", nodeSelector={"name": "node-b"})
+    assert not bench.devices("other")
+    before = stream.served()
+    for _ in range(3 * OVERTAKEN):
+        stream.second()
+    for number in range(5):
+        bench.delete_pod(f"p-keeps-{number}")
+        stream.second()
+    assert bench.devices("other")
+    assert stream.served() - before <= 2 * OVERTAKEN
+
+
+@pytest.mark.parametrize("ahead", [1, 20])
+def test_the_bound_is_that_of_every_pod_however_many_wait_before_it(ahead: int) -> None:
+    """Those before it wait for a GPU of another node, on which nothing ends."""
+    bench = with_two_gpus("node-a")
+    bench.cluster.set_node(node("node-b", labels={"name": "node-b"}))
+    bench.cluster.set_mignode(mignode("node-b"))
+    for number in range(2):
+        bench.claim(claim(f"stays-{number}", request("r", "mig-4g.20gb")))
+        stays = pod(f"p-stays-{number}", f"stays-{number}", nodeSelector={"name": "node-a"})
+        bench.pod(stays)
+    bench.run()
+    for number in range(ahead):
+        big(bench, f"ahead-{number:02}", nodeSelector={"name": "node-a"})
+    stream = Stream(bench, life=12)
+    for _ in range(12):
+        stream.second()
+    big(bench, "last", nodeSelector={"name": "node-b"})
+    before = stream.served()
+    for _ in range(4 * OVERTAKEN):
+        stream.second()
+    assert bench.devices("last")
+    assert stream.served() - before < 4 * OVERTAKEN
+
+
+def held(name: str) -> tuple[Bench, Stream]:
+    """A bench on which slices are held back for a pod, and a stream that waits for that."""
+    bench = Bench("node-a")
+    stream = Stream(bench, life=5)
+    for _ in range(5):
+        stream.second()
+    big(bench, name)
+    for _ in range(OVERTAKEN + 3):
+        stream.second()
+    assert "NextInLine" in bench.recorder.reasons(name)
+    return bench, stream
+
+
+def test_a_pod_whose_look_fails_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, stream = held("big")
+    assert stream.waiting
+    go_on = OngoingDecision.go_on
+
+    def fails(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Any:
+        if ongoing.problem.pod.key[1] == "p-big":
+            raise LookupError("a bug")
+        return go_on(ongoing, *places, **steps)
+
+    monkeypatch.setattr(OngoingDecision, "go_on", fails)
+    for _ in range(3):
+        stream.second()
+    assert len(stream.waiting) <= 1
+
+
+def test_a_hold_lasts_while_what_it_waits_for_goes_on_to_end() -> None:
+    bench = Bench("node-a")
+    for number in range(7):
+        bench.claim(claim(f"job-{number}"))
+        bench.pod(pod(f"p-job-{number}", f"job-{number}"))
+    bench.run()
+    big(bench, "big")
+    stream = Stream(bench, life=10**6)
+    bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
+    bench.run(seconds=61)
+    for number in range(7):
+        bench.run(seconds=FIRST_SECONDS - 50)
+        stream.second()
+        assert not stream.running
+        bench.delete_pod(f"p-job-{number}")
+        del bench.api.objects["resourceclaims", f"job-{number}"]
+        bench.cluster.remove_claim(("default", f"job-{number}"))
+        bench.run()
+    bench.run(seconds=1)
+    assert bench.devices("big")

@@ -1,0 +1,168 @@
+"""Places to wait for are looked for in parts, with others in between, and not for ever."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+
+from controller.cluster.cluster import Cluster
+from controller.queue.known_failures import alike
+from controller.queue.overtaking import planner as planner_module
+from controller.queue.overtaking.planner import STALLED_SECONDS, Planner
+from controller.queue.overtaking.waiter import pod_waiter
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Problem
+from dra.gangs import planning as planning_module
+from dra.gangs.outcome import Placed, Questions
+from dra.gangs.planning import Planning
+from dra.gangs.trial import Trial
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import allocated, claim, cluster, mignode, pod, versioned
+from tests.controller.queue.test_held_back import big, for_ever
+from tests.controller.serving.gangs.gangs import member, problems
+
+NAMES = [f"node-{number}" for number in range(5)]
+DEVICES = ("gpu-0-mig-4g20gb-5-0", "gpu-0-mig-2g10gb-14-4", "gpu-0-mig-1g5gb-19-6")
+
+
+def busy() -> Cluster:
+    """Nodes with ever more slices that somebody has."""
+    known = cluster(*NAMES)
+    for number, name in enumerate(NAMES):
+        known.set_mignode(mignode(name))
+        for index, device in enumerate(DEVICES[: 1 + number % 3]):
+            held = allocated(claim(f"on-{name}-{index}"), name, device)
+            known.set_claim(versioned(held))
+    return known
+
+
+def questions(known: Cluster) -> Questions:
+    allocator = Allocator(known.fleet, known.hosts)
+    return Questions(lambda _: allocator, kind=alike)
+
+
+def planning(known: Cluster, candidates: Sequence[Problem], need: int) -> Planning:
+    trial = Trial(known.fleet, known.hosts)
+    return Planning(candidates, need, trial, questions(known), stays=frozenset())
+
+
+def books(known: Cluster) -> object:
+    states = [(s.claims, s.holdings, s.usage) for n in known.fleet.nodes.values() for s in n.gpus]
+    return copy.deepcopy((states, [dict(known.hosts.used(name)) for name in NAMES]))
+
+
+def devices(placed: Sequence[Placed] | None) -> list[tuple[str, str]]:
+    decisions = [p.decision for p in placed or ()]
+    return [(d.node, p.device) for d in decisions if d is not None for p in d.picks]
+
+
+def test_in_parts_it_comes_to_the_same_and_leaves_the_books_as_they_were() -> None:
+    known = busy()
+    candidates = problems(known, *(member("a", n) for n in range(6)))
+    before = books(known)
+    at_once = planning(known, candidates, 6).go_on()
+    assert len({*devices(at_once)}) == 6
+    assert books(known) == before
+    in_parts, parts, found = planning(known, candidates, 6), 0, None
+    while found is None:
+        found = in_parts.go_on(steps=1)
+        parts += 1
+        assert books(known) == before
+    assert devices(found) == devices(at_once)
+    assert parts > 10
+
+
+def test_those_places_are_taken_of_which_the_least_has_to_become_free() -> None:
+    known = busy()
+    candidates = problems(known, *(member("a", n, "1g.5gb") for n in range(5)))
+    for node, device in devices(planning(known, candidates, 5).go_on()):
+        state = known.fleet.nodes[node].gpu("gpu-0")
+        assert state is not None
+        start = int(device.rsplit("-", 1)[1])
+        assert not state.usage.mask >> start & 1, f"{device} of {node} is in use"
+
+
+def test_pods_for_whom_there_is_no_place_whatever_ends_have_none() -> None:
+    known = busy()
+    candidates = problems(known, *(member("a", n, "7g.40gb") for n in range(6)))
+    assert planning(known, candidates, 6).go_on() == ()
+    assert len(devices(planning(known, candidates, 5).go_on())) == 5
+
+
+def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = busy()
+    candidates = problems(known, *(member("a", n) for n in range(6)))
+    monkeypatch.setattr(planning_module, "MOST_STEPS", 100)
+    before = books(known)
+    assert planning(known, candidates, 6).go_on() == ()
+    assert books(known) == before
+
+
+def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "PART_STEPS", 1)
+    bench = Bench(*NAMES)
+    for name in NAMES:
+        for_ever(bench, name)
+    for number in range(35 - len(NAMES) - 1):
+        for_ever(bench, f"more-{number:02}")
+    big(bench, "big")
+    bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
+    bench.time += 61.0
+    go_on = Planning.go_on
+
+    def slowly(plan: Planning, *, steps: int | None = None) -> object:
+        bench.time += 0.1
+        return go_on(plan, steps=steps)
+
+    monkeypatch.setattr(Planning, "go_on", slowly)
+    for _ in range(100):
+        bench.engine.absorb()
+        bench.engine.work()
+        if bench.engine._line._planner.due is not None:
+            break
+    bench.claim(claim("small"))
+    bench.pod(pod("p-small", "small", cpu="10m"))
+    while not bench.devices("small"):
+        assert "NextInLine" not in bench.recorder.reasons("big")
+        bench.engine.absorb()
+        bench.engine.work()
+    for _ in range(50):
+        bench.run(seconds=0.2)
+    assert "NextInLine" in bench.recorder.reasons("big")
+
+
+def test_a_plan_that_nobody_goes_on_with_does_not_keep_others_from_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner_module, "PART_STEPS", 1)
+    known, now = busy(), [0.0]
+    first, second = problems(known, member("a", 0), member("b", 0))
+    planner = Planner(known, questions(known), now=lambda: now[0])
+
+    def plan(posed: Problem) -> object:
+        return planner.plan(pod_waiter(posed.pod), [posed], 1, stays=frozenset())
+
+    assert plan(first) is None
+    assert planner.call() == first.pod.key
+    assert plan(second) is None
+    now[0] += STALLED_SECONDS
+    assert [planner.due] == now
+    assert planner.call() is None
+    assert planner.due is None
+    assert plan(second) is None
+    assert planner.call() == second.pod.key
+
+
+def test_nothing_is_planned_for_claims_that_are_counted() -> None:
+    known = busy()
+    (posed,) = problems(known, member("a", 0, "1g.5gb"))
+    decision = Allocator(known.fleet, known.hosts).decide(posed)
+    assert decision is not None
+    ref = posed.claims[0].claim.ref
+    known.fleet.hold(ref, decision.allocation(ref, known.fleet.driver))
+    planner = Planner(known, questions(known), now=lambda: 0.0)
+    assert planner.plan(pod_waiter(posed.pod), [posed], 1, stays=frozenset()) is None
+    assert planner.due is None
+    assert known.fleet.counts(ref.uid)

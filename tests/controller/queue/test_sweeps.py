@@ -1,0 +1,167 @@
+"""Looks at waiting pods: one for all that are alike, and none where nothing may help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.serving.placing import Placing
+from dra.allocator.allocate import Allocator
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
+
+Obj = dict[str, Any]
+MANY = 100
+
+
+class Looks:
+    """Decisions that the engine makes, and the pods that it makes them for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at: list[str] = []
+        self.searches = 0
+        place, outcome = Placing.place, Allocator.outcome
+
+        def counted(placing: Placing, found: Any, *args: Any) -> Any:
+            self.at.append(found.key[1])
+            return place(placing, found, *args)
+
+        def searched(allocator: Allocator, *args: Any, **more: Any) -> Any:
+            self.searches += 1
+            return outcome(allocator, *args, **more)
+
+        monkeypatch.setattr(Placing, "place", counted)
+        monkeypatch.setattr(Allocator, "outcome", searched)
+
+    def clear(self) -> None:
+        self.at.clear()
+        self.searches = 0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+def waiting(bench: Bench, count: int = MANY, *, alike: bool = True) -> None:
+    """Pods that wait for whole GPUs, all of which are in use."""
+    for number in range(count):
+        name = f"big-{number:04}"
+        bench.claim(claim(name, request("r", "mig-7g.40gb")))
+        cpu = "10m" if alike else f"{10 + number}m"
+        bench.pod(pod(f"p-{name}", name, cpu=cpu))
+
+
+def ends(bench: Bench, name: str, where: str, *, cpu: str = "100m") -> None:
+    """A pod without claims runs on a node and ends."""
+    bench.pod(pod(name, nodeName=where, cpu=cpu))
+    bench.run()
+    bench.remove_pod(name)
+
+
+def test_one_look_is_enough_for_all_that_are_alike(looks: Looks) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("first"))
+    bench.pod(pod("p-first", "first"))
+    bench.run()
+    waiting(bench)
+    bench.run()
+    looks.clear()
+    bench.delete_pod("p-first")  # its claim stays, and then ends
+    bench.run(seconds=1.0)
+    served = [n for n in looks.at if bench.devices(n.removeprefix("p-"))]
+    assert served == ["p-big-0000"]
+    assert len(looks.at) <= 3
+
+
+def busy(*, alike: bool) -> Bench:
+    """Two nodes with a large slice each, and the pods that wait for more."""
+    bench = Bench("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name, request("r", "mig-4g.20gb")))
+        bench.pod(pod(f"p-{name}", name))
+    bench.run()
+    waiting(bench, alike=alike)
+    bench.run()
+    return bench
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_unrelated_pods_that_end_have_nothing_searched(looks: Looks, *, alike: bool) -> None:
+    bench = busy(alike=alike)
+    looks.clear()
+    for number in range(20):
+        ends(bench, f"other-{number}", "node-a")
+        bench.run(seconds=0.05)
+    assert looks.searches == 0
+    if alike:
+        assert len(looks.at) <= 20
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_pod_that_fits_is_looked_at_among_the_first(looks: Looks, *, alike: bool) -> None:
+    """However many wait before it, and although room is made before every look."""
+    bench = busy(alike=alike)
+    bench.pod(pod("other", nodeName="node-a", cpu="100m"))
+    bench.run(seconds=1.0)
+    looks.clear()
+    bench.claim(claim("small"))
+    bench.pod(pod("zz-small", "small", cpu="10m"))
+    turns = 0
+    while not bench.devices("small"):
+        bench.remove_pod("other") if turns % 2 else bench.pod(pod("other", nodeName="node-a"))
+        bench.time += 0.05
+        bench.engine.absorb()
+        assert bench.engine.work()
+        turns += 1
+        assert turns <= 6
+
+
+def test_a_sweep_ends_although_room_is_made_again_and_again(looks: Looks) -> None:
+    bench = Bench("node-a")
+    waiting(bench, 30, alike=False)
+    bench.run()
+    first = next(n for n in range(30) if bench.devices(f"big-{n:04}"))
+    looks.clear()
+    for _ in range(60):
+        bench.cluster.make_room("node-a")
+        bench.time += 0.05
+        bench.engine.absorb()
+        bench.engine.work()
+    assert {*looks.at} == {f"p-big-{n:04}" for n in range(30) if n != first}
+
+
+def test_room_on_a_node_without_gpus_is_nothing_to_those_that_wait(looks: Looks) -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_node(node("cpu-only"))
+    waiting(bench, 5)
+    bench.run()
+    looks.clear()
+    ends(bench, "other", "cpu-only")
+    bench.run(seconds=1.0)
+    assert looks.at == []
+
+
+def test_who_lacks_cpu_alone_is_served_when_a_pod_without_claims_ends() -> None:
+    bench = Bench("node-a")
+    bench.pod(pod("other", nodeName="node-a", cpu="7500m"))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", cpu="1"))
+    bench.run()
+    assert not bench.devices("c")
+    bench.remove_pod("other")
+    bench.run(seconds=1.0)
+    assert bench.devices("c")
+
+
+def test_all_that_are_alike_are_served_when_there_is_room_for_all() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, unavailable="sick")))
+    for number in range(7):
+        bench.claim(claim(f"c{number}"))
+        bench.pod(pod(f"p{number}", f"c{number}"))
+    bench.run()
+    bench.cluster.set_mignode(mignode("node-a", gpu(0)))
+    bench.run(seconds=1.0)
+    assert all(bench.devices(f"c{number}") for number in range(7))

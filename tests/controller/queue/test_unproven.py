@@ -1,0 +1,296 @@
+"""Pods with a claim for another driver, of which only kube-scheduler knows where it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.cluster.trimming.slice_trimming import trim_slice
+from controller.lifecycle.hindered import FIRST_SECONDS, GRACE_SECONDS
+from controller.queue.unproven import PATIENCE_SECONDS
+from dra.common.resources import Obj
+from dra.kube.errors import InvalidError, KubeError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.fakeapi import once
+from tests.controller.helpers.objects import claim, device_class, mignode, node, pod, request
+
+STATUS = "resourceclaims/status"
+ZONE = "topology.kubernetes.io/zone"
+
+
+class Site:
+    """A bench, and a scheduler that knows which node has how many ``tapes``.
+
+    A pod that it could not place it leaves alone for a second, then for longer.
+    """
+
+    def __init__(self, tapes: dict[str, int], **zones: str) -> None:
+        self.tapes = dict(tapes)
+        self.bench = Bench()
+        self.bench.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
+        for name in tapes:
+            labels = {ZONE: zones[name]} if name in zones else {}
+            self.bench.cluster.set_node(node(name, labels=labels))
+            self.bench.cluster.set_mignode(mignode(name))
+        self.bench.run()
+        self.bench.api.writes.clear()
+        self.pods: dict[str, Obj] = {}
+        self._pauses: dict[str, float] = {}
+        self._later: dict[str, float] = {}
+
+    def start(self, count: int, *, owner: str = "owner", name: str = "p") -> None:
+        """Pods of one owner, each with a slice and a tape."""
+        for number in range(count):
+            key = f"{name}{number}"
+            self.bench.claim(claim(key))
+            self.bench.claim(claim(f"tape-{key}", request("r", "tapes")))
+            body = pod(key, key, f"tape-{key}")
+            owners = [{"kind": "ReplicaSet", "uid": owner, "controller": True}] if owner else []
+            body["metadata"]["ownerReferences"] = owners
+            self.pods[key] = self.bench.pod(body)
+        self.bench.run()
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Pods that are allocated, of which kube-scheduler has said nothing."""
+        bound = (name for name, body in self.pods.items() if body["spec"].get("nodeName"))
+        left = self.pods.keys() - set(bound)
+        return sorted(name for name in left if self.bench.devices(name))
+
+    def answer(self, name: str) -> None:
+        """It serves a pod, or takes the slice back."""
+        where = self.bench.node_of(name)
+        if self.bench.time < self._later.get(name, 0.0):
+            return
+        if self.tapes[where] == 0:
+            pause = self._pauses[name] = min(10.0, 2 * self._pauses.get(name, 0.5))
+            self._later[name] = self.bench.time + pause
+            self.bench.change_claim(name, allocation=None)
+            return
+        self.tapes[where] -= 1
+        result = {"request": "r", "driver": "tape.example.com", "pool": where, "device": "t"}
+        self.bench.change_claim(f"tape-{name}", allocation={"devices": {"results": [result]}})
+        body = self.pods[name]
+        self.pods[name] = self.bench.pod({**body, "spec": {**body["spec"], "nodeName": where}})
+
+    def round(self, *, seconds: float = 0.1) -> None:
+        """All that is allocated is answered, and only then the controller goes on."""
+        for name in self.unanswered:
+            self.answer(name)
+        self.bench.run()
+        self.bench.run(seconds=seconds)
+
+    @property
+    def bound(self) -> int:
+        return sum(bool(body["spec"].get("nodeName")) for body in self.pods.values())
+
+    @property
+    def allocations(self) -> int:
+        return self.bench.api.writes.count(STATUS)
+
+    def said(self) -> list[tuple[str, str]]:
+        events = self.bench.recorder.events
+        return [(name, said) for _, name, why, said in events if why == "WaitingForOtherClaim"]
+
+
+FAR = {f"far{n:02}": 0 for n in range(18)}
+ZONES = {**dict.fromkeys(FAR, "far"), "near0": "near", "near1": "near", "near2": "near"}
+
+
+@pytest.mark.parametrize(
+    ("tapes", "pods", "most"),
+    [
+        pytest.param({**FAR, "near0": 7, "near1": 7, "near2": 7}, 20, 24, id="zone"),
+        pytest.param({"near0": 7, "near1": 7, "near2": 7}, 20, 20, id="everywhere"),
+        pytest.param({"near0": 0, "near1": 7, "near2": 7}, 12, 14, id="one without"),
+        pytest.param({"near0": 5, "near1": 5, "near2": 5}, 15, 18, id="they run out"),
+        pytest.param({**FAR, "near0": 5, "near1": 5, "near2": 5}, 14, 17, id="zone, few"),
+    ],
+)
+def test_a_burst_costs_few_allocations(tapes: dict[str, int], pods: int, most: int) -> None:
+    site = Site(tapes, **{name: ZONES[name] for name in tapes})
+    site.start(pods)
+    began = site.bench.time
+    while site.bound < pods:
+        site.round()
+        assert site.bench.time < began + 10, f"{site.bound} of {pods}"
+    assert pods <= site.allocations <= most
+
+
+def test_pods_without_an_owner_that_ask_the_same_learn_from_each_other() -> None:
+    site = Site(
+        {**FAR, "near0": 7, "near1": 7}, **{name: ZONES[name] for name in (*FAR, "near0", "near1")}
+    )
+    site.start(12, owner="")
+    assert site.unanswered == ["p0"]
+    began = site.bench.time
+    while site.bound < 12:
+        site.round()
+        assert site.bench.time < began + 10, f"{site.bound} of 12"
+    assert 12 <= site.allocations <= 15
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_they_learnt_is_forgotten_when_the_other_driver_offers_something_else(
+    *, told: bool
+) -> None:
+    site = Site({"a": 0, "b": 0})
+    site.start(3, owner="")
+    began = site.bench.time
+    while site.bench.time < began + 100:
+        site.round(seconds=1.0)
+    site.tapes["a"] = 7
+    if told:
+        spec = {"driver": "tape.example.com", "nodeName": "a", "devices": [{"name": "t"}]}
+        site.bench.cluster.set_slice(trim_slice({"metadata": {"name": "s"}, "spec": spec}))
+    while site.bound < 3 and site.bench.time < began + 150:
+        site.round(seconds=1.0)
+    assert site.bound == (3 if told else 0)
+
+
+def test_one_goes_ahead_and_what_is_proven_lets_more_go_at_a_time() -> None:
+    site = Site(dict.fromkeys(("a", "b", "c", "d"), 28))
+    site.start(28)
+    together = []
+    while site.bound < 28:
+        together.append(len(site.unanswered))
+        site.round()
+    assert together[:6] == [1, 1, 1, 1, 1, 2]
+    assert max(together) == together[-2] == 5
+
+
+def test_what_is_taken_back_costs_what_was_earned() -> None:
+    site = Site(dict.fromkeys(("a", "b", "c", "d"), 7))
+    site.start(28)
+    while len(site.unanswered) < 3:
+        site.round()
+    full, site.tapes = site.tapes, dict.fromkeys(site.tapes, 0)
+    site.round()
+    site.tapes = full
+    together = [len(site.unanswered)]
+    while site.bound < 28:
+        site.round(seconds=2.0)
+        together.append(len(site.unanswered))
+    assert together[:10] == [1] * 10
+    assert max(together) == 2
+
+
+def test_whoever_was_refused_is_tried_after_others() -> None:
+    """Kube-scheduler would not look at it: nobody waits for that."""
+    site = Site({"a": 0, "b": 7})
+    site.start(3)
+    assert site.unanswered == ["p0"]
+    site.round()
+    assert site.unanswered == ["p1"]
+    site.round()
+    assert site.unanswered == ["p2"]
+    site.round(seconds=1.0)
+    assert site.unanswered == ["p0"]
+
+
+@pytest.mark.parametrize("owner", ["owner", ""])
+def test_others_do_not_wait_for_it(owner: str) -> None:
+    """Pods of another owner, or of none, and those without such a claim."""
+    site = Site({"a": 1, "b": 1})
+    site.start(2)
+    site.start(1, owner=owner and "another", name="q")
+    for name in ("plain", "plain2"):
+        site.bench.claim(claim(name))
+        body = pod(name, name)
+        body["metadata"]["ownerReferences"] = site.pods["p0"]["metadata"]["ownerReferences"]
+        site.bench.pod(body)
+    site.bench.run()
+    assert site.unanswered == ["p0", "q0"]
+    assert site.bench.devices("plain")
+    assert site.bench.devices("plain2")
+
+
+def test_whoever_has_no_answer_does_not_keep_others_for_long_and_they_are_told() -> None:
+    site = Site(dict.fromkeys(("a", "b"), 7))
+    site.start(3)
+    site.bench.run(seconds=PATIENCE_SECONDS - 0.1)
+    assert site.unanswered == ["p0"]
+    assert site.said() == [], "few wait for long"
+    site.bench.run(seconds=0.2)
+    assert site.unanswered == ["p0", "p1"]
+    ((name, said),) = site.said()
+    assert name == "p2"
+    assert "other pods of the same owner are tried first" in said
+    site.bench.run(seconds=PATIENCE_SECONDS)
+    assert site.unanswered == ["p0", "p1", "p2"]
+
+
+def test_a_pod_that_is_given_up_and_allocated_again_counts_again() -> None:
+    site = Site({"a": 7, "b": 7})
+    site.start(1)
+    site.bench.run(seconds=GRACE_SECONDS)
+    site.bench.run(seconds=0.1)
+    assert site.unanswered == []
+    site.bench.run(seconds=FIRST_SECONDS)
+    assert site.unanswered == ["p0"]
+    site.start(1, name="q")
+    assert site.unanswered == ["p0"]
+    site.round()
+    assert site.unanswered == ["q0"]
+
+
+def goes(site: Site) -> None:
+    site.bench.delete_pod("p0")
+    del site.pods["p0"]
+
+
+def is_taken_back(site: Site) -> None:
+    site.tapes["a"] = site.tapes["b"] = 0
+    site.answer("p0")
+
+
+def is_bound(site: Site) -> None:
+    """Its claim of the other driver is not seen to be allocated: the other watch is behind."""
+    body = site.pods["p0"]
+    running = {"spec": {**body["spec"], "nodeName": "a"}, "status": {"phase": "Running"}}
+    site.pods["p0"] = site.bench.pod({**body, **running})
+
+
+@pytest.mark.parametrize("ends", [goes, is_taken_back, is_bound])
+def test_the_next_goes_once_it_has_ended(ends: Callable[[Site], None]) -> None:
+    site = Site({"a": 7, "b": 7})
+    site.start(3)
+    ends(site)
+    site.bench.run()
+    site.bench.run(seconds=0.1)
+    assert len(site.unanswered) == 1
+
+
+def test_a_pod_that_the_other_driver_has_served_lets_the_next_go_before_it_is_bound() -> None:
+    site = Site({"a": 7, "b": 7})
+    site.start(3)
+    site.bench.change_claim("tape-p0", allocation={"devices": {"results": []}})
+    site.bench.run()
+    site.bench.run(seconds=0.1)
+    assert site.unanswered == ["p0", "p1"]
+
+
+def test_a_write_that_fails_keeps_nobody() -> None:
+    site = Site({"a": 7, "b": 7})
+    refused: KubeError = InvalidError("no", status=422)
+    site.bench.api.refuse = once("resourceclaims", refused)
+    site.start(3)
+    assert site.unanswered == ["p1"]
+
+
+def test_the_next_leader_counts_those_that_are_allocated() -> None:
+    site = Site({"a": 7, "b": 7})
+    site.start(3)
+    site.bench.run()
+    new = site.bench.succeeded_by()
+    new.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
+    for name in ("a", "b"):
+        new.cluster.set_node(node(name))
+        new.cluster.set_mignode(mignode(name))
+    new.run()
+    site.bench = new
+    assert len(site.unanswered) == 1
+    while site.bound < 3:
+        site.round()
+    assert site.bound == 3

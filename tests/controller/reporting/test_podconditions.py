@@ -1,0 +1,189 @@
+"""The condition of pods that wait: said in time, seldom, and taken back."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.reporting.podconditions import GAP_SECONDS, PATIENCE_SECONDS
+from dra.common.resources import PODS
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
+
+LARGE = request("r", "mig-7g.40gb")
+OWN_CLASS = "mig-9g.99gb"
+"""Not generated, so that it stays away once it is removed."""
+
+
+def waiting(*, pods: int = 1) -> Bench:
+    """A full GPU, and pods that wait for it."""
+    bench = Bench("node-a")
+    bench.cluster.set_class(versioned(device_class(OWN_CLASS, "device.driver == 'mig.dra.dev'")))
+    bench.claim(claim("all", LARGE))
+    bench.pod(pod("holder", "all"))
+    bench.run()
+    for number in range(pods):
+        bench.claim(claim(f"c{number}", request("r", OWN_CLASS)))
+        bench.pod(pod(f"p{number}", f"c{number}"))
+    bench.run()
+    return bench
+
+
+def writes(bench: Bench) -> int:
+    return bench.api.writes.count("pods/status")
+
+
+def test_a_pod_that_waits_says_why_and_then_that_it_no_longer_does() -> None:
+    bench = waiting()
+    assert bench.condition("p0") == {}
+    bench.run(seconds=2.0)
+    told = bench.condition("p0")
+    assert (told["status"], told["reason"]) == ("False", "WaitingForSlice")
+    assert "blocked by claim default/all" in told["message"]
+    assert told["lastTransitionTime"] == "2026-01-01T00:00:02Z"
+    bench.delete_pod("holder")
+    bench.run(seconds=10.0)
+    told = bench.condition("p0")
+    assert bench.devices("c0")
+    assert (told["status"], told["reason"], told["message"]) == ("True", "Allocated", "")
+    assert told["lastTransitionTime"] == "2026-01-01T00:00:12Z"
+    assert writes(bench) == 2
+
+
+def test_a_short_wait_is_not_worth_a_write() -> None:
+    bench = waiting()
+    bench.delete_pod("holder")
+    bench.run(seconds=1.0)
+    bench.run(seconds=60.0)
+    assert bench.devices("c0")
+    assert writes(bench) == 0
+
+
+def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
+    bench = waiting()
+    bench.run(seconds=2.0)
+    first = bench.condition("p0")
+    bench.cluster.set_pod(bench.api.get(PODS, "p0"))
+    bench.delete_pod("holder")
+    bench.claim(claim("other", LARGE))
+    bench.pod(pod("other", "other", priority=1))
+    bench.run(seconds=10.0)
+    bench.run(seconds=10.0)
+    assert bench.devices("other")
+    assert bench.condition("p0") == first
+    bench.run(seconds=60.0)
+    bench.run(seconds=2.0)
+    assert "default/other" in bench.condition("p0")["message"]
+    assert bench.condition("p0")["lastTransitionTime"] == first["lastTransitionTime"]
+    bench.cluster.remove_class(OWN_CLASS)
+    bench.run(seconds=1.0)
+    bench.run(seconds=2.0)
+    assert bench.condition("p0")["reason"] == "NoSuchDeviceClass"
+    assert writes(bench) == 3
+
+
+def test_many_pods_are_written_to_one_after_the_other() -> None:
+    bench = waiting(pods=30)
+    bench.run(seconds=2.0)
+    assert writes(bench) == 1
+    for _ in range(10):
+        bench.run(seconds=0.1)
+    assert writes(bench) == 11
+    for _ in range(60):
+        bench.run(seconds=1.0)
+    assert writes(bench) == 30
+
+
+def test_a_pod_is_told_no_earlier_because_another_is() -> None:
+    bench = waiting()
+    bench.run(seconds=1.5)
+    bench.claim(claim("late", request("r", OWN_CLASS)))
+    bench.pod(pod("late", "late"))
+    bench.run()
+    for _ in range(4):
+        bench.run(seconds=0.5)
+        assert bool(bench.condition("late")) == (bench.time >= 1003.5)
+    assert writes(bench) == 2
+
+
+def test_a_new_leader_repeats_nothing_that_the_pod_says_already() -> None:
+    bench = waiting()
+    bench.run(seconds=2.0)
+    successor = Bench("node-a")
+    successor.cluster.set_class(bench.cluster.class_objects[OWN_CLASS])
+    for name in ("all", "c0"):
+        successor.claim(bench.api.objects["resourceclaims", name])
+    for name in ("holder", "p0"):
+        successor.pod(bench.api.get(PODS, name))
+    successor.run()
+    successor.run(seconds=30.0)
+    assert successor.recorder.reasons("p0") == ["WaitingForSlice"]
+    assert writes(successor) == 0
+    successor.delete_pod("holder")
+    successor.run(seconds=10.0)
+    assert successor.condition("p0")["status"] == "True"
+
+
+def test_a_pod_that_went_on_without_us_is_told_once_it_runs() -> None:
+    bench = waiting()
+    bench.run(seconds=2.0)
+    found = bench.api.get(PODS, "p0")
+    bench.pod({**found, "status": {**found["status"], "phase": "Running"}})
+    bench.run(seconds=1.0)
+    assert bench.condition("p0")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (UnavailableError("no answer"), 5.0),
+        (ForbiddenError("pods/status is forbidden", status=403), 600.0),
+        (InvalidError("no such field", status=422), 0.0),
+    ],
+)
+def test_what_cannot_be_written_costs_nothing_else(error: KubeError, again: float) -> None:
+    bench = waiting(pods=2)
+    bench.api.refuse = lambda what: error if what == "pods/status" else None
+    bench.run(seconds=2.0)
+    bench.api.refuse = lambda _: None
+    bench.run(seconds=1.0)
+    assert writes(bench) == (0 if again else 1)
+    bench.run(seconds=again)
+    bench.run(seconds=1.0)
+    assert writes(bench) == (2 if isinstance(error, UnavailableError) else 1)
+    bench.delete_pod("holder")
+    bench.run(seconds=1.0)
+    assert bench.devices("c0")
+
+
+def test_nothing_is_written_without_leading() -> None:
+    bench = waiting()
+    bench.leads = False
+    bench.run(seconds=2.0)
+    bench.run(seconds=2.0)
+    assert writes(bench) == 0
+
+
+def test_a_pod_that_is_gone_is_forgotten() -> None:
+    bench = waiting()
+    asked: list[str] = []
+    bench.api.refuse = asked.append
+    bench.delete_pod("p0")
+    bench.run(seconds=5.0)
+    assert asked == []
+
+
+def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_another() -> None:
+    bench = waiting(pods=100)
+    lone = claim("lone", request("r", OWN_CLASS))
+    lone["metadata"]["namespace"] = "other"
+    alone = pod("alone", "lone")
+    alone["metadata"]["namespace"] = "other"
+    bench.claim(lone)
+    bench.pod(alone)
+    bench.run()
+    bench.run(seconds=PATIENCE_SECONDS)
+    bench.run(seconds=2 * GAP_SECONDS)
+    bench.run(seconds=2 * GAP_SECONDS)
+    assert bench.condition("alone")["reason"] == "WaitingForSlice"
+    assert writes(bench) <= 3

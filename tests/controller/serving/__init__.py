@@ -1,0 +1,1 @@
+"""Serving of pods and gangs."""

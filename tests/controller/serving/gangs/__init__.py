@@ -1,0 +1,1 @@
+"""Gangs: all of their pods get slices, or none."""

@@ -1,0 +1,196 @@
+"""Decisions for gangs: places for all beside each other, and the books as they were before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.cluster.cluster import Cluster
+from dra.gangs.outcome import GangOutcome
+from tests.controller.helpers.objects import (
+    claim,
+    cluster,
+    gpu,
+    mignode,
+    node,
+    opaque,
+    pod,
+    request,
+)
+from tests.controller.serving.gangs.gangs import decided, decision, member, problems
+
+
+def books(known: Cluster) -> Any:
+    """All that a decision may leave behind."""
+    nodes = known.fleet.nodes.items()
+    residents = known.hosts.residents
+    return (
+        {n: [s.traits for s in node.gpus] for n, node in nodes},
+        {n: sorted(known.fleet.claims_on(n)) for n, _ in nodes},
+        {n: dict(known.hosts.used(n)) for n, _ in nodes},
+        {key: residents.find(key) for key in known.pods},
+        known.fleet.geometry_indexes.demand,
+    )
+
+
+def places(outcome: GangOutcome) -> list[tuple[str, str]]:
+    return [
+        (p.node, pick.device) for p in outcome.placed if p.decision for pick in p.decision.picks
+    ]
+
+
+def test_all_pods_get_places_beside_each_other_and_the_books_stay() -> None:
+    known = cluster("node-a", "node-b")
+    asked = problems(known, *(member("g", n) for n in range(4)))
+    before = books(known)
+    found = decided(known, asked, 4)
+    assert found.fits
+    assert len({*places(found)}) == 4
+    assert books(known) == before
+
+
+def test_where_all_do_not_fit_it_says_how_many_do_and_what_is_in_the_way() -> None:
+    known = cluster("node-a")
+    asked = problems(known, *(member("g", n) for n in range(4)))
+    before = books(known)
+    found = decided(known, asked, 4)
+    assert not found.fits
+    assert len(found.placed) == 2
+    assert found.failed is not None
+    assert found.obstacle is not None
+    assert "gpu-0" in found.obstacle.message
+    assert books(known) == before
+
+
+def test_no_more_are_placed_than_are_needed() -> None:
+    known = cluster("node-a", "node-b")
+    asked = problems(known, *(member("g", n) for n in range(4)))
+    found = decided(known, asked, 2)
+    assert found.fits
+    assert len(found.placed) == 2
+
+
+def test_what_found_no_room_goes_first_the_next_time() -> None:
+    known = cluster("node-a", "node-b")
+    apart = [opaque("spread")]
+    small = [(claim(f"g-{n}", config=apart), pod(f"g-{n}", f"g-{n}")) for n in range(2)]
+    asked = problems(known, *small, member("g", 9, "7g.40gb"))
+    assert len({p.node for p in decided(known, asked, 2).placed}) == 2
+    assert decided(known, asked, 3).fits
+
+
+def test_a_node_has_the_resources_for_all_that_go_there() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
+    large = [(claim(f"g-{n}"), pod(f"g-{n}", f"g-{n}", cpu="3")) for n in range(3)]
+    found = decided(known, problems(known, *large), 3)
+    assert not found.fits
+    assert len(found.placed) == 2
+    assert found.obstacle is not None
+    assert "cpu" in found.obstacle.message
+
+
+def test_pods_that_shun_each_other_go_to_different_nodes() -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "g"}}, "topologyKey": "kubernetes.io/hostname"}
+    shuns = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]},
+    }
+    known = cluster()
+    for name in ("node-a", "node-b"):
+        known.set_node(node(name, labels={"kubernetes.io/hostname": name}))
+        known.set_mignode(mignode(name))
+    members = []
+    for n in range(3):
+        body = pod(f"g-{n}", f"g-{n}", affinity=shuns)
+        body["metadata"]["labels"] = {"app": "g"}
+        members.append((claim(f"g-{n}"), body))
+    asked = problems(known, *members)
+    for two in (asked[:2], asked[1::-1]):
+        assert {p.node for p in decided(known, two, 2).placed} == {"node-a", "node-b"}
+    assert not decided(known, asked, 3).fits
+
+
+def test_pods_that_share_a_claim_go_where_it_is_decided() -> None:
+    known = cluster("node-a", "node-b")
+    shared = claim("shared", request("r", "mig-3g.20gb"))
+    asked = problems(known, *((shared, pod(f"g-{n}", "shared")) for n in range(3)))
+    found = decided(known, asked, 3)
+    assert found.fits
+    assert len({p.node for p in found.placed}) == 1
+    assert [p.decision is None for p in found.placed] == [False, True, True]
+
+
+@pytest.mark.parametrize("steps", [1, 60, 200])
+def test_in_parts_it_comes_to_the_same(steps: int) -> None:
+    known = cluster("node-a", "node-b", "node-c")
+    asked = problems(known, *(member("g", n) for n in range(6)))
+    before, parts = books(known), 1
+    ongoing = decision(known, asked, 6)
+    found = ongoing.go_on(steps=steps)
+    while found is None:
+        assert books(known) == before
+        parts += 1
+        found = ongoing.go_on(steps=steps)
+    assert found.fits
+    assert len({*places(found)}) == 6
+    assert parts > 1
+    assert books(known) == before
+
+
+def test_what_was_taken_between_two_parts_is_decided_anew() -> None:
+    known = cluster("node-a", "node-b")
+    asked = problems(known, *(member("g", n) for n in range(3)))
+    ongoing = decision(known, asked, 3)
+    assert ongoing.go_on(steps=101) is None
+    other = problems(known, member("other", 0))
+    (taken,) = decided(known, other, 1).placed
+    assert taken.decision is not None
+    ref = other[0].claims[0].claim.ref
+    known.fleet.hold(ref, taken.decision.allocation(ref, known.driver))
+    found = ongoing.go_on()
+    assert found is not None
+    assert found.fits
+    assert len({*places(found), (taken.node, taken.decision.picks[0].device)}) == 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(
+        st.sampled_from(["1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"]), min_size=1, max_size=8
+    ),
+    others=st.lists(st.sampled_from(["1g.5gb", "2g.10gb", "3g.20gb"]), max_size=3),
+    steps=st.sampled_from([1, 120, None]),
+)
+def test_no_two_get_the_same_and_nothing_stays(
+    sizes: list[str], others: list[str], steps: int | None
+) -> None:
+    known = cluster("node-a", "node-b")
+    asked = problems(known, *(member("g", n, size) for n, size in enumerate(sizes)))
+    taken = problems(known, *(member("o", n, size) for n, size in enumerate(others)))
+    ongoing = decision(known, asked, len(asked))
+    before = books(known)
+    found = ongoing.go_on(steps=steps)
+    while found is None:
+        if taken:
+            each = taken.pop()
+            for placed in decided(known, [each], 1).placed:
+                ref = each.claims[0].claim.ref
+                assert placed.decision is not None
+                known.fleet.hold(ref, placed.decision.allocation(ref, known.driver))
+            before = books(known)
+        assert books(known) == before
+        found = ongoing.go_on(steps=steps)
+    assert books(known) == before
+    assert found.fits == (len(found.placed) == len(sizes))
+    for placed in found.placed if found.fits else ():
+        assert placed.decision is not None
+        state = known.fleet.nodes[placed.node].gpu(placed.decision.picks[0].gpu)
+        ref = placed.rest.claims[0].claim.ref
+        slot = placed.decision.picks[0].placement
+        assert state is not None
+        assert slot is not None
+        assert not state.usage.mask & slot.mask
+        known.fleet.hold(ref, placed.decision.allocation(ref, known.driver))

@@ -1,0 +1,90 @@
+"""Objects that say how large gangs are: those mirrored, and what is kept of them and of pods."""
+
+from __future__ import annotations
+
+from controller.cluster.changes import POD_GROUPS, apply
+from controller.cluster.trimming.trimming import Trimmer, remembering
+from dra.common.resources import PODS, Obj
+from dra.gangs.membership import read_membership
+from dra.gangs.podgroups import KUBERNETES, VOLCANO
+from dra.kube.client.served import first_served
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ObjectNotFoundError, UnavailableError
+from dra.kube.mirror.reflector import Change
+from dra.pods.trimming.fields import NAME_LENGTH
+from tests.controller.helpers.objects import DRIVER, cluster, pod, versioned
+
+VERSIONS = [KUBERNETES.at_version(version) for version in KUBERNETES.versions]
+OLDER = KUBERNETES.at_version("v1alpha2")
+
+
+class Discovery(KubeApi):
+    """Answers nothing but what resources are served, by group and version."""
+
+    def __init__(self, served: dict[str, list[str]] | None) -> None:
+        self.served = served
+
+    def read(self, path: str) -> Obj:
+        if self.served is None:
+            raise UnavailableError("no answer")
+        if path not in self.served:
+            raise ObjectNotFoundError(path, status=404)
+        return {"resources": [{"name": name} for name in self.served[path]]}
+
+
+def test_the_first_version_that_is_served_is_taken() -> None:
+    both = {f"/apis/{each.group}/{each.version}": ["podgroups", "x"] for each in VERSIONS}
+    older = {f"/apis/{OLDER.group}/{OLDER.version}": ["podgroups/status", "podgroups"]}
+    other = {f"/apis/{OLDER.group}/{OLDER.version}": ["workloads"]}
+    assert first_served(Discovery(both), VERSIONS) == VERSIONS[0]
+    assert first_served(Discovery(older), VERSIONS) == OLDER
+    assert first_served(Discovery(other), VERSIONS) is None
+    assert first_served(Discovery({}), VERSIONS) is None
+    assert first_served(Discovery(None), VERSIONS) == VERSIONS[0]
+
+
+def test_of_such_an_object_its_numbers_are_kept_and_of_the_mirror_its_name() -> None:
+    policy = {"gang": {"minCount": 3}}
+    body = versioned(
+        {
+            "metadata": {"namespace": "default", "name": "g", "labels": {"a": "b"}},
+            "spec": {"schedulingPolicy": policy, "priority": 5},
+            "status": {"conditions": [{"type": "x"}]},
+        }
+    )
+    kept = Trimmer(OLDER, DRIVER)(body)
+    assert kept["spec"] == {"schedulingPolicy": policy}
+    assert kept["metadata"].keys() == {"namespace", "name", "uid", "resourceVersion"}
+    assert "spec" not in remembering(OLDER)(kept)
+
+
+def test_of_a_pod_what_says_its_gang_is_kept_and_no_more() -> None:
+    body = versioned(pod("p", "c", schedulingGroup={"podGroupName": "g"}))
+    body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v" * 9999, "note": "x"}
+    for each in (body, {**body, "spec": {"schedulingGroup": {"podGroupName": "g"}}}):
+        kept = Trimmer(PODS, DRIVER)(each)
+        assert kept["spec"]["schedulingGroup"] == {"podGroupName": "g"}
+        (name,) = kept["metadata"]["annotations"].values()
+        assert len(name) == NAME_LENGTH
+        assert read_membership(kept) == read_membership(each)
+
+
+def test_changes_of_each_kind_reach_the_gangs() -> None:
+    known = cluster()
+    body = versioned(pod("p", "c"))
+    body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "g"}
+    known.set_pod(body)
+    gang = known.gangs.find(("default", "p"))
+    assert gang is not None
+    assert known.gangs.minimum(gang) == 1
+    (resource,) = [VOLCANO.at_version(version) for version in VOLCANO.versions]
+    assert (resource,) in POD_GROUPS
+    group = versioned({"metadata": {"namespace": "default", "name": "g"}, "spec": {"minMember": 5}})
+    apply(known, [(resource, Change("added", None, group)), (resource, None)])
+    assert known.gangs.minimum(gang) == 5
+    assert ("default", "p") in known.take_effects().pods
+    apply(known, [(resource, Change("deleted", group, None))])
+    assert known.gangs.minimum(gang) != 5
+    known.remove_pod(("default", "p"))
+    assert gang.key in known.take_effects().gone_gangs
+    assert known.gangs.find(("default", "p")) is None

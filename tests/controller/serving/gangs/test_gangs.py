@@ -1,0 +1,252 @@
+"""Gangs in the controller: all of a gang's pods get their slices, or none does."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.desk import Desk
+from tests.controller.helpers.objects import FINALIZER, claim, pod, request
+from tests.controller.serving.gangs.gangpods import NODES, create, delete, held, refuse, told
+
+
+def test_two_gangs_never_have_half_each() -> None:
+    bench = Bench(*NODES)
+    for number in range(4):
+        create(bench, "a", number)
+        create(bench, "b", number)
+        bench.run()
+        assert [len(held(bench, g)) for g in "ab"] in ([0, 0], [4, 0])
+    bench.run(seconds=1.0)
+    assert held(bench, "a") == ["a-0", "a-1", "a-2", "a-3"]
+    assert not held(bench, "b")
+    for name in ("b-0", "b-3"):
+        message = told(bench, name)
+        assert "pod group default/b needs slices for 4 pods at once, and 2 fit" in message
+        assert "gpu-0" in message
+        assert "WaitingForSlice" in bench.recorder.reasons(name)
+    delete(bench, "a", 0, 1)
+    assert len(held(bench, "b")) == 4
+
+
+def test_a_gang_waits_until_enough_of_its_pods_are_there() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", 0, 1, 2)
+    bench.run()
+    assert not held(bench, "a")
+    message = told(bench, "a-2")
+    assert "pod group default/a is allocated once 4 of its pods can be; there are 3" in message
+    assert "WaitingForPodGroup" in bench.recorder.reasons("a-2")
+    create(bench, "a", 3)
+    bench.run()
+    assert len(held(bench, "a")) == 4
+
+
+def test_others_are_served_while_a_gang_waits() -> None:
+    bench = Bench("node-a")
+    create(bench, "a", *range(4))
+    bench.run()
+    bench.claim(claim("c", request("r", "mig-7g.40gb")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c")
+
+
+def test_pods_beyond_those_that_are_needed_are_served_one_by_one() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", *range(8), size="4")
+    bench.run()
+    assert len(held(bench, "a")) == 6
+
+
+def test_gates_are_lifted_once_all_have_their_slices() -> None:
+    desk = Desk()
+    bench = Bench(*NODES, outbox=desk)
+    create(bench, "a", 0, 1, 2, 3, schedulingGates=[{"name": FINALIZER}])
+    bench.run()
+
+    def gated() -> int:
+        pods = (o for (kind, _), o in bench.api.objects.items() if kind == "pods")
+        return sum(bool(p["spec"]["schedulingGates"]) for p in pods)
+
+    while len(held(bench, "a")) < 4:
+        assert gated() == 4
+        desk.jobs.pop(0)()
+        bench.run()
+    desk.work_off()
+    for (kind, _), obj in [*bench.api.objects.items()]:
+        if kind == "resourceclaims":
+            bench.cluster.set_claim(obj)
+    bench.run()
+    desk.work_off()
+    bench.run()
+    assert gated() == 0
+
+
+def test_other_gates_keep_a_pod_from_being_counted() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", 0, 1, 2)
+    create(bench, "a", 3, schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    bench.run()
+    assert not held(bench, "a")
+    assert "there are 3" in told(bench, "a-0")
+    body = dict(bench.api.objects["pods", "a-3"])
+    body["spec"] = {**body["spec"], "schedulingGates": []}
+    bench.pod(body)
+    bench.run()
+    assert len(held(bench, "a")) == 4
+
+
+def test_what_a_pod_lacks_of_its_gang_after_a_refused_write_is_tried_again() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", *range(4))
+    allowed = refuse(bench, "a-2")
+    bench.run()
+    assert len(held(bench, "a")) == 3
+    allowed()
+    bench.run(seconds=1.0)
+    assert len(held(bench, "a")) == 4
+
+
+def test_a_gang_that_cannot_become_whole_gives_back_what_it_has() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", *range(4))
+
+    allowed = refuse(bench, "a-3")
+    bench.run()
+    assert len(held(bench, "a")) == 3
+    for _ in range(8):
+        bench.run(seconds=5.0)
+    assert not held(bench, "a")
+    bench.run(seconds=5.0)
+    assert not held(bench, "a"), "it rests"
+    allowed()
+    for _ in range(8):
+        bench.run(seconds=5.0)
+    assert len(held(bench, "a")) == 4
+
+
+def test_at_once_where_somebody_else_took_the_room_of_the_last() -> None:
+    bench = Bench("node-a", "node-b")
+    create(bench, "a", *range(4))
+
+    allowed = refuse(bench, "a-3")
+    bench.run()
+    assert len(held(bench, "a")) == 3
+    bench.claim(claim("c", request("r", "mig-3g.20gb")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    allowed()
+    for _ in range(3):
+        bench.run(seconds=1.0)
+    assert bench.devices("c")
+    assert not held(bench, "a")
+
+
+def test_a_pod_that_is_deleted_before_it_is_bound_takes_the_others_with_it() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", *range(4))
+    bench.run()
+    assert len(held(bench, "a")) == 4
+    delete(bench, "a", 0)
+    assert len(held(bench, "a")) == 3, "somebody else may come"
+    for _ in range(4):
+        bench.run(seconds=10.0)
+    assert not held(bench, "a")
+    assert "there are 3" in told(bench, "a-1")
+    create(bench, "a", 7)
+    bench.run(seconds=60.0)
+    bench.run()
+    assert len(held(bench, "a")) == 4
+
+
+def bind(bench: Bench, name: str) -> None:
+    body = dict(bench.api.objects["pods", name])
+    body["spec"] = {**body["spec"], "nodeName": bench.node_of(name)}
+    body["status"] = {**body.get("status", {}), "phase": "Running"}
+    bench.pod(body)
+    consumer = {"resource": "pods", "name": name, "uid": body["metadata"]["uid"]}
+    bench.change_claim(name, reservedFor=[consumer])
+
+
+def test_what_runs_is_not_taken_and_its_successor_is_served() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", *range(4))
+    bench.run()
+    for number in range(4):
+        bind(bench, f"a-{number}")
+    bench.run()
+    delete(bench, "a", 0)
+    assert len(held(bench, "a")) == 3
+    create(bench, "a", 7)
+    bench.run()
+    assert len(held(bench, "a")) == 4
+
+
+def test_pods_that_have_ended_well_count() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", *range(4))
+    bench.run()
+    for number in range(3):
+        bind(bench, f"a-{number}")
+        body = dict(bench.api.objects["pods", f"a-{number}"])
+        bench.pod({**body, "status": {"phase": "Succeeded"}})
+        bench.change_claim(f"a-{number}", reservedFor=None)
+    bench.run(seconds=10.0)
+    assert held(bench, "a") == ["a-3"]
+    delete(bench, "a", 3)
+    create(bench, "a", 4)
+    bench.run()
+    assert bench.devices("a-4")
+
+
+@pytest.mark.parametrize(("size", "words"), [("10000", "at most 400"), ("x", "'x'")])
+def test_a_size_that_cannot_be_is_said(size: str, words: str) -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", 0, size=size)
+    bench.run()
+    assert words in told(bench, "a-0")
+    assert not held(bench, "a")
+
+
+def test_pods_that_differ_about_the_size_wait_and_it_is_said() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", 0, 1, size="2")
+    bench.run()
+    assert len(held(bench, "a")) == 2
+    create(bench, "b", 0, size="2")
+    create(bench, "b", 1, size="1")
+    bench.run()
+    assert not held(bench, "b")
+    assert "differ in label" in told(bench, "b-0")
+    assert "differ in label" in told(bench, "b-1")
+
+
+def test_a_pod_without_claims_counts_for_its_gang() -> None:
+    bench = Bench(*NODES)
+    create(bench, "a", 0, 1, 2)
+    bench.run()
+    assert not held(bench, "a")
+    launcher = pod("a-launcher")
+    launcher["metadata"]["labels"] = {NAME_LABEL: "a", COUNT_LABEL: "4"}
+    bench.pod(launcher)
+    bench.run()
+    assert len(held(bench, "a")) == 3
+
+
+def test_a_pod_that_is_not_among_those_that_are_needed_is_served_by_itself() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    create(bench, "a", 0, size="2", profile="7g.40gb")
+    create(bench, "a", 1, 2, size="2", profile="1g.5gb")
+    bench.run()
+    assert held(bench, "a") == ["a-1", "a-2"]
+    assert "WaitingForSlice" in bench.recorder.reasons("a-0")
+    bench.delete_pod("p")
+    delete(bench, "a", 1, 2)
+    bench.change_claim("c", allocation=None)
+    bench.run(seconds=1.0)
+    assert "once 2 of its pods" in told(bench, "a-0")

@@ -1,0 +1,235 @@
+"""Gangs are overtaken so often, and no longer: room for all of their pods is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.queue.overtaking.line import OVERTAKEN
+from dra.gangs.decision import GangDecision
+from dra.gangs.membership import NAME_LABEL
+from dra.kube.errors import ConflictError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, node, pod, request
+from tests.controller.queue.test_held_back import HOUR, big, for_ever, idle_share, with_two_gpus
+from tests.controller.queue.test_overtaking import Stream
+from tests.controller.serving.gangs.gangpods import create, delete, held, refuse
+
+LIFE = 6
+BOUND = OVERTAKEN + LIFE + 3
+"""Pods of a stream that are served before a gang: the promised number, and those until it holds."""
+
+
+def streamed(*nodes: str) -> Stream:
+    """A stream of small pods that keeps each node busy."""
+    bench = Bench(*nodes)
+    stream = Stream(bench, life=LIFE * len(nodes))
+    for _ in range(stream.life):
+        stream.second()
+    return stream
+
+
+def until_whole(stream: Stream, gang: str, size: int, *, bound: int = BOUND) -> int:
+    """Have time pass until a gang has all its slices; returns how many others were served."""
+    before = stream.served()
+    while len(held(stream.bench, gang)) < size:
+        stream.second()
+        assert len(held(stream.bench, gang)) in (0, size)
+        assert stream.served() - before <= bound
+    return stream.served() - before
+
+
+def holding(size: int = 3) -> Stream:
+    """A stream that waits, as slices are held back for a gang that is called "a"."""
+    stream = streamed("node-a")
+    create(stream.bench, "a", *range(size), size=str(size), profile="2g.10gb")
+    for _ in range(OVERTAKEN + 3):
+        stream.second()
+    assert stream.waiting
+    assert not held(stream.bench, "a")
+    return stream
+
+
+def check_others_are_served(stream: Stream) -> None:
+    waiting = [*stream.waiting]
+    stream.second()
+    assert all(map(stream.bench.devices, waiting))
+
+
+def test_a_gang_does_not_starve_behind_a_stream_of_single_pods() -> None:
+    stream = streamed("node-a")
+    create(stream.bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
+    assert until_whole(stream, "a", 3) >= OVERTAKEN
+    reasons = [stream.bench.recorder.reasons(f"a-{n}") for n in range(3)]
+    assert [r.count("NextInLine") for r in reasons] == [1, 1, 1]
+
+
+def test_room_is_held_back_for_it_on_several_nodes() -> None:
+    stream = streamed("node-a", "node-b")
+    create(stream.bench, "a", *range(4), size="4")
+    until_whole(stream, "a", 4, bound=OVERTAKEN + stream.life + 3)
+    assert {stream.bench.node_of(f"a-{n}") for n in range(4)} == {"node-a", "node-b"}
+    told = [
+        m for _, name, r, m in stream.bench.recorder.events if (name, r) == ("a-0", "NextInLine")
+    ]
+    assert "before pod group default/a too often" in told[0]
+    assert "beside that of its other pods on node-" in told[0]
+
+
+def test_two_gangs_that_contend_are_served_one_after_the_other() -> None:
+    stream = streamed("node-a")
+    for gang in "ab":
+        create(stream.bench, gang, 0, 1, 2, size="3", profile="2g.10gb")
+    until_whole(stream, "a", 3)
+    assert not held(stream.bench, "b")
+    delete(stream.bench, "a", 0, 1, 2)
+    until_whole(stream, "b", 3, bound=LIFE + 3)
+
+
+@pytest.mark.parametrize("first", ["gang", "pod"])
+def test_a_gang_and_a_big_pod_that_contend_are_both_served(first: str) -> None:
+    stream = streamed("node-a")
+    bench = stream.bench
+    bench.claim(claim("big", request("r", "mig-7g.40gb")))
+    if first == "pod":
+        bench.pod(pod("p-big", "big"))
+        stream.second()
+    create(bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
+    if first == "gang":
+        stream.second()
+        bench.pod(pod("p-big", "big"))
+    served, before = list[str](), stream.served()
+    for _ in range(2 * BOUND):
+        stream.second()
+        if bench.devices("big") and "big" not in served:
+            served.append("big")
+            bench.delete_pod("p-big")
+            bench.change_claim("big", allocation=None)
+        if held(bench, "a") and "a" not in served:
+            assert len(held(bench, "a")) == 3
+            served.append("a")
+            delete(bench, "a", 0, 1, 2)
+        if len(served) == 2:
+            break
+    assert sorted(served) == ["a", "big"]
+    assert stream.served() - before <= BOUND + LIFE + 3
+
+
+def one_is_deleted(stream: Stream) -> None:
+    delete(stream.bench, "a", 1)
+
+
+def all_are_deleted(stream: Stream) -> None:
+    delete(stream.bench, "a", 0, 1, 2)
+
+
+def one_loses_its_claim(stream: Stream) -> None:
+    del stream.bench.api.objects["resourceclaims", "a-1"]
+    stream.bench.cluster.remove_claim(("default", "a-1"))
+
+
+def one_is_gated_by_another(stream: Stream) -> None:
+    body = stream.bench.api.objects["pods", "a-1"]
+    body["spec"]["schedulingGates"] = [{"name": "example.com/gate"}]
+    stream.bench.pod(body)
+
+
+def one_joins_another_gang(stream: Stream) -> None:
+    body = stream.bench.api.objects["pods", "a-1"]
+    body["metadata"]["labels"] = {**body["metadata"]["labels"], NAME_LABEL: "b"}
+    stream.bench.pod(body)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        one_is_deleted,
+        all_are_deleted,
+        one_loses_its_claim,
+        one_is_gated_by_another,
+        one_joins_another_gang,
+    ],
+)
+def test_a_gang_that_cannot_be_whole_lets_go_what_is_held_back(
+    happens: Callable[[Stream], None],
+) -> None:
+    stream = holding()
+    happens(stream)
+    stream.bench.run(seconds=1.0)
+    check_others_are_served(stream)
+
+
+def test_a_gang_whose_look_fails_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = holding()
+
+    def fails(*_: object, **__: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(GangDecision, "go_on", fails)
+    stream.second()
+    stream.second()
+    assert len(stream.running) == 7, "all slices of the GPU are used"
+
+
+def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
+    stream = holding()
+    allowed = refuse(stream.bench, "a-1", ConflictError("stale", status=409))
+    while not held(stream.bench, "a"):
+        stream.second()
+    assert held(stream.bench, "a") == ["a-0", "a-2"]
+    stream.second()
+    allowed()
+    for _ in range(4):
+        stream.second()
+    assert len(held(stream.bench, "a")) == 3
+
+
+def test_what_does_not_move_is_used_by_others() -> None:
+    bench = with_two_gpus("node-a")
+    for_ever(bench)
+    stream = Stream(bench, life=300)
+    for _ in range(3):
+        stream.second()
+    create(bench, "a", 0, 1, size="2", profile="7g.40gb", cpu="10m")
+    assert idle_share(stream, HOUR, 60.0) < 0.3
+    assert "NextInLine" in bench.recorder.reasons("a-0")
+
+
+def test_what_is_held_back_for_a_gang_does_not_bind_a_higher_priority() -> None:
+    stream = holding()
+    bench = stream.bench
+    bench.claim(claim("urgent"))
+    bench.pod(pod("p-urgent", "urgent", priority=1000))
+    bench.run()
+    assert bench.devices("urgent")
+
+
+def test_no_pod_takes_what_is_held_back_for_another_of_its_gang() -> None:
+    """The first may go anywhere, and would go where each of the others has to be."""
+    names = ["node-a", "node-b", "node-c", "node-d"]
+    bench = Bench(*names)
+    for name in names:
+        bench.cluster.set_node(node(name, labels={"name": name}))
+        for_ever(bench, name, nodeSelector={"name": name})
+    create(bench, "a", 0, size="4", profile="7g.40gb")
+    for number, name in enumerate(names[:3], 1):
+        create(bench, "a", number, size="4", profile="7g.40gb", nodeSelector={"name": name})
+    bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
+    bench.run(seconds=61.0)
+    assert "NextInLine" in bench.recorder.reasons("a-0")
+    for name in names:
+        bench.delete_pod(f"p-{name}")
+        bench.change_claim(name, allocation=None)
+    bench.run(seconds=1.0)
+    assert [bench.node_of(f"a-{n}") for n in (1, 2, 3, 0)] == names
+
+
+def test_the_line_forgets_a_gang_that_was_served() -> None:
+    stream = streamed("node-a")
+    create(stream.bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
+    until_whole(stream, "a", 3)
+    big(stream.bench, "big", "1g.5gb")
+    line = stream.bench.engine._line
+    assert not any(uid.startswith("gang:") for uid in line._line._waiting)
+    assert not line._held._holds

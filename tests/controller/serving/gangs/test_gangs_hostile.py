@@ -1,0 +1,153 @@
+"""Gangs that are large, many, or never whole: others are served all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.serving.gangs.counts import GangCounts
+from dra.gangs.decision import GangDecision
+from dra.pods.pods import Pod
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import claim, pod, request
+from tests.controller.serving.gangs.gangpods import create, held, told
+
+
+class Counted:
+    """Decisions for gangs, and their parts; each takes a tenth of a second of ``bench``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parts = 0
+        self.begun = 0
+        self.bench: Bench | None = None
+        go_on, begin = GangDecision.go_on, GangDecision.__init__
+
+        def counted(decision: GangDecision, *, steps: int | None = None) -> object:
+            self.parts += 1
+            if self.bench is not None:
+                self.bench.time += 0.1
+            return go_on(decision, steps=steps)
+
+        def made(decision: GangDecision, *args: object) -> None:
+            self.begun += 1
+            begin(decision, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(GangDecision, "go_on", counted)
+        monkeypatch.setattr(GangDecision, "__init__", made)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def single(bench: Bench, name: str) -> None:
+    bench.claim(claim(name, request("r", "mig-1g.5gb")))
+    bench.pod(pod(name, name))
+
+
+def step(bench: Bench) -> None:
+    bench.engine.absorb()
+    bench.engine.work()
+
+
+def test_a_gang_is_decided_once_for_all_its_pods(counted: Counted) -> None:
+    bench = Bench("node-a")
+    create(bench, "a", *range(80), size="80")
+    bench.run()
+    assert counted.begun == 1
+    assert not held(bench, "a")
+    single(bench, "p")
+    bench.run()
+    assert bench.devices("p")
+
+
+def test_room_that_is_of_no_use_to_a_gang_does_not_have_it_decided_anew(counted: Counted) -> None:
+    bench = Bench("node-a", "node-b")
+    for name in ("large-0", "large-1"):
+        bench.claim(claim(name, request("r", "mig-4g.20gb")))
+        bench.pod(pod(name, name))
+    single(bench, "p")
+    bench.run()
+    create(bench, "a", *range(2), size="2", profile="7g.40gb")
+    bench.run()
+    begun = counted.begun
+    for _ in range(5):
+        bench.delete_pod("p")
+        bench.change_claim("p", allocation=None)
+        bench.run(seconds=1.0)
+        bench.pod(pod("p", "p"))
+        bench.run(seconds=1.0)
+        assert bench.devices("p")
+    assert counted.begun == begun == 1
+
+
+def test_others_are_served_between_the_parts_of_a_long_decision(counted: Counted) -> None:
+    bench = Bench(*(f"node-{n:03}" for n in range(71)))
+    counted.bench = bench
+    create(bench, "a", *range(140), size="140")
+    while not counted.parts:
+        step(bench)
+    single(bench, "p")
+    for _ in range(4000):
+        step(bench)
+        if bench.devices("p"):
+            break
+    assert bench.devices("p")
+    assert not held(bench, "a")
+    for _ in range(5):
+        bench.run(seconds=1.0)
+    assert counted.begun == 1
+    assert counted.parts > 1
+    assert len(held(bench, "a")) == 140
+
+
+def test_thousands_of_pods_with_one_label_are_served_like_others(counted: Counted) -> None:
+    bench = Bench("node-a")
+    create(bench, "a", *range(300), size="2")
+    bench.run()
+    assert len(held(bench, "a")) == 2
+    assert counted.begun == 1
+    single(bench, "p")
+    bench.run()
+    assert "WaitingForSlice" in bench.recorder.reasons("p")
+
+
+def test_a_look_at_each_of_many_does_not_look_at_each_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, looks, lacks = Bench("node-a"), [0], GangCounts.lacks
+    single(bench, "p")
+    single(bench, "q")
+    bench.run()
+    create(bench, "a", *range(200), size="2", profile="7g.40gb")
+    create(bench, "a", 200, 201, size="2", profile="1g.5gb")
+    bench.run()
+    assert held(bench, "a") == ["a-200", "a-201"]
+
+    def counted(counts: GangCounts, pod: Pod, *, written: bool = False) -> bool:
+        looks[0] += 1
+        return lacks(counts, pod, written=written)
+
+    monkeypatch.setattr(GangCounts, "lacks", counted)
+    bench.run(seconds=61.0)
+    assert 200 <= looks[0] < 2000
+    bench.delete_pod("a-200")
+    bench.delete_pod("a-201")
+    create(bench, "a", 202, 203, size="2", profile="1g.5gb")
+    bench.run(seconds=61.0)
+    assert held(bench, "a")[-2:] == ["a-202", "a-203"]
+
+
+def test_pods_that_are_deleted_midway_leave_nothing_behind() -> None:
+    bench = Bench("node-a", "node-b")
+    create(bench, "a", *range(4))
+    bench.run()
+    assert len(held(bench, "a")) == 4
+    for number in range(3):
+        bench.delete_pod(f"a-{number}")
+    create(bench, "b", *range(4))
+    for _ in range(6):
+        bench.run(seconds=10.0)
+    assert not held(bench, "a")
+    assert len(held(bench, "b")) == 4
+    assert "there is 1" in told(bench, "a-3")

@@ -1,0 +1,265 @@
+"""Selectors are evaluated beforehand and elsewhere: who asks for too much waits alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller.serving import evaluations
+from controller.serving.shares import Shares
+from dra.cel.cel import Selectors
+from dra.cel.questions import Answer, Job
+from dra.common.resources import Obj
+from dra.sandbox.process import SandboxError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.desk import Desk
+from tests.controller.helpers.objects import claim, gpu, mignode, pod, request
+from tests.dra.cel.slices import OWN
+
+
+class Costing:
+    """Answers as the runtime does; what has ``slow`` in it costs as much as it may, or is ended."""
+
+    def __init__(self, *, cost: float = 0.0, ended: bool = False) -> None:
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+        self._selectors = Selectors()
+        self._cost = cost
+        self._ended = ended
+
+    def answer(self, job: Job) -> Answer:
+        if self.error is not None:
+            raise self.error
+        text = " && ".join(job.expressions)
+        self.asked.append(text)
+        slow = "slow" in text
+        if slow and self._ended:
+            return Answer(error="it takes more than it may", costly=True, cost=self._cost)
+        answer = self._selectors.answer(job)
+        return Answer(
+            error=answer.error,
+            per_gpu=answer.per_gpu,
+            selected=answer.selected,
+            cost=self._cost if slow else 0.0,
+        )
+
+
+def site(evaluator: Costing) -> tuple[Bench, Desk]:
+    """A bench with two nodes whose questions lie on a desk until they are answered."""
+    asking = Desk()
+    bench = Bench("node-a", "node-b", evaluator=evaluator, asking=asking)
+    return bench, asking
+
+
+def selector(text: str) -> Obj:
+    return {"selectors": [{"cel": {"expression": text}}]}
+
+
+def waits(bench: Bench, name: str, *texts: str, namespace: str = "default") -> None:
+    """A pod with a claim that has one request for each selector."""
+    requests = [request(f"r{n}", "mig-1g.5gb", **selector(t)) for n, t in enumerate(texts)]
+    bench.claim(moved(claim(name, *requests), namespace))
+    bench.pod(moved(pod(name, name), namespace))
+
+
+def moved(obj: Obj, namespace: str) -> Obj:
+    return {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
+
+
+def answer_all(bench: Bench, asking: Desk) -> None:
+    bench.run()
+    while asking.jobs:
+        asking.jobs.pop(0)()
+        bench.run()
+
+
+def test_a_decision_is_put_off_until_its_answers_are_there() -> None:
+    evaluator = Costing()
+    bench, asking = site(evaluator)
+    waits(bench, "p", f"{OWN}.profile != 'x'")
+    bench.run()
+    assert bench.devices("p") == []
+    assert bench.recorder.events == [], "it is no news for anybody"
+    answer_all(bench, asking)
+    assert bench.devices("p")
+    before = len(evaluator.asked)
+    waits(bench, "q", f"{OWN}.profile != 'x'")
+    bench.run()
+    assert bench.devices("q"), "what is known is not asked again"
+    assert len(evaluator.asked) == before
+
+
+def test_who_waits_for_long_is_told() -> None:
+    bench, asking = site(Costing())
+    waits(bench, "p", f"{OWN}.profile != 'x'")
+    bench.run()
+    bench.run(seconds=evaluations.TOLD_SECONDS + 1)
+    assert bench.recorder.reasons("p") == ["EvaluatingSelectors"] * 2, "the pod and the claim"
+    answer_all(bench, asking)
+    assert bench.devices("p")
+
+
+def test_a_selector_that_takes_too_much_is_told_and_not_tried_again() -> None:
+    evaluator = Costing(cost=0.25, ended=True)
+    bench, asking = site(evaluator)
+    waits(bench, "bad", "'slow' == 'slow'")
+    answer_all(bench, asking)
+    assert "SelectorTooCostly" in bench.recorder.reasons("bad")
+    (message, *_) = [m for _, name, _, m in bench.recorder.events if name == "bad"]
+    assert "takes more than" in message
+    assert "'slow'" in message
+    tries = len(evaluator.asked)
+    for _ in range(20):
+        bench.cluster.make_room()
+        bench.run(seconds=61)
+    assert len(evaluator.asked) == tries
+    waits(bench, "good", f"{OWN}.type == 'mig'")
+    answer_all(bench, asking)
+    assert bench.devices("good")
+
+
+def test_what_fails_on_a_kind_of_gpu_for_want_of_time_is_said() -> None:
+    class OnDevices(Costing):
+        def answer(self, job: Job) -> Answer:
+            return super().answer(job) if job.devices else Answer()
+
+    bench, asking = site(OnDevices(cost=0.25, ended=True))
+    waits(bench, "bad", "'slow' == 'slow'")
+    answer_all(bench, asking)
+    assert bench.recorder.reasons("bad") == ["SelectorTooCostly"] * 2
+
+
+def test_a_claim_has_a_budget_over_all_its_selectors() -> None:
+    """Each is just within the limit."""
+    evaluator = Costing(cost=0.24)
+    bench, asking = site(evaluator)
+    texts = [f"'slow' != '{n}'" for n in range(32)]
+    waits(bench, "many", *texts)
+    answer_all(bench, asking)
+    assert set(bench.recorder.reasons("many")) == {"SelectorTooCostly"}
+    used = 0.24 * sum("slow" in text for text in evaluator.asked)
+    most = evaluations.CLAIM_SECONDS + 0.24 * evaluations.AT_ONCE
+    assert used <= most, "its time is counted before more is asked"
+    tries = len(evaluator.asked)
+    for _ in range(20):
+        bench.run(seconds=61)
+    assert len(evaluator.asked) == tries, "what is over the budget stays so"
+
+
+def test_kinds_of_gpus_count_in_a_claims_budget_too() -> None:
+    evaluator = Costing(cost=0.24)
+    bench, asking = site(evaluator)
+    for number in range(40):
+        card = replace(gpu(0, f"n{number}"), multiprocessors=100 + number)
+        bench.cluster.set_mignode(mignode(f"n{number}", card))
+    waits(bench, "many", "'slow' != ''")
+    answer_all(bench, asking)
+    assert set(bench.recorder.reasons("many")) == {"SelectorTooCostly"}
+    assert sum("slow" in text for text in evaluator.asked) < 40
+
+
+def test_a_tenant_with_many_slow_selectors_waits_behind_everybody_else() -> None:
+    evaluator = Costing(cost=0.25)
+    bench, asking = site(evaluator)
+    for number in range(20):
+        waits(bench, f"slow-{number}", f"'slow' != '{number}'", namespace="greedy")
+    bench.run()
+    for _ in range(3):
+        asking.jobs.pop(0)()
+        bench.run()
+    waits(bench, "quick", f"{OWN}.profile != 'x'")
+    bench.run()
+    behind = 0
+    while not bench.devices("quick"):
+        asking.jobs.pop(0)()
+        bench.run()
+        behind += "slow" in evaluator.asked[-1]
+    assert behind <= 1, "at most the one that is under way"
+
+
+def test_the_question_of_a_greedy_tenant_does_not_hold_up_others_who_ask_the_same() -> None:
+    evaluator = Costing(cost=0.25)
+    bench, asking = site(evaluator)
+    for number in range(20):
+        waits(bench, f"slow-{number}", f"'slow' != '{number}'", namespace="greedy")
+    waits(bench, "same", f"{OWN}.profile != 'x'", namespace="greedy")
+    bench.run()
+    for _ in range(4):
+        asking.jobs.pop(0)()
+        bench.run()
+    waits(bench, "other", f"{OWN}.profile != 'x'")
+    bench.run()
+    behind = 0
+    while not bench.devices("other"):
+        asking.jobs.pop(0)()
+        bench.run()
+        behind += "slow" in evaluator.asked[-1]
+    assert behind <= 1
+    assert evaluator.asked.count(f"{OWN}.profile != 'x'") == 1
+
+
+def test_nothing_is_evaluated_for_pods_that_are_gone() -> None:
+    evaluator = Costing()
+    bench, asking = site(evaluator)
+    for number in range(5):
+        waits(bench, f"p{number}", f"'slow' != '{number}'")
+    bench.run()
+    for number in range(5):
+        bench.remove_pod(f"p{number}")
+    answer_all(bench, asking)
+    assert sum("slow" in text for text in evaluator.asked) <= 1
+
+
+def test_a_sandbox_that_fails_is_asked_again_after_a_pause() -> None:
+    evaluator = Costing()
+    bench, asking = site(evaluator)
+    evaluator.error = SandboxError("somebody ended it")
+    waits(bench, "p", f"{OWN}.profile != 'x'")
+    answer_all(bench, asking)
+    assert asking.jobs == [], "no hot loop"
+    assert bench.engine.next_due() == bench.time + 1
+    evaluator.error = None
+    bench.run(seconds=1)
+    answer_all(bench, asking)
+    assert bench.devices("p")
+
+
+@pytest.mark.parametrize("uuid", ["GPU-node-b-0", "GPU-nowhere"])
+def test_selectors_of_one_gpu_are_asked_for_many_at_once(uuid: str) -> None:
+    evaluator = Costing()
+    bench, asking = site(evaluator)
+    gpus = [gpu(minor, "node-b") for minor in range(8)]
+    bench.cluster.set_mignode(mignode("node-b", *gpus))
+    waits(bench, "p", f"{OWN}.parentUUID == '{uuid}'")
+    answer_all(bench, asking)
+    assert bool(bench.devices("p")) == (uuid == "GPU-node-b-0")
+    of_class = [text for text in evaluator.asked if "parentUUID" not in text]
+    assert len(of_class) <= 2, "by itself, and whether it selects devices of others"
+    assert len(evaluator.asked) - len(of_class) <= 2, "claim by itself, and all GPUs together"
+
+
+def test_claims_that_look_at_whole_gpus_are_asked_for_too() -> None:
+    evaluator = Costing()
+    bench, asking = site(evaluator)
+    looks = request("r", "gpu.dra.dev", adminAccess=True, allocationMode="All")
+    looks["exactly"].pop("count", None)
+    bench.claim(claim("looks", looks))
+    bench.pod(pod("p", "looks"))
+    answer_all(bench, asking)
+    assert bench.devices("looks") == ["gpu-0"]
+
+
+def test_a_share_is_forgotten_in_time() -> None:
+    now = [0.0]
+    shares = Shares(lambda: now[0])
+    shares.add("a", 1.0)
+    assert shares.least(["a", "b"]) == "b"
+    shares.add("b", 0.6)
+    assert shares.least(["a", "b"]) == "b"
+    now[0] = 10.0
+    shares.add("b", 0.6)
+    assert shares.least(["b", "a"]) == "a", "half of the former"
+    now[0] = 1000.0
+    shares.least(["a"])
+    assert shares._used == {}

@@ -1,0 +1,1 @@
+"""Webhook: its answers and its certificates."""

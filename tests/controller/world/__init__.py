@@ -1,0 +1,1 @@
+"""World in which everything happens at random."""

@@ -1,0 +1,105 @@
+"""Everything at random, from pods to nodes: nothing is given out twice, leaked or forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.queue.overtaking import line
+from controller.queue.overtaking.held_back import FIRST_SECONDS
+from dra.common.resources import Obj
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
+from tests.controller.world.world import World
+from tests.controller.world.worldnodes import GPUS
+from tests.controller.world.worldobjects import HOPELESS, claims_of, held
+
+
+@pytest.mark.parametrize("at_creation", [False, True])
+@pytest.mark.parametrize("seed", range(25))
+def test_a_world_comes_to_rest_with_nothing_given_out_twice_leaked_or_forgotten(
+    seed: int,
+    at_creation: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if seed % 2:
+        monkeypatch.setattr(line, "OVERTAKEN", 1)  # slices are held back for most who wait
+    world = World(seed, finalizer_at_creation=at_creation)
+    for _ in range(300):
+        world.act()
+    world.end()
+    world.bench.run(seconds=FIRST_SECONDS)  # what was held back in vain is let go
+    world.settle()
+    claims = dict(world.all("resourceclaims"))
+    used = {name for _, p in world.live() for name in claims_of(p)}
+    for name, obj in claims.items():
+        if name not in used:
+            assert not held(obj), f"nobody uses {name}"
+            assert at_creation or not obj["metadata"].get("finalizers"), f"nobody uses {name}"
+    _check_gangs(world, claims)
+    for name, obj in claims.items():
+        if obj["spec"]["devices"]["requests"][0] in HOPELESS:
+            assert not held(obj), f"nothing serves {name}"
+    for name, pod in world.live():
+        if pod["spec"].get("volumes") and not pod["spec"].get("nodeName"):
+            others = {c for n, p in world.live() if n != name for c in claims_of(p)}
+            mine = [claims[c] for c in claims_of(pod) if c in claims and c not in others]
+            assert not any(map(held, mine)), f"{name} lacks its volume"
+    waiting = set(_waiting(world, claims))
+    _check_books(world, claims, waiting)
+    cluster = world.bench.cluster
+    for nodes in (GPUS, ()):
+        cluster.make_room(*nodes)
+        world.bench.run(seconds=400.0)
+        world.settle()
+        again = set(_waiting(world, dict(world.all("resourceclaims"))))
+        assert again == waiting, "who waits is served when looked at again"
+
+
+def _waiting(world: World, claims: dict[str, Obj]) -> list[str]:
+    """The pods that wait for claims which could be allocated; none may be silent, or gated."""
+    found = []
+    for name, pod in world.live():
+        mine = [claims.get(c) for c in claims_of(pod)]
+        present = [c for c in mine if c is not None and "deletionTimestamp" not in c["metadata"]]
+        if len(present) < len(mine):
+            continue
+        if all(held(c) for c in present):
+            assert not pod["spec"].get("schedulingGates"), f"{name} has all and is gated"
+            continue
+        assert world.bench.recorder.reasons(name), f"{name} waits without a word"
+        found.append(name)
+    return found
+
+
+def _check_gangs(world: World, claims: dict[str, Obj]) -> None:
+    """No gang that lacks company has slices which it does not use."""
+    gangs: dict[str, list[Obj]] = {}
+    for _, pod in world.all("pods"):
+        gang = pod["metadata"]["labels"].get(NAME_LABEL)
+        if gang and pod["status"]["phase"] != "Failed":
+            gangs.setdefault(gang, []).append(pod)
+    for gang, pods in gangs.items():
+        has = [[bool(held(claims.get(c, {}))) for c in claims_of(p)] for p in pods]
+        served = sum(
+            p["status"]["phase"] == "Succeeded" or all(h) for p, h in zip(pods, has, strict=True)
+        )
+        if served >= int(pods[0]["metadata"]["labels"][COUNT_LABEL]):
+            continue
+        for pod, own in zip(pods, has, strict=True):
+            if pod["status"]["phase"] == "Pending":
+                assert not any(own), f"{gang} has slices for {pod['metadata']['name']} alone"
+
+
+def _check_books(world: World, claims: dict[str, Obj], waiting: set[str]) -> None:
+    """Nothing is counted but what is allocated, prepared, or held back for somebody who waits."""
+    kept = {o["metadata"]["uid"] for o in claims.values() if held(o)}
+    kept |= {ref.uid for _, ref in world.nodes.slices.values()}
+    kept |= {f"next:uid-{name}" for name in waiting}
+    cluster = world.bench.cluster
+    for state in (s for n in cluster.fleet.nodes.values() for s in n.gpus):
+        assert {h.claim_uid for h in state.holdings} <= kept
+    charged = dict.fromkeys(GPUS, 0)
+    for _, pod in world.live():
+        places = [held(claims[c])[0][0] for c in claims_of(pod) if c in claims and held(claims[c])]
+        for where in [pod["spec"].get("nodeName"), *places][:1] if places else ():
+            charged[where or places[0]] += 1
+    assert {name: cluster.hosts.used(name).get("pods", 0) for name in GPUS} == charged

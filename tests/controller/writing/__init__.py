@@ -1,0 +1,1 @@
+"""Writes: refused, lost, under way and late."""

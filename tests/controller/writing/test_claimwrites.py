@@ -1,0 +1,193 @@
+"""Writes that are refused, lost or out of date, and claims that are never written."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from controller.writing.leader_requests import NotLeadingError
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.desk import at_desk, served_half, settle
+from tests.controller.helpers.fakeapi import once
+from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
+
+STATUS = "resourceclaims/status"
+
+
+def test_claims_that_are_not_ours_are_never_written() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(versioned(device_class("net", "device.driver == 'net.example.com'")))
+    bench.claim(claim("foreign", request("r", "net")))
+    bench.claim(claim("mixed", request("a"), request("b", "net")))
+    for name in ("foreign", "mixed"):
+        bench.pod(pod(name, name))
+    bench.run()
+    assert bench.api.writes == []
+    assert bench.recorder.reasons("foreign") == []
+    assert bench.recorder.reasons("mixed") == ["MixedDrivers", "MixedDrivers"]
+    foreign = versioned(claim("other", request("r", "net")))
+    foreign["status"] = {
+        "allocation": {
+            "devices": {
+                "results": [
+                    {"request": "r", "driver": "net.example.com", "pool": "x", "device": "y"}
+                ]
+            }
+        }
+    }
+    bench.claim(foreign)
+    bench.run(seconds=100)
+    assert bench.api.writes == ["pods/status"]
+    assert bench.condition("mixed")["reason"] == "MixedDrivers"
+
+
+def test_a_claim_of_another_driver_does_not_keep_ours_from_its_slice() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(versioned(device_class("net", "device.driver == 'net.example.com'")))
+    bench.claim(claim("foreign", request("r", "net")))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "foreign", "c"))
+    bench.run()
+    assert bench.devices("c")
+
+
+def test_a_stale_write_is_tried_again_on_the_new_state() -> None:
+    bench = Bench("node-a")
+    stored = bench.claim(claim("c"))
+    bench.api.put(RESOURCE_CLAIMS, stored)  # a change that was not watched yet
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c") == []
+    bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
+    bench.run(seconds=1)
+    assert bench.devices("c")
+
+
+def test_an_old_state_that_arrives_late_is_ignored() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    late = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+    late["metadata"]["resourceVersion"] = str(int(late["metadata"]["resourceVersion"]) - 1)
+    del late["status"]  # the answer to the finalizer, which the watch brings last
+    bench.cluster.set_claim(late)
+    bench.run()
+    assert bench.recorder.reasons("p") == ["Allocated"]
+    assert bench.cluster.claims["default", "c"].claim.allocation is not None
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), ConflictError("with itself", status=409)]
+)
+def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
+    written: bool,  # noqa: FBT001
+    error: KubeError,
+) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-7g.40gb")))
+    bench.pod(pod("p", "c"))
+    silence = once(STATUS, error)
+    if written:
+        bench.api.lost = silence
+    else:
+        bench.api.refuse = silence
+    bench.run()
+    bench.claim(claim("d", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "d"))
+    bench.run()
+    assert bench.devices("d") == []
+    if written:
+        bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
+    bench.run(seconds=1)
+    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
+    assert bench.devices("d") == []
+
+
+def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_later() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-7g.40gb")))
+    bench.pod(pod("p", "c"))
+    bench.api.lost = once(STATUS, UnavailableError("no answer"))
+    bench.run()
+    refusals = [InvalidError("denied by a webhook", status=422)] * 2
+    bench.api.refuse = lambda _: refusals.pop() if refusals else None
+    bench.run(seconds=1)
+    assert len(refusals) == 1
+    bench.remove_pod("p")
+    bench.claim(claim("d", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "d"))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.devices("d") == []
+
+
+def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
+    bench, desk = served_half()
+    settle(bench, desk, seconds=1)
+    assert bench.node_of("one") == bench.node_of("two") == "node-b"
+
+
+def test_what_is_reserved_for_a_pod_is_not_moved_before_it_has_to_be_reserved_again() -> None:
+    bench, desk = at_desk("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name, request("r", "mig-3g.20gb")))
+    bench.pod(pod("p", "one", "two"))
+    bench.run()
+    settle(bench, desk)
+    bench.change_claim("two", allocation=None, reservedFor=None)
+    bench.run()
+    desk.work_off()
+    assert "reservedFor" not in bench.api.get(RESOURCE_CLAIMS, "one")["status"]
+    bench.run()
+    # The scheduler, which has not seen that yet, is about to bind the pod and reserves the claim.
+    consumer = {"resource": "pods", "name": "p", "uid": "uid-p"}
+    reserved = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "one"))
+    reserved["status"]["reservedFor"] = [consumer]
+    bench.api.put(RESOURCE_CLAIMS, reserved)
+    desk.work_off()
+    assert bench.node_of("one") == "node-a"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            InvalidError('requires resource="resourceclaims/binding"', status=422),
+            "ClusterRole with the verb patch on resourceclaims/binding",
+        ),
+        (InvalidError("status.allocation: too long", status=422), "too long"),
+        (ForbiddenError("cannot patch resourceclaims/status", status=403), "resourceclaims/status"),
+    ],
+)
+def test_a_refused_write_says_what_is_missing_and_is_tried_ever_more_rarely(
+    error: KubeError, told: str
+) -> None:
+    bench = Bench("node-a")
+    attempts = []
+
+    def refuse(what: str) -> KubeError | None:
+        attempts.append(what)
+        return error if what == STATUS else None
+
+    bench.api.refuse = refuse
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    for _ in range(120):
+        bench.run(seconds=1)
+    assert attempts.count(STATUS) < 15
+    assert any(r == "AllocationRefused" and told in m for _, _, r, m in bench.recorder.events)
+
+
+def test_nothing_is_written_by_one_who_does_not_lead() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.leads = False
+    with pytest.raises(NotLeadingError):
+        bench.run()
+    assert bench.api.writes == []

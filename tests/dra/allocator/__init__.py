@@ -1,0 +1,1 @@
+"""Allocator: scores of placements, and how full GPUs are."""

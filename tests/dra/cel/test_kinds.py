@@ -1,0 +1,195 @@
+"""Kinds of GPUs, and what is asked about them: once for all alike, beforehand or at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dra.cel.cel import Selectors
+from dra.cel.kinds import memory as module
+from dra.cel.kinds.asked import Question, UnansweredError
+from dra.cel.kinds.gputable import GpuTable
+from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds.offers import GpuKind, identity_of
+from dra.cel.questions import Answer, CostlySelectorError, Job, SelectorError
+from dra.common.cache import BoundedCache
+from dra.gpu.inventory import Gpu
+from dra.gpu.names import NVIDIA_DRIVER
+from tests.controller.helpers.objects import gpu, inventory
+from tests.dra.cel.slices import OWN
+
+ALIKE = (f"{OWN}.type == 'mig'", f"{OWN}.profile == '1g.5gb'")
+APART = (f"{OWN}.profile == '1g.5gb'", f"{OWN}.parentUUID == 'GPU-node-a-1'")
+
+
+class Counting:
+    """Evaluates, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self._selectors = Selectors()
+
+    def answer(self, job: Job) -> Answer:
+        self.jobs.append(job)
+        return self._selectors.answer(job)
+
+
+def offered(found: module.Match) -> list[str]:
+    return [offer.name for offer in found.offers]
+
+
+def members(kinds: Kinds, *gpus: Gpu) -> list[tuple[GpuKind, Gpu]]:
+    return [(kinds.of(g, inventory("node-a", g)), g) for g in gpus]
+
+
+def test_gpus_of_one_kind_share_an_evaluation_unless_the_selector_tells_them_apart() -> None:
+    asked = Counting()
+    kinds = Kinds(asked)
+    (kind, one), (_, other) = members(kinds, gpu(0), gpu(1))
+    assert offered(kinds.match(ALIKE, kind, one)) == ["1g.5gb"]
+    assert kinds.match(ALIKE, kind, other) is kinds.match(ALIKE, kind, one)
+    assert len(asked.jobs) == 3, "each expression by itself, and the kind"
+    assert offered(kinds.match(APART, kind, one)) == []
+    assert offered(kinds.match(APART, kind, other)) == ["1g.5gb"]
+    asked.jobs.clear()
+    assert offered(kinds.match(APART, kind, other)) == ["1g.5gb"]
+    assert not asked.jobs
+
+
+def test_what_is_not_known_is_asked_for_beforehand() -> None:
+    kinds, evaluator = Kinds(), Selectors()
+    gpus = members(kinds, *(gpu(n) for n in range(300)), replace(gpu(300), memory_mib=81920))
+    for expressions, most in ((ALIKE, 4), (APART, 2 + 4)):
+        asked: list[Question] = []
+        while missing := [*kinds.missing(expressions, gpus)]:
+            with pytest.raises(UnansweredError):
+                kinds.match(expressions, *gpus[0])
+            asked += missing
+            for question in missing:
+                kinds.learn(question, evaluator.answer(question.job))
+        assert len(asked) <= most, "kinds and not GPUs, or many GPUs at once"
+        assert len({q.key for q in asked}) == len(asked)
+        assert kinds.match(expressions, *gpus[0]) is not None
+    found = [g.name for k, g in gpus if kinds.match(APART, k, g).offers]
+    assert found == ["gpu-1"]
+
+
+def test_only_what_is_new_is_asked() -> None:
+    kinds, evaluator = Kinds(), Selectors()
+    gpus = members(kinds, gpu(0), gpu(1))
+    while missing := [*kinds.missing(APART, gpus)]:
+        for question in missing:
+            kinds.learn(question, evaluator.answer(question.job))
+    (question,) = kinds.missing(APART, [*gpus, *members(kinds, gpu(2))])
+    assert [g.uuid for g in question.gpus] == ["GPU-node-a-2"]
+
+
+def test_what_does_not_compile_or_takes_too_much_is_asked_no_further() -> None:
+    kinds = Kinds()
+    kind, one = members(kinds, gpu(0))[0]
+    kinds.learn(Question(("no_such()",)), Answer(error="1:1: undeclared"))
+    with pytest.raises(SelectorError, match="undeclared"):
+        kinds.check("no_such()")
+    kinds.learn(Question(("long()",)), Answer(error="it takes more than", costly=True))
+    with pytest.raises(CostlySelectorError, match="takes more"):
+        kinds.check("long()")
+    assert not [*kinds.missing(("no_such()", "long()"), [(kind, one)])]
+    kinds.learn(Question(("true",)), Answer())
+    kinds.learn(Question(("true",), kind), Answer(error="it takes more than", costly=True))
+    found = kinds.match(("true",), kind, one)
+    assert (found.offers, found.costly) == ((), True)
+    assert not [*kinds.missing(("true",), [(kind, one)])]
+
+
+def test_costs_add_up_and_each_answer_counts_once() -> None:
+    kinds = Kinds()
+    gpus = members(kinds, gpu(0), gpu(1))
+    kind = gpus[0][0]
+    for expression in {*ALIKE, *APART}:
+        kinds.learn(Question((expression,)), Answer(cost=1.0, per_gpu=expression == APART[1]))
+    assert kinds.cost([ALIKE, ALIKE[:1]]) == 2.0
+    kinds.learn(Question(ALIKE, kind), Answer(cost=4.0, error="failed"))
+    assert kinds.cost([ALIKE, ALIKE[:1]]) == 6.0
+    for number, (_, each) in enumerate(gpus):
+        question = Question(APART, kind, (identity_of(each),))
+        kinds.learn(question, Answer(cost=8.0 * (number + 1), error="failed"))
+    assert kinds.cost([APART]) == 2.0 + 24.0
+
+
+def test_a_whole_gpu_is_seen_of_one_in_mig_mode() -> None:
+    kinds = Kinds(Selectors())
+    card = gpu(0)
+    kind = kinds.whole(card, inventory("node-a", card))
+    assert offered(kinds.match((f"{OWN}.type == 'gpu'",), kind, card)) == ["gpu"]
+    assert offered(kinds.match((f"{OWN}.uuid == 'GPU-node-a-0'",), kind, card)) == ["gpu"]
+    elsewhere = replace(card, uuid="GPU-other")
+    assert offered(kinds.match((f"{OWN}.uuid == 'GPU-node-a-0'",), kind, elsewhere)) == []
+
+
+def test_an_index_tells_gpus_apart_and_a_function_of_such_a_name_does_not() -> None:
+    kinds, cards = Kinds(Selectors()), (gpu(0, mig=False), gpu(1, mig=False))
+    node = replace(inventory("node-a", *cards), driver=NVIDIA_DRIVER)
+    kind, *rest = {kinds.of(card, node) for card in cards}
+    assert not rest
+    second = (f"device.attributes['{NVIDIA_DRIVER}'].index == 1",)
+    assert [offered(kinds.match(second, kind, card)) for card in cards] == [[], ["gpu"]]
+    assert not kinds.tells_gpus_apart(("'ab'.indexOf('b') == 1",))
+
+
+def test_numbers_of_gpus_are_given_out_anew_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_GPUS", 4)
+    kinds = Kinds(Selectors())
+    for minor in range(12):
+        kind, card = members(kinds, gpu(minor))[0]
+        assert bool(kinds.match(APART, kind, card).offers) == (minor == 1)
+        assert len(kinds._answers._numbers) <= 4
+
+
+# -- what is remembered
+
+
+def test_a_cache_is_bounded_by_weight_and_keeps_what_was_used_last() -> None:
+    cache: BoundedCache[str, str] = BoundedCache(10, weigh=lambda key, value: len(key + value))
+    cache.put("a", "12")
+    cache.put("b", "34")
+    assert cache.find("a") == "12"
+    cache.put("c", "5678")
+    assert (cache.find("a"), cache.find("b"), cache.find("c")) == ("12", None, "5678")
+    assert cache.weight == 8
+    cache.put("c", "5")
+    assert cache.weight == 5
+    cache.put("long", "x" * 100)
+    assert (len(cache), cache.find("long")) == (1, "x" * 100), "the last one in any case"
+    assert cache.get("d", lambda: "7") == "7"
+    assert (cache.find("long"), cache.weight) == (None, 2)
+
+
+def test_selectors_in_thousands_of_variants_are_not_all_remembered() -> None:
+    kinds = Kinds()
+    kind, _ = members(kinds, gpu(0))[0]
+    for number in range(6000):
+        text = f"{'x' * 10_000} == {number}"
+        kinds.learn(Question((text,)), Answer(error="no"))
+        kinds.learn(Question((text,), kind), Answer(error="no"))
+    assert kinds._answers._facts.weight <= module._BYTES
+    assert kinds._answers._matches.weight <= module._BYTES
+
+
+def test_a_table_holds_a_result_for_each_gpu_in_a_byte() -> None:
+    table: GpuTable[str] = GpuTable()
+    assert table.get(7) is None
+    for number in range(5000):
+        table.put(number, f"result {number % 3}")
+    assert [table.get(n) for n in (0, 1, 2, 4999)] == [
+        *("result 0", "result 1", "result 2", "result 1"),
+    ]
+    assert table.get(5000) is None
+    assert table.weight == 5000
+    for number in range(1000):
+        table.put(number, f"other {number}")
+    assert table.get(10) == "other 10"
+    assert table.get(999) is not None
+    assert len(table._results) <= 254

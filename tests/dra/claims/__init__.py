@@ -1,0 +1,1 @@
+"""Claims and classes as they are read."""

@@ -1,0 +1,97 @@
+"""Claims of a pod, read for who allocates them and for who explains why they wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.cel.cel import Selectors
+from dra.cel.kinds.kinds import Kinds
+from dra.claims.claims import Claim, read_claim
+from dra.claims.classes import generated_classes, read_class
+from dra.claims.reading import KnownClaim, ReadClaims, read_claims
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
+from dra.common.resources import Obj
+from tests.controller.helpers.objects import DRIVER, claim, request, versioned
+
+
+class Listening(Reader):
+    """Keeps the names of the claims that it read."""
+
+    def __init__(self) -> None:
+        bodies = generated_classes(DRIVER, ["1g.5gb"])
+        classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in bodies}
+        super().__init__(DRIVER, Kinds(Selectors()), classes)
+        self.heard: list[str] = []
+
+    def read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        self.heard.append(claim.ref.name)
+        return super().read(claim)
+
+
+def good(name: str) -> Obj:
+    return claim(name, request("r", "mig-1g.5gb"))
+
+
+def faulty(name: str) -> Obj:
+    return claim(name, request("r", "missing"), request("s", "mig-1g.5gb"))
+
+
+def going(name: str) -> Obj:
+    body = good(name)
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return body
+
+
+def looking(name: str) -> Obj:
+    return claim(name, request("r", "mig-1g.5gb", adminAccess=True))
+
+
+def read(*bodies: Obj, reader: Reader | None = None, stops_early: bool = False) -> ReadClaims:
+    known = [KnownClaim(read_claim(b), b) for b in map(versioned, bodies)]
+    return read_claims(known, reader or Listening(), driver=DRIVER, stops_early=stops_early)
+
+
+def test_all_faults_are_told_with_the_claims_that_they_are_of() -> None:
+    found = read(faulty("a"), good("b"), faulty("c"), going("d"))
+    assert [(f.claim.name, f.obstacle.reason) for f in found.faults] == [
+        ("a", Reason.NO_SUCH_CLASS),
+        ("c", Reason.NO_SUCH_CLASS),
+    ]
+    assert [wants.claim.ref.name for wants in found.wants] == ["b", "d"]
+    assert [ref.name for ref in found.going] == ["d"]
+    assert not found.ours
+
+
+@pytest.mark.parametrize(
+    ("bodies", "heard"),
+    [
+        ((good("a"), faulty("b"), good("c")), ["a", "b"]),
+        ((going("a"), faulty("b")), ["a"]),
+        ((good("a"), good("b")), ["a", "b"]),
+    ],
+    ids=["faulty", "going", "neither"],
+)
+def test_whoever_decides_evaluates_nothing_after_a_claim_that_is_in_the_way(
+    bodies: tuple[Obj, ...], heard: list[str]
+) -> None:
+    reader = Listening()
+    read(*bodies, reader=reader, stops_early=True)
+    assert reader.heard == heard
+
+
+@pytest.mark.parametrize(
+    ("bodies", "looks"),
+    [
+        ((good("a"), looking("b")), "b"),
+        ((looking("a"), looking("b")), None),
+        ((good("a"), good("b")), None),
+    ],
+    ids=["mixture", "only views", "no view"],
+)
+def test_a_claim_that_looks_is_no_company_for_one_that_holds(
+    bodies: tuple[Obj, ...], looks: str | None
+) -> None:
+    mixture = read(*bodies).mixture
+    assert (mixture.claim.name if mixture is not None else None) == looks

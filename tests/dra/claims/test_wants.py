@@ -1,0 +1,220 @@
+"""Requests of a claim as they are understood, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.cel.cel import Selectors
+from dra.cel.kinds.kinds import Kinds
+from dra.claims.claims import read_claim
+from dra.claims.classes import generated_label, is_generated, needs_write, read_class
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
+from dra.common.resources import Obj
+from tests.controller.helpers.objects import (
+    DRIVER,
+    claim,
+    device_class,
+    first_available,
+    request,
+    versioned,
+)
+from tests.dra.claims.wanted import CLASSES, opaque, refused, wanted
+
+
+def test_a_want_carries_the_selectors_of_class_and_request() -> None:
+    own = "device.attributes['mig.dra.dev'].architecture == 'Ampere'"
+    found = wanted(claim("c", request("r", "mig-1g.5gb", own, count=2)))
+    (want,) = found.wants
+    assert (want.request, want.class_name, want.count) == ("r", "mig-1g.5gb", 2)
+    assert len(want.expressions) == 2
+    assert "1g.5gb" in want.expressions[0]
+    assert want.expressions[1] == own
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (request("r", allocationMode="Some"), "allocationMode Some"),
+        (request("r", count=33), "33 devices"),
+        (
+            first_available(
+                "r", ("x", "mig-1g.5gb", {"count": 34}), ("y", "mig-3g.20gb", {"count": 33})
+            ),
+            "33 devices",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_named(bad: Obj, told: str) -> None:
+    found = refused(claim("c", bad))
+    assert found.reason is Reason.UNSUPPORTED
+    assert told in found.message
+
+
+def test_what_looks_at_devices_is_told_from_what_holds_them() -> None:
+    look = request("look", adminAccess=True)
+    assert wanted(claim("c", look)).views
+    assert not wanted(claim("c", request("r"))).views
+    found = refused(claim("c", request("r"), look))
+    assert "request 'look' has adminAccess and request 'r' has not" in found.message
+    constraints = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    assert "select by CEL instead" in refused(claim("c", look, constraints=constraints)).message
+
+
+def test_constraints_are_understood_and_unknown_ones_refused() -> None:
+    same = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["a"]}
+    found = wanted(claim("c", request("a"), request("b"), constraints=[same]))
+    (constraint,) = found.constraints
+    assert [constraint.covers(w) for w in found.wants] == [True, False]
+    assert not constraint.distinct
+    apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
+    assert [c.distinct for c in wanted(claim("c", constraints=[apart])).constraints] == [True]
+    refusal = refused(claim("c", constraints=[{"nearAttribute": "x/y"}]))
+    assert refusal.reason is Reason.UNSUPPORTED
+    assert "nearAttribute" in refusal.message
+    assert "matchAttribute or distinctAttribute" in refusal.message
+
+
+def test_claims_that_are_alike_want_the_same_and_are_bound_each_for_itself() -> None:
+    apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
+    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
+    reader = Reader(DRIVER, Kinds(Selectors()), classes)
+    first, second = (
+        reader.read(read_claim(versioned(c)))
+        for c in (claim(name, request("r"), constraints=[apart]) for name in ("c", "d"))
+    )
+    assert isinstance(first, ClaimWants)
+    assert isinstance(second, ClaimWants)
+    assert (first.claim.ref.name, second.claim.ref.name) == ("c", "d")
+    assert first.choices is second.choices
+    assert [w.claim.ref.uid for w in (first, second)] == [
+        constraint.claim_uid for w in (first, second) for constraint in w.constraints
+    ]
+
+
+def test_what_a_claim_wants_changes_with_its_class() -> None:
+    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
+    reader = Reader(DRIVER, Kinds(Selectors()), classes)
+    wanted = claim("c", request("r", "handmade"))
+
+    def read_again() -> ClaimWants | Obstacle | None:
+        return reader.read(read_claim(versioned(wanted)))
+
+    before = read_again()
+    changed = device_class("handmade", f"device.driver == '{DRIVER}' && false")
+    classes["handmade"] = read_class(changed, DRIVER)
+    after = read_again()
+    assert isinstance(before, ClaimWants)
+    assert isinstance(after, ClaimWants)
+    assert after.wants[0].expressions == (f"device.driver == '{DRIVER}' && false",)
+    del classes["handmade"]
+    assert read_again() is None
+
+
+def test_a_constraint_covers_a_request_with_its_subrequests_or_a_subrequest_alone() -> None:
+    both = first_available("r", ("x", "mig-3g.20gb", {}), ("y", "mig-1g.5gb", {}))
+    wider = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r"]}
+    narrower = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/y"]}
+    found = wanted(claim("c", both, constraints=[wider, narrower]))
+    ((x, y),) = found.choices
+    assert (x.request, y.request) == ("r/x", "r/y")
+    assert [c.covers(x) for c in found.constraints] == [True, False]
+    assert [c.covers(y) for c in found.constraints] == [True, True]
+
+
+def test_a_capacity_request_selects_devices_with_at_least_so_much() -> None:
+    asked = request("r", "mig.dra.dev", capacity={"requests": {"memory": "12Gi", "x.y/z": "1"}})
+    (want,) = wanted(claim("c", asked)).wants
+    assert (
+        "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0" in want.expressions
+    )
+    assert "device.capacity['x.y'].z.compareTo(quantity('1')) >= 0" in want.expressions
+
+
+def test_each_request_has_the_policy_of_its_class_or_of_the_config_that_names_it() -> None:
+    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
+    named = {**opaque(policy="mfi"), "requests": ["b", "c/y"]}
+    found = wanted(
+        claim(
+            "c",
+            request("a", "mine"),
+            request("b"),
+            first_available("c", ("x", "mig-1g.5gb", {}), ("y", "mine", {})),
+            config=[named],
+        ),
+        spread,
+    )
+    policies = {w.request: w.policy for choice in found.choices for w in choice}
+    assert policies == {"a": "spread", "b": "mfi", "c/x": "sws", "c/y": "mfi"}
+
+
+def test_a_selector_that_does_not_compile_is_shown_with_its_place() -> None:
+    found = refused(claim("c", request("r", "mig-1g.5gb", "device.driver = 'x'")))
+    assert found.reason is Reason.BAD_SELECTOR
+    assert "'r'" in found.message
+    assert "1:15" in found.message
+    assert refused(claim("c", request("r", "broken"))).reason is Reason.BAD_SELECTOR
+
+
+def test_an_unknown_field_of_an_opaque_config_is_named_with_its_path() -> None:
+    found = refused(claim("c", config=[opaque(policy="sws", colour="red")]))
+    assert found.reason is Reason.BAD_CONFIG
+    assert "spec.devices.config[0].opaque.parameters" in found.message
+    assert "placement.colour" in found.message
+    bad = device_class("bad", f"device.driver == '{DRIVER}'", config=[opaque(policy="cheapest")])
+    found = refused(claim("c", request("r", "bad")), bad)
+    assert "DeviceClass 'bad' config[0]" in found.message
+    assert "placement.policy" in found.message
+
+
+def test_the_claim_has_the_last_word_on_the_policy() -> None:
+    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
+    assert wanted(claim("c")).wants[0].policy == "sws"
+    assert wanted(claim("c", request("r", "mine")), spread).wants[0].policy == "spread"
+    overruled = claim("c", request("r", "mine"), config=[opaque(policy="best-fit")])
+    found = wanted(overruled, spread)
+    assert found.wants[0].policy == "best-fit"
+    assert [e["source"] for e in found.config(["r"])] == ["FromClass", "FromClaim"]
+
+
+def test_a_claim_that_names_its_node_policy_keeps_the_rest_of_its_class() -> None:
+    config = opaque(policy="mfi", nodes={"policy": "binpack", "by": ["cpu"]})
+    mine = device_class("mine", f"device.driver == '{DRIVER}'", config=[config])
+    (plain,) = wanted(claim("c", request("r", "mine")), mine).wants
+    assert (plain.policy, plain.nodes.policy, plain.nodes.by) == ("mfi", "binpack", ("cpu",))
+    for policy in ("none", "spread"):
+        own = opaque(nodes={"policy": policy})
+        (want,) = wanted(claim("c", request("r", "mine"), config=[own]), mine).wants
+        assert (want.policy, want.nodes.policy) == ("mfi", policy)
+
+
+def test_configs_of_other_drivers_are_not_read() -> None:
+    foreign = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "Whatever"}}}
+    assert wanted(claim("c", config=[foreign])).wants[0].policy == "sws"
+
+
+def test_a_generated_class_selects_one_profile_and_names_its_extended_resource() -> None:
+    by_name = {c["metadata"]["name"]: c for c in CLASSES}
+    assert {"mig.dra.dev", "gpu.dra.dev", "mig-1g.5gb", "mig-1g.5gb.me"} <= by_name.keys()
+    spec = by_name["mig-1g.5gb.me"]["spec"]
+    assert spec["extendedResourceName"] == "nvidia.com/mig-1g.5gb.me"
+    assert "profile == '1g.5gb+me'" in spec["selectors"][0]["cel"]["expression"]
+    assert "extendedResourceName" not in by_name["gpu.dra.dev"]["spec"]
+    assert is_generated(by_name["mig-1g.5gb"], DRIVER)
+    assert not is_generated(by_name["handmade"], DRIVER)
+
+
+def test_a_generated_class_is_written_only_when_it_differs() -> None:
+    wanted_class = CLASSES[2]
+    found = versioned({**wanted_class, "metadata": dict(wanted_class["metadata"])})
+    assert not needs_write(wanted_class, found, DRIVER)
+    dropped = {k: v for k, v in wanted_class["spec"].items() if k != "extendedResourceName"}
+    assert not needs_write(wanted_class, {**found, "spec": dropped}, DRIVER)
+    renamed = {**wanted_class["spec"], "extendedResourceName": "nvidia.com/other"}
+    assert needs_write(wanted_class, {**found, "spec": renamed}, DRIVER)
+    assert needs_write(wanted_class, {**found, "spec": {**found["spec"], "selectors": []}}, DRIVER)
+    bare = {**found, "metadata": {"name": "x", "labels": {generated_label(DRIVER): "true"}}}
+    assert needs_write(wanted_class, bare, DRIVER)
+    annotated = {**found, "metadata": {**found["metadata"], "labels": {}}}
+    assert needs_write(wanted_class, annotated, DRIVER)

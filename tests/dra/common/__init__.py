@@ -1,0 +1,1 @@
+"""Values, queues and tables that everything uses."""

@@ -1,0 +1,1 @@
+"""GPUs: geometry, names, shares, and their MigNode."""

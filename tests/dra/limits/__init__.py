@@ -1,0 +1,1 @@
+"""Limits of pods that become claims."""

@@ -1,0 +1,124 @@
+"""Pods that ask by limits become pods with claims."""
+
+from __future__ import annotations
+
+import pytest
+
+from api import config
+from dra.cel.cel import Selectors
+from dra.cel.kinds.kinds import Kinds
+from dra.claims.claims import read_claim
+from dra.claims.classes import generated_classes, read_class
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
+from dra.limits.rewriting import MIRROR, rewriting, rewritten
+from dra.limits.templates import is_template_name, template, template_name
+from tests.controller.helpers.deciding import decide
+from tests.controller.helpers.objects import claim, cluster
+from tests.dra.limits.limitcases import CASES, Case, expected, patched, pod_of, seen
+
+DRIVER = "mig.dra.dev"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_limits_become_claims(case: Case) -> None:
+    pod = pod_of(case)
+    assert seen(patched(pod, rewriting(pod))) == expected(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_pod_that_was_rewritten_stays_as_it_is(case: Case) -> None:
+    pod = pod_of(case)
+    assert rewriting(patched(pod, rewriting(pod))) == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.claims], ids=lambda c: c.name)
+def test_every_template_is_one_that_the_controller_makes(case: Case) -> None:
+    for each in case.claims:
+        name = each.partition("=")[2]
+        assert is_template_name(name)
+        assert len(each.partition("=")[0]) <= 63
+        assert template(name, "default", driver=DRIVER)["metadata"]["name"] == name
+
+
+def test_claims_that_are_there_stay() -> None:
+    pod = pod_of(CASES[0])
+    pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimTemplateName": "nic"}]
+    (container,) = pod["spec"]["containers"]
+    container["resources"]["claims"] = [{"name": "nic"}]
+    claims, given, _ = seen(patched(pod, rewriting(pod)))
+    assert claims == ["nic=nic", "mig-1g-5gb-0=nvidia.com-mig-1g.5gb"]
+    assert given == {"a": ["nic", "mig-1g-5gb-0"]}
+
+
+def test_a_pod_that_a_kubelet_made_is_left_alone() -> None:
+    pod = pod_of(CASES[0])
+    pod["metadata"]["annotations"][MIRROR] = "x"
+    assert rewriting(pod) == []
+
+
+def wants(name: str) -> ClaimWants:
+    """Wants of a claim of a template, as the controller reads it."""
+    classes = [read_class(c, DRIVER) for c in generated_classes(DRIVER, ["1g.5gb", "3g.20gb"])]
+    reader = Reader(DRIVER, Kinds(Selectors()), {c.name: c for c in classes})
+    metadata = {"namespace": "default", "name": "c", "uid": "u"}
+    spec = template(name, "default", driver=DRIVER)["spec"]["spec"]
+    found = reader.read(read_claim({"metadata": metadata, "spec": spec}))
+    assert isinstance(found, ClaimWants)
+    return found
+
+
+def test_a_template_of_a_profile_asks_for_its_class() -> None:
+    (want,) = wants(template_name("1g.5gb")).wants
+    assert (want.class_name, want.count) == ("mig-1g.5gb", 1)
+
+
+def test_a_template_by_memory_asks_for_any_slice_that_has_it() -> None:
+    (want,) = wants("nvidia.com-gpumem-8000").wants
+    assert want.class_name == "mig.dra.dev"
+    assert any("quantity('8000Mi')" in each for each in want.expressions)
+
+
+@pytest.mark.parametrize(
+    ("percent", "profile"),
+    [(1, "1g.5gb"), (12, "1g.5gb"), (13, "1g.10gb"), (50, "3g.20gb"), (51, "7g.40gb")],
+)
+def test_a_template_by_percentage_asks_for_the_smallest_slice_with_so_much(
+    percent: int, profile: str
+) -> None:
+    known = cluster("a")
+    spec = template(f"nvidia.com-gpumem-percentage-{percent}", "default", driver=DRIVER)["spec"]
+    body = {**claim("c"), "spec": spec["spec"]}
+    decision = decide(known, body)
+    assert decision is not None
+    assert [pick.profile for pick in decision.picks] == [profile]
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "nodes"),
+    [
+        ("nvidia.com-gpumem-8000", config.PlacementConfig().policy, "none"),
+        ("nvidia.com-gpumem-8000-gpu-binpack", "best-fit", "none"),
+        ("nvidia.com-gpumem-8000-node-spread", config.PlacementConfig().policy, "spread"),
+        ("nvidia.com-mig-1g.5gb-node-binpack-gpu-spread", "spread", "binpack"),
+    ],
+)
+def test_policies_are_those_of_the_annotations(name: str, policy: str, nodes: str) -> None:
+    (want,) = wants(name).wants
+    assert (want.policy, want.nodes.policy) == (policy, nodes)
+    if nodes != "none":
+        assert want.nodes.by == ("gpu-memory",)
+
+
+@pytest.mark.parametrize("name", ["mine", "nvidia.com-mig-1g", "nvidia.com-gpumem-0", "nvidia.com"])
+def test_other_names_are_no_templates_of_ours(name: str) -> None:
+    assert not is_template_name(name)
+    with pytest.raises(ValueError, match="no template for limits"):
+        template(name, "default", driver=DRIVER)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_patch_is_applied_as_the_api_server_does(case: Case) -> None:
+    pod = pod_of(case)
+    assert rewritten(pod) == patched(pod, rewriting(pod))
+    assert pod == pod_of(case)

@@ -1,0 +1,1 @@
+"""Monitoring of a daemon."""

@@ -1,0 +1,1 @@
+"""ResourceSlices: ours, and those of NVIDIA's driver."""

@@ -1,0 +1,1 @@
+"""Sandbox in which selectors of tenants are evaluated."""

@@ -1,0 +1,181 @@
+"""Whatever a tenant's selector does, it is answered, and so is the next one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra.cel.cel import Selectors
+from dra.cel.questions import Answer, GpuIdentity, Job, Selected
+from dra.sandbox import limits, process
+from dra.sandbox.process import Sandbox, SandboxError
+from tests.dra.cel.hostile import BOUNDED, TOO_MUCH
+from tests.dra.cel.slices import OWN, small_slice
+
+PLAIN = Job((f"{OWN}.profile == '1g.5gb'",), (small_slice(),))
+SELECTED = (Selected((0,)),)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Sandbox]:
+    running = Sandbox()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    running = Sandbox()
+    yield running
+    running.close()
+
+
+def ask(sandbox: Sandbox, expression: str) -> Answer:
+    """As a controller does: whether it compiles, and then what it selects."""
+    answer = sandbox.answer(Job((expression,)))
+    return answer if answer.error else sandbox.answer(Job((expression,), (small_slice(),)))
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_what_takes_too_much_is_refused_and_the_next_one_is_answered(
+    shared: Sandbox, name: str
+) -> None:
+    answer = ask(shared, TOO_MUCH[name])
+    assert answer.costly
+    assert "takes more than" in answer.error
+    assert answer.cost == limits.SECONDS
+    assert shared.answer(PLAIN).selected == SELECTED
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_what_is_odd_and_cheap_does_no_harm(shared: Sandbox, name: str) -> None:
+    answer = ask(shared, BOUNDED[name])
+    assert not answer.costly
+    assert len(answer.error) < 1000
+    assert all(len(selected.error) < 1000 for selected in answer.selected)
+    assert shared.answer(PLAIN).selected == SELECTED
+
+
+def test_no_process_takes_more_memory_than_it_may() -> None:
+    code = (
+        "import resource, sys\n"
+        "from dra.sandbox.process import Sandbox\n"
+        "from dra.cel.questions import Job\n"
+        "from tests.dra.cel.hostile import TOO_MUCH\n"
+        "from tests.dra.cel.slices import small_slice\n"
+        "sandbox = Sandbox()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "for text in TOO_MUCH.values():\n"
+        "    assert sandbox.answer(Job((text,), (small_slice(),))).costly\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "sandbox.close()\n"
+        "print(after - before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    grown, most = (int(number) // 1024 for number in ended.stdout.split())
+    assert grown < 8
+    assert most < limits.MEBIBYTES + 64, "the program itself takes some 30 MiB"
+
+
+def test_it_answers_what_the_runtime_answers(shared: Sandbox) -> None:
+    direct = Selectors()
+    for expression in ("device.driver == 'x'", f"{OWN}.parentUUID == 'x'", "1 + 1", "no_such()"):
+        job = Job((expression,))
+        found = shared.answer(job)
+        expected = direct.answer(job)
+        assert (found.error, found.per_gpu) == (expected.error, expected.per_gpu)
+    failing = Job((f"{OWN}.colour == 'x'",), (small_slice(),))
+    assert shared.answer(failing).selected == direct.answer(failing).selected
+    assert "colour" in shared.answer(failing).selected[0].error
+
+
+def test_gpus_are_told_apart_by_what_differs(shared: Sandbox) -> None:
+    gpus = tuple(GpuIdentity(uuid=f"GPU-{n}", pci_bus_id=f"0000:0{n}:00.0") for n in range(3))
+    for expression in (
+        f"{OWN}.parentUUID == 'GPU-1'",
+        "device.attributes['resource.kubernetes.io'].pciBusID == '0000:01:00.0'",
+    ):
+        answer = shared.answer(Job((expression,), (small_slice(), small_slice()), gpus))
+        assert answer.selected == (Selected(), Selected((0, 1)), Selected())
+
+
+def test_the_leavings_of_others_are_nobodys_fault(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory runs out in a worker that is not fresh: a fresh one is asked."""
+    big = " && ".join([f"{OWN}.profile != '{'x' * 60}'"] * 90)
+    for number in range(40):  # far more than a worker may keep
+        answer = sandbox.answer(Job((f"{big} && {number} == {number}",)))
+        assert not answer.costly
+        assert answer.error == ""
+
+
+def test_a_process_that_somebody_ends_is_started_again(sandbox: Sandbox) -> None:
+    assert sandbox.answer(PLAIN).selected == SELECTED
+    assert sandbox._process is not None
+    os.killpg(sandbox._process.pid, signal.SIGKILL)
+    sandbox._process.wait()
+    assert sandbox.answer(PLAIN).selected == SELECTED
+
+
+def test_a_worker_that_somebody_ends_between_questions_is_replaced(sandbox: Sandbox) -> None:
+    assert sandbox.answer(PLAIN).selected == SELECTED
+    assert sandbox._process is not None
+    keeper = sandbox._process.pid
+    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert [sandbox.answer(PLAIN).selected for _ in range(3)] == [SELECTED] * 3
+
+
+def test_a_process_that_cannot_be_started_is_an_error_and_no_answer(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(SandboxError, match="cannot be evaluated"):
+        sandbox.answer(PLAIN)
+    monkeypatch.undo()
+    assert sandbox.answer(PLAIN).selected == SELECTED
+
+
+def test_no_answer_in_real_time_is_an_error_and_not_the_selectors_fault(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sandbox.answer(PLAIN).selected == SELECTED
+    assert sandbox._process is not None
+    os.killpg(sandbox._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(process, "PATIENCE_SECONDS", 0.05)
+    with pytest.raises(SandboxError, match="no answer within"):
+        sandbox.answer(PLAIN)
+    monkeypatch.undo()
+    assert sandbox.answer(PLAIN).selected == SELECTED
+
+
+def test_who_asks_has_no_cel_runtime() -> None:
+    code = (
+        "import sys; import controller.cli, cli.commands.explain, cli.commands.lint; "
+        "assert not {'cel_expr_python', 're2'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_end_of_input_ends_the_process() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "dra.sandbox.worker"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+def test_the_limits_hold_for_the_process_that_evaluates_only(sandbox: Sandbox) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    sandbox.answer(PLAIN)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before

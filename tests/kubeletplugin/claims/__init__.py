@@ -1,0 +1,1 @@
+"""Claims on the node: prepared, shared, ended and found again."""

@@ -1,0 +1,1 @@
+"""Slices made before kubelet asks for them."""

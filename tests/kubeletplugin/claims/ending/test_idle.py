@@ -1,0 +1,157 @@
+"""GPU instances of released slices, kept for the next claim of the same namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dra.common.resources import MIG_NODES, NAMESPACES
+from kubeletplugin.journal.entries import State
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import wait_for
+
+DEVICE, OVERLAPPING = "gpu-0-mig-2g10gb-14-4", "gpu-0-mig-1g5gb-19-5"
+BESIDE, WHOLE = "gpu-0-mig-1g5gb-19-0", "gpu-0-mig-7g40gb-0-0"
+IN_USE = 19
+"""NVML_ERROR_IN_USE."""
+
+
+@pytest.fixture
+def warm(make_rig: Callable[..., Rig], short_patience: None) -> Rig:
+    """A node that keeps what is released."""
+    rig = make_rig()
+    rig.idle_seconds = 3600.0
+    rig.start()
+    return rig
+
+
+def released(rig: Rig, device: str = DEVICE) -> None:
+    """A slice that a claim had, and has no more."""
+    ref = rig.claim(device)
+    rig.prepared(ref)
+    assert not rig.unprepare(ref)
+
+
+def gpu_instances(rig: Rig) -> list[str]:
+    """Calls that made or destroyed one, in order."""
+    short = {"Create": "create", "Destroy": "destroy"}
+    return [
+        short["Create" if "Create" in name else "Destroy"]
+        for name in rig.mutations()
+        if "CreateGpuInstance" in name or "GpuInstanceDestroy" in name
+    ]
+
+
+def test_the_next_claim_of_the_namespace_gets_it_with_a_new_compute_instance(warm: Rig) -> None:
+    first = warm.claim(DEVICE)
+    warm.prepared(first)
+    [before] = warm.journal()
+    warm.unprepare(first)
+    assert warm.slices() == [(0, "2g.10gb", 4, False)]
+    assert warm.specs() == []
+    second = warm.claim(DEVICE)
+    warm.prepared(second)
+    assert gpu_instances(warm) == ["create"]
+    [after] = warm.journal()
+    assert (after.claim, after.state, after.idle) == (second, State.PREPARED, False)
+    assert after.mig_uuid != before.mig_uuid
+    assert warm.slices() == [(0, "2g.10gb", 4, True)]
+
+
+def test_it_is_published_as_what_takes_no_room(warm: Rig) -> None:
+    released(warm)
+    wait_for("the MigNode", warm.published)
+    gpu = warm.mignode()["status"]["gpus"][0]
+    assert "instances" not in gpu
+    assert gpu["idle"] == [
+        {"placement": {"start": 4, "size": 2}, "profileId": 14, "namespace": "default"}
+    ]
+    inventory = warm.daemon.publishing.inventory.known() if warm.daemon else None
+    assert inventory is not None
+    assert inventory.gpus[0].usage.mask == 0
+
+
+def test_the_same_claim_gets_it_back(warm: Rig) -> None:
+    ref = warm.claim(DEVICE)
+    for _ in range(3):
+        warm.prepared(ref)
+        assert not warm.unprepare(ref)
+        assert not warm.unprepare(ref), "and it may be asked for twice"
+    assert gpu_instances(warm) == ["create"]
+
+
+@pytest.mark.parametrize("device", [OVERLAPPING, WHOLE])
+def test_another_placement_has_it_destroyed_at_once(warm: Rig, device: str) -> None:
+    released(warm)
+    released(warm, BESIDE)
+    ref = warm.claim(device)
+    warm.prepared(ref)
+    expected = ["create", "create", *["destroy"] * (2 if device is WHOLE else 1), "create"]
+    assert gpu_instances(warm) == expected
+    assert [e.claim for e in warm.journal() if not e.idle] == [ref]
+
+
+def test_another_namespace_gets_one_of_its_own(warm: Rig) -> None:
+    warm.api.create(NAMESPACES, {"metadata": {"name": "stranger"}})
+    released(warm)
+    warm.prepared(warm.claim(DEVICE, namespace="stranger"))
+    assert gpu_instances(warm) == ["create", "destroy", "create"]
+
+
+def test_it_is_kept_for_a_time(warm: Rig) -> None:
+    assert warm.daemon is not None
+    released(warm)
+    warm.daemon.claims.janitor.tend(everything=True)
+    assert gpu_instances(warm) == ["create"]
+    warm.daemon.claims.janitor._idle._seconds = 0.001
+    wait_for("its end", warm.clean)
+
+
+@pytest.mark.parametrize("end", ["stop", "restart"])
+def test_none_outlives_the_program(warm: Rig, end: str) -> None:
+    released(warm)
+    warm.stop()
+    assert warm.clean()
+    if end == "restart":
+        warm.start()
+        warm.prepared(warm.claim(DEVICE))
+
+
+def test_none_keeps_a_gpu_from_being_let_go_of(warm: Rig) -> None:
+    released(warm)
+    drain(warm)
+    wait_for("its end", warm.clean)
+
+
+def test_one_that_cannot_be_destroyed_is_withheld_and_shown(warm: Rig) -> None:
+    released(warm)
+    fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=IN_USE, times=0)
+    warm.machine.inject(fault)
+    assert warm.daemon is not None
+    warm.daemon.claims.janitor._idle._seconds = 0.001
+    wait_for("the failure", lambda: [e for e in warm.journal() if not e.idle])
+    wait_for(
+        "the MigNode",
+        lambda: warm.published_slices() == [("gpu-0", "2g.10gb", 4, "reclaiming")],
+    )
+    warm.machine.clear_faults()
+    wait_for("its end", warm.clean)
+
+
+def test_one_that_went_with_a_reset_is_made_anew(warm: Rig) -> None:
+    released(warm)
+    warm.machine.wipe_gpu(0)
+    warm.prepared(warm.claim(DEVICE))
+    assert gpu_instances(warm) == ["create", "create"]
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(rig: Rig) -> None:
+    released(rig)
+    assert rig.clean()
+
+
+def drain(rig: Rig) -> None:
+    body = {"spec": {"drain": {"since": "2026-01-01T00:00:00Z"}}}
+    rig.api.patch(MIG_NODES, rig.node, body)

@@ -1,0 +1,216 @@
+"""Slices that cannot be removed at once: kubelet gets its answer, the placement stays withheld."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.common.resources import EVENTS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.ending import release
+from kubeletplugin.journal import journal
+from kubeletplugin.journal.entries import State
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import PATIENCE, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+PID = 4711
+
+
+pytestmark = pytest.mark.usefixtures("short_patience")
+
+
+def in_use(rig: Rig) -> ClaimRef:
+    """A prepared claim whose slice a process holds."""
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    made = rig.machine.gpu(0).gpu_instances[0]
+    rig.machine.start_process(
+        0, PID, gpu_instance=made.id, compute_instance=made.compute_instances[0].id
+    )
+    return ref
+
+
+def events(rig: Rig, name: str) -> list[tuple[str, str]]:
+    """Reason and message of all events about an object of this name."""
+    found: list[dict[str, Any]] = rig.api.list(EVENTS).items
+    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
+
+
+def states(rig: Rig) -> list[State]:
+    return [e.state for e in rig.journal()]
+
+
+def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_they_end(
+    rig: Rig,
+) -> None:
+    ref, late = in_use(rig), rig.claim(SLICE)
+    began = time.monotonic()
+    assert rig.unprepare(ref) == ""
+    assert time.monotonic() - began > 0.3
+    assert rig.specs() == []
+    assert states(rig) == [State.LEFTOVER]
+    error = rig.refused(late)
+    assert ref.uid in error
+    assert str(PID) in error
+    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
+    [instance] = rig.mignode()["status"]["gpus"][0]["instances"]
+    assert str(PID) in instance["message"]
+    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
+    assert str(PID) in dict(events(rig, ref.name))["SliceInUse"]
+    rig.machine.end_process(PID)
+    wait_for("the janitor", rig.clean)
+    rig.prepared(late)
+
+
+def test_a_process_that_ends_within_the_call_is_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release, "_PATIENCE", 30.0)
+    ref = in_use(rig)
+    rig.machine.inject(
+        Fault(
+            id="busy",
+            function="nvmlComputeInstanceDestroy",
+            action="return",
+            code=19,
+            times=2,
+        )
+    )
+    rig.machine.end_process(PID)
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_a_slice_that_waits_for_its_processes_outlives_a_restart(rig: Rig) -> None:
+    ref = in_use(rig)
+    assert rig.unprepare(ref) == ""
+    rig.restart()
+    assert states(rig) == [State.LEFTOVER]
+    assert [s[3] for s in rig.published_slices()] == ["reclaiming"]
+    rig.machine.end_process(PID)
+    wait_for("the janitor", rig.clean)
+
+
+def refuse_gpu_instance(rig: Rig) -> None:
+    """The driver's known fault: the GPU instance stays IN_USE with no process left."""
+    rig.machine.inject(
+        Fault(id="gi", function="nvmlGpuInstanceDestroy", action="return", code=19, times=0)
+    )
+
+
+def test_a_gpu_instance_left_without_compute_instance_is_recorded_and_removed_later(
+    rig: Rig,
+) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    refuse_gpu_instance(rig)
+    assert rig.unprepare(ref) == ""
+    assert states(rig) == [State.CI_DESTROYED]
+    assert rig.slices() == [(0, "1g.5gb", 4, False)]
+    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
+    rig.machine.clear_faults()
+    wait_for("the janitor", rig.clean)
+
+
+@pytest.mark.every_variant
+def test_a_gpu_instance_that_cannot_be_destroyed_is_used_again_where_it_fits(rig: Rig) -> None:
+    ref, same, other = rig.claim(SLICE), rig.claim(SLICE), rig.claim("gpu-0-mig-2g10gb-14-4")
+    rig.prepared(ref)
+    refuse_gpu_instance(rig)
+    assert rig.unprepare(ref) == ""
+    left = rig.machine.gpu(0).gpu_instances[0].key
+    assert ref.uid in rig.refused(other), "its memory slices count as occupied"
+    rig.prepared(same)
+    assert [g.key for g in rig.machine.gpu(0).gpu_instances] == [left]
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    [entry] = rig.journal()
+    assert (entry.claim, entry.state) == (same, State.PREPARED)
+
+
+@pytest.mark.every_variant
+@pytest.mark.usefixtures("frequent_looks", "regained_quickly")
+def test_a_lost_gpu_lets_its_pod_end_and_is_withheld_until_it_is_back(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.unprepare(ref) == ""
+    assert states(rig) == [State.TOMBSTONE]
+    assert rig.specs() == []
+    rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-0"))
+    rig.machine.recover(0)
+    wait_for("the janitor", lambda: not any(e.claim == ref for e in rig.journal()))
+    rig.prepared(rig.claim(SLICE))
+
+
+def test_a_tombstone_is_gone_after_a_reboot(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.unprepare(ref) == ""
+    rig.stop()
+    rig.machine.reboot()
+    rig.start()
+    assert rig.journal() == ()
+
+
+def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig) -> None:
+    ref = in_use(rig)
+    rig.delete_claim(ref)
+    assert rig.daemon is not None
+    janitor = rig.daemon.claims.janitor
+
+    def is_told() -> bool:
+        # A round leaves out a claim on which the janitor's own thread is at work.
+        janitor.tend(everything=True)
+        return "SliceInUse" in dict(events(rig, ref.name))
+
+    def is_clean() -> bool:
+        janitor.tend(everything=True)
+        return rig.clean()
+
+    wait_for("the event", is_told)
+    assert states(rig) == [State.PREPARED]
+    rig.machine.end_process(PID)
+    wait_for("the janitor", is_clean)
+
+
+def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    ref = in_use(rig)
+    with monkeypatch.context() as patch:
+        for write in ("write_durably", "write_whole"):
+            patch.setattr(journal, write, full)
+        assert "cannot write the journal" in rig.unprepare(ref)
+    assert states(rig) == [State.PREPARED]
+
+
+def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.inject(
+        Fault(
+            id="absent",
+            function="nvmlDeviceGetHandleByPciBusId*",
+            action="return",
+            code=6,
+            gpu=None,
+            times=0,
+        )
+    )
+    assert rig.daemon is not None
+    assert rig.daemon.gpus.hardware.session.reopen(PATIENCE)
+    assert rig.unprepare(ref) == ""
+    assert states(rig) == [State.TOMBSTONE]
+    rig.machine.clear_faults()
+    wait_for("the janitor", rig.clean)

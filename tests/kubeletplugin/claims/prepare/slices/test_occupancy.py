@@ -1,0 +1,212 @@
+"""Who is in the way of a slice, and what is removed for it, on simulated GPUs without a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.errors import BusyError
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, PLACE, GpuBench
+
+PASSING = (19, 999)
+NOT_HELD = (State.LEFTOVER, State.ORPHAN, State.TOMBSTONE, State.DESTROYING)
+
+
+class Bench(GpuBench):
+    """One A100, and who is in the way on it."""
+
+    def make_room(self, entry: Entry, placement: Placement = PLACE) -> Entry | None:
+        return self.occupancy.make_room(self.unit, entry, placement)
+
+    def refused(self, entry: Entry, placement: Placement = PLACE) -> BusyError:
+        before = self.places()
+        with pytest.raises(BusyError) as error:
+            self.make_room(entry, placement)
+        assert self.places() == before
+        assert f"memory slices {placement} of gpu-0 are held by" in str(error.value)
+        return error.value
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path)
+    sim.nvml.uninstall()
+
+
+def test_on_an_empty_gpu_nobody_is_in_the_way(bench: Bench) -> None:
+    assert bench.make_room(bench.entry("new")) is None
+    assert bench.machine.mutations() == []
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in LEAVING])
+def test_what_another_claim_holds_stays(bench: Bench, state: State) -> None:
+    holder = bench.made("old", state)
+    error = bench.refused(bench.entry("new"))
+    assert f"held by {holder.holder()}; it is free once that claim is unprepared" in str(error)
+    assert not error.passing
+    assert bench.journal.entries() == (holder,)
+
+
+@pytest.mark.parametrize("state", sorted(LEAVING))
+def test_the_place_of_one_that_could_not_be_made_again_for_its_claim_is_kept(
+    bench: Bench, state: State
+) -> None:
+    holder = bench.made("old", state, told=True)
+    assert holder.holder() in str(bench.refused(bench.entry("new")))
+    assert bench.journal.entries() == (holder,)
+
+
+def test_of_what_was_made_ahead_it_is_asked_whether_it_is_still_needed(bench: Bench) -> None:
+    holder = bench.made("old", State.CI_CREATED, ahead=True)
+    assert bench.refused(bench.entry("new")).passing, "it may be given back in a moment"
+    assert bench.doubted == [holder.claim]
+
+
+@pytest.mark.parametrize("state", NOT_HELD)
+def test_what_another_claim_left_is_removed(bench: Bench, state: State) -> None:
+    bench.made("old", state)
+    assert bench.make_room(bench.entry("new")) is None
+    assert bench.places() == []
+    assert bench.journal.entries() == ()
+
+
+def test_what_another_claim_left_elsewhere_stays(bench: Bench) -> None:
+    leftover = bench.made("old", State.LEFTOVER, ELSEWHERE)
+    assert bench.make_room(bench.entry("new")) is None
+    assert (bench.places(), bench.journal.entries()) == ([0], (leftover,))
+
+
+@pytest.mark.parametrize("state", [*sorted(HELD), State.LEFTOVER])
+def test_its_own_record_is_in_nobodys_way(bench: Bench, state: State) -> None:
+    own = bench.made("new", state)
+    assert bench.make_room(own) is None
+    assert (bench.places(), bench.journal.entries()) == ([4], (own,))
+
+
+def test_a_record_that_is_not_understood_is_left_alone(bench: Bench) -> None:
+    record = bench.made("old", State.LEFTOVER, quarantined="no such state")
+    assert "until" not in str(bench.refused(bench.entry("new")))
+    assert bench.journal.entries() == (record,)
+
+
+def test_a_whole_gpu_is_everywhere_in_the_way(bench: Bench) -> None:
+    whole = bench.entry("old", state=State.PREPARED)
+    bench.journal.put(replace(whole, device="gpu-0", profile_id=None, placement=None))
+    assert "default/old" in str(bench.refused(bench.entry("new")))
+
+
+@pytest.mark.parametrize(("code", "word"), [(19, "IN_USE"), (29, "29"), (999, "UNKNOWN")])
+def test_what_cannot_be_removed_now_is_named_with_the_reason(
+    bench: Bench, code: int, word: str
+) -> None:
+    bench.made("old", State.LEFTOVER)
+    bench.keep("nvmlComputeInstanceDestroy", code)
+    error = bench.refused(bench.entry("new"))
+    assert error.passing is (code in PASSING)
+    assert "default/old" in str(error)
+    assert "which is being removed" in str(error)
+    assert word in str(error)
+    assert "it is tried again" in str(error)
+
+
+def test_a_gpu_instance_of_the_same_shape_that_stays_is_used_again(bench: Bench) -> None:
+    left = bench.bare("old")
+    assert bench.make_room(bench.entry("new")) == left
+    assert bench.places() == [4]
+
+
+@pytest.mark.parametrize("state", NOT_HELD)
+def test_one_that_loses_its_compute_instance_only_now_is_used_again_at_once(
+    bench: Bench, state: State
+) -> None:
+    old = bench.made("old", state)
+    bench.keep("nvmlGpuInstanceDestroy")
+    assert bench.make_room(bench.entry("new")) == old.at(
+        State.CI_DESTROYED, ci_id=None, mig_uuid=""
+    )
+    assert bench.places() == [4]
+
+
+OTHERS: dict[str, tuple[dict[str, object], str]] = {
+    "another namespace": (
+        {"claim": ClaimRef("elsewhere", "new", "uid-new")},
+        "kept from other namespaces than its own",
+    ),
+    "another profile": ({"profile_id": 20, "profile": "1g.5gb+me"}, "which is being removed"),
+    "another place": ({"placement": Placement(3, 2)}, "which is being removed"),
+    "a larger place": ({"profile_id": 14, "placement": Placement(4, 2)}, "which is being removed"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_for_anybody_else_it_stays_in_the_way(bench: Bench, case: str) -> None:
+    changes, words = OTHERS[case]
+    bench.bare("old")
+    new = replace(bench.entry("new"), **changes)  # type: ignore[arg-type]
+    assert new.placement is not None
+    error = str(bench.refused(new, new.placement))
+    assert words in error
+    assert ("namespaces" in error) is (case == "another namespace")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_instance_that_nobody_recorded_is_named_with_the_way_to_remove_it(
+    bench: Bench,
+    recorded: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    found = bench.machine.create_slice(0, "1g.5gb", start=4)
+    new = bench.entry("new")
+    if recorded:
+        bench.journal.put(bench.entry("new", gi_id=found.gpu_instance + 1))
+    error = str(bench.refused(new))
+    assert f"GPU instance {found.gpu_instance} (profile 19 at 4:1)" in error
+    assert "which this plugin did not make" in error
+    assert f"nvidia-smi mig -i {bench.unit.uuid} -dgi -gi {found.gpu_instance}" in error
+
+
+def test_one_that_took_the_place_of_its_own_is_named_with_what_tells_them_apart(
+    bench: Bench,
+) -> None:
+    own = bench.made("new", State.PREPARED)
+    assert own.gi_id is not None
+    bench.machine.destroy_slice(0, own.gi_id)
+    bench.machine.create_slice(0, "1g.5gb", start=4)
+    assert "did not make as far as it can tell: GPU instance" in str(bench.refused(own))
+
+
+def test_one_that_nobody_recorded_elsewhere_is_in_nobodys_way(bench: Bench) -> None:
+    bench.machine.create_slice(0, "1g.5gb", start=0)
+    assert bench.make_room(bench.entry("new")) is None
+
+
+def test_where_mig_is_off_there_is_nobody(bench: Bench) -> None:
+    bench.machine.create_slice(0, "1g.5gb", start=4)
+    bench.unit.set_card(replace(bench.unit.known.card, geometry=None))
+    assert bench.make_room(bench.entry("new")) is None
+    assert bench.occupancy.describe(bench.unit) == "no instances"
+
+
+def test_all_places_are_told_with_their_holders(bench: Bench) -> None:
+    ours = bench.made("old", State.PREPARED)
+    found = bench.machine.create_slice(0, "2g.10gb", start=0)
+    assert bench.occupancy.describe(bench.unit) == (
+        f"0:2 GPU instance {found.gpu_instance} (not made by this plugin), "
+        f"4:1 GPU instance {ours.gi_id} ({ours.holder()})"
+    )
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_gpu_drains_while_something_of_ours_is_on_its_way_out(bench: Bench, state: State) -> None:
+    assert not bench.occupancy.is_draining(bench.unit)
+    bench.journal.put(bench.entry("old", state=state))
+    assert bench.occupancy.is_draining(bench.unit) is (state in LEAVING)
+    bench.journal.put(bench.entry("old", state=State.PREPARED))
+    bench.journal.put(bench.entry("elsewhere", gpu="GPU-other", state=State.LEFTOVER))
+    assert not bench.occupancy.is_draining(bench.unit)

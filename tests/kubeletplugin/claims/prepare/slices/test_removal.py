@@ -1,0 +1,241 @@
+"""Removal of a slice, step by step: what is recorded of it, and what is left where it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from kubeletplugin.errors import HostError
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
+from kubeletplugin.nvml.errors import InUseError, NvmlError
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.gpubench import (
+    DESTROY_CI,
+    DESTROY_GI,
+    ELSEWHERE,
+    NOT_FOUND,
+    UNKNOWN,
+    GpuBench,
+)
+
+PID = 4711
+GET_GI = "nvmlDeviceGetGpuInstanceById"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[GpuBench]:
+    yield GpuBench(tmp_path)
+    sim.nvml.uninstall()
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_slice_goes_with_its_record_whatever_step_it_had_reached(
+    bench: GpuBench, state: State
+) -> None:
+    entry = bench.made("old", state)
+    if state is State.CI_DESTROYED:
+        bench.destroy_compute_instances(entry)
+    assert bench.removal.remove(entry) == ""
+    assert (bench.places(), bench.journal.entries()) == ([], ())
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
+def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) -> None:
+    entry = bench.made("old", state, told=True)
+    if state is State.CI_DESTROYED:
+        bench.destroy_compute_instances(entry)
+    assert bench.removal.remove(entry) == ""
+    [lost] = bench.journal.entries()
+    assert (bench.places(), lost.state, lost.told) == ([], State.LOST, False)
+
+
+def test_nothing_left_is_fine(bench: GpuBench) -> None:
+    entry = bench.entry("old")
+    bench.journal.put(entry)
+    assert bench.removal.remove(entry) == ""
+    assert (bench.machine.mutations(), bench.journal.entries()) == ([], ())
+
+
+def test_what_may_be_of_another_is_left_alone_and_told_with_the_way_to_remove_it(
+    bench: GpuBench,
+) -> None:
+    entry = bench.made("old", State.LEFTOVER)
+    bench.remake(entry)
+    told = bench.removal.remove(entry)
+    assert told.startswith(f"GPU instance {entry.gi_id} of GPU {entry.gpu} (with MIG-")
+    assert (
+        "; it may be another's and is left alone: if it is not, remove it with nvidia-smi" in told
+    )
+    assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], ())
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
+def test_that_it_is_about_to_go_is_recorded_before_anything_is_destroyed(
+    bench: GpuBench, state: State
+) -> None:
+    entry = bench.made("old", state)
+    bench.keep(DESTROY_CI)
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    (marked,) = bench.journal.entries()
+    assert (marked.state, marked.gi_id, marked.ci_id) == (State.DESTROYING, entry.gi_id, None)
+    assert marked.mig_uuid == entry.mig_uuid
+    assert bench.slices_now() == [(4, 1)]
+
+
+def test_one_whose_compute_instance_nobody_was_told_of_is_marked_too(bench: GpuBench) -> None:
+    entry = bench.made("old", State.GI_CREATED, ci_id=None, mig_uuid="")
+    bench.keep(DESTROY_CI)
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    assert bench.journal.entries() == (entry.at(State.DESTROYING),)
+
+
+@pytest.mark.parametrize("state", [s for s in sorted(LEAVING) if s is not State.CI_DESTROYED])
+def test_what_is_marked_already_stays_as_it_is(bench: GpuBench, state: State) -> None:
+    entry = bench.made("old", state, ci_id=None)
+    bench.keep(DESTROY_CI)
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    assert bench.journal.entries() == (entry,)
+
+
+def test_what_was_not_understood_is_understood_once_it_is_removed(bench: GpuBench) -> None:
+    entry = bench.made("old", State.ORPHAN, ci_id=None, quarantined="no such state")
+    bench.keep(DESTROY_CI)
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    assert [(e.state, e.quarantined) for e in bench.journal.entries()] == [(State.DESTROYING, "")]
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
+def test_that_only_the_gpu_instance_is_left_is_recorded(bench: GpuBench, state: State) -> None:
+    entry = bench.made("old", state)
+    bench.keep(DESTROY_GI)
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    (left,) = bench.journal.entries()
+    assert left == entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="")
+    assert bench.slices_now() == [(4, 0)]
+    bench.machine.clear_faults()
+    assert bench.removal.remove(left) == ""
+    assert (bench.places(), bench.journal.entries()) == ([], ())
+
+
+def test_a_note_is_kept_while_only_the_gpu_instance_is_left(bench: GpuBench) -> None:
+    bench.bare("old")
+    (entry,) = bench.journal.entries()
+    noted = replace(entry, note="why")
+    bench.journal.put(noted)
+    with pytest.raises(InUseError):
+        bench.removal.remove(noted)
+    assert bench.journal.entries() == (noted,)
+
+
+# -- a disk that is full
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in ARRIVING | {State.CI_DESTROYED}])
+def test_what_kubelet_knows_of_stays_while_that_it_goes_cannot_be_recorded(
+    bench: GpuBench, state: State
+) -> None:
+    entry = bench.made("old", state)
+    bench.fill_disk()
+    with pytest.raises(HostError, match="cannot write the journal"):
+        bench.removal.remove(entry)
+    assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], (entry,))
+
+
+@pytest.mark.parametrize("state", sorted(ARRIVING))
+def test_what_is_half_made_goes_and_its_record_follows_once_there_is_room(
+    bench: GpuBench, state: State
+) -> None:
+    entry = bench.made("old", state)
+    bench.fill_disk()
+    with pytest.raises(HostError, match="cannot write the journal"):
+        bench.removal.remove(entry)
+    assert (bench.places(), bench.journal.entries()) == ([], (entry,))
+    bench.empty_disk()
+    assert bench.removal.remove(entry) == ""
+    assert bench.journal.entries() == ()
+
+
+def half_removed(bench: GpuBench) -> Entry:
+    """Its compute instance was destroyed, which is not on record; the GPU instance stayed."""
+    entry = bench.made("old", State.CI_CREATED)
+    bench.keep(DESTROY_GI)
+    bench.fill_disk()
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    bench.empty_disk()
+    bench.machine.clear_faults()
+    left = entry.at(State.ORPHAN)
+    bench.journal.put(left)
+    assert bench.slices_now() == [(4, 0)]
+    return left
+
+
+def test_a_step_that_could_not_be_recorded_is_remembered(bench: GpuBench) -> None:
+    left = half_removed(bench)
+    assert bench.removal.remove(left) == ""
+    assert (bench.places(), bench.journal.entries()) == ([], ())
+
+
+def test_a_step_that_could_not_be_recorded_is_not_known_after_a_restart(bench: GpuBench) -> None:
+    left = half_removed(bench)
+    bench.forget()
+    assert "its compute instance is not in it" in bench.removal.remove(left)
+    assert bench.places() == [4]
+
+
+def test_it_is_remembered_of_that_slice_alone(bench: GpuBench) -> None:
+    bench.removal.remove(half_removed(bench))
+    again = bench.made("old", State.LEFTOVER)
+    bench.destroy_compute_instances(again)
+    assert "its compute instance is not in it" in bench.removal.remove(again)
+    assert bench.places() == [4]
+
+
+# -- questions
+
+
+def test_processes_are_those_in_its_slice(bench: GpuBench) -> None:
+    entry = bench.made("old", State.PREPARED)
+    assert bench.removal.processes(entry) == ()
+    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
+    bench.machine.start_process(0, PID + 1, gpu_instance=99, compute_instance=0)
+    assert bench.removal.processes(entry) == (PID,)
+
+
+def test_processes_in_a_slice_of_another_are_not_its_own(bench: GpuBench) -> None:
+    entry = bench.made("old", State.PREPARED)
+    bench.remake(entry)
+    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
+    assert bench.removal.processes(entry) == ()
+
+
+@pytest.mark.parametrize("question", ["processes", "is_bare"])
+def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench, question: str) -> None:
+    entry = bench.made("old", State.PREPARED)
+    bench.keep(GET_GI, UNKNOWN)
+    with pytest.raises(NvmlError):
+        getattr(bench.removal, question)(entry)
+
+
+def test_bare_is_a_gpu_instance_without_its_compute_instance(bench: GpuBench) -> None:
+    assert not bench.removal.is_bare(bench.entry("none"))
+    assert bench.removal.is_bare(bench.bare("old"))
+    bench.machine.clear_faults()
+    assert not bench.removal.is_bare(bench.made("whole", State.PREPARED, placement=ELSEWHERE))
+
+
+def test_what_goes_while_it_is_looked_at_is_not_bare(bench: GpuBench) -> None:
+    entry = bench.bare("old")
+    # Found, judged, and gone when its compute instances are asked for.
+    bench.machine.inject(Fault(function=GET_GI, action="return", code=NOT_FOUND, after=2))
+    assert not bench.removal.is_bare(entry)
+    assert bench.removal.is_bare(entry)

@@ -1,0 +1,314 @@
+"""Rollback of a whole claim: what goes, what stays in which state, and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.prepare.rollback import Remainder
+from kubeletplugin.errors import HostError
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journalfile import Contents, encode
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, DESTROY_GI, ELSEWHERE, IN_USE, UNKNOWN
+from tests.kubeletplugin.helpers.nodebench import NodeBench
+
+PID = 4711
+UID = "uid-a"
+NOT_PERMITTED = 4
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[NodeBench]:
+    yield NodeBench(tmp_path)
+    sim.nvml.uninstall()
+
+
+def nothing(left: Remainder) -> bool:
+    return (left.withheld, left.failed, str(left)) == ([], [], "")
+
+
+# -- what is removed
+
+
+def test_all_devices_of_a_claim_go_with_its_spec(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.made("a", State.PREPARED, ELSEWHERE)
+    other = bench.made("b", State.PREPARED, replace(ELSEWHERE, start=1))
+    bench.specs.files = {UID: ["x"], "uid-b": ["y"]}
+    assert nothing(bench.rollback.remove_all(UID))
+    assert (bench.places(), bench.journal.entries()) == ([1], (other,))
+    assert bench.specs.files == {"uid-b": ["y"]}
+    assert bench.hardware.looked_at == [bench.unit.uuid] * 2
+    assert (bench.events.seen, bench.clock.waits) == ([], [])
+    assert bench.unit.lock.try_enter()
+
+
+UNMADE = {
+    "a whole GPU": {"placement": None, "profile_id": None},
+    "of another boot": {"boot_id": "before"},
+    "a view": {"placement": None, "profile_id": None, "view": True},
+}
+
+
+@pytest.mark.parametrize("case", UNMADE)
+def test_of_what_has_nothing_on_the_hardware_the_record_goes(bench: NodeBench, case: str) -> None:
+    bench.made("b", State.PREPARED)
+    entry = replace(bench.entry("a", state=State.PREPARED), **UNMADE[case])  # type: ignore[arg-type]
+    bench.journal.put(entry)
+    bench.hardware.found = {}
+    assert nothing(bench.rollback.remove_all(UID))
+    assert ([e.claim.name for e in bench.journal.entries()], bench.places()) == (["b"], [4])
+
+
+def test_of_another_in_its_place_the_node_is_told(bench: NodeBench) -> None:
+    bench.remake(bench.made("a", State.LEFTOVER))
+    assert nothing(bench.rollback.remove_all(UID))
+    assert (bench.places(), bench.journal.entries()) == ([4], ())
+    assert bench.events.reasons() == [("Node", "ForeignInstance", True)]
+    assert "is left alone" in bench.events.seen[0][2]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
+def test_a_record_that_went_meanwhile_is_neither_removed_again_nor_kept(
+    bench: NodeBench,
+    there: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+
+    # Somebody else undoes the claim while its GPU is waited for.
+    def unit(uuid: str) -> object:
+        bench.journal.remove(entry)
+        assert uuid == bench.unit.uuid
+        return bench.unit if there else None
+
+    bench.hardware.unit = unit  # type: ignore[assignment, method-assign]
+    assert nothing(bench.rollback.remove_all(UID))
+    assert bench.places() == [4]
+
+
+def test_records_of_a_claim_that_cannot_be_read_at_all_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "state/journal.json"
+    path.parent.mkdir()
+    path.write_bytes(encode(Contents(unread=({"uid": UID}, {"uid": "uid-b"}))))
+    try:
+        bench = NodeBench(tmp_path)
+        assert nothing(bench.rollback.remove_all(UID))
+        assert bench.journal.unread() == {"uid-b"}
+    finally:
+        sim.nvml.uninstall()
+
+
+# -- what stays
+
+
+@pytest.mark.parametrize("otherwise", [State.LEFTOVER, State.ORPHAN])
+def test_a_slice_that_is_held_is_withheld_with_the_reason(
+    bench: NodeBench, otherwise: State
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.specs.files = {UID: ["x"]}
+    bench.keep(DESTROY_CI)
+    left = bench.rollback.remove_all(UID, otherwise=otherwise)
+    (kept,) = bench.journal.entries()
+    assert kept == entry.at(otherwise, ci_id=None, note=kept.note)
+    assert "IN_USE (19)" in kept.note
+    assert left.withheld == [f"{entry.device}: {kept.note}"] == [str(left)]
+    assert left.failed == []
+    assert bench.events.reasons() == [("ResourceClaim", "SliceInUse", True)]
+    assert bench.events.seen[0][2] == f"{entry.device} cannot be removed yet: {kept.note}"
+    assert bench.specs.files == {}
+    assert bench.hardware.looked_at[-1] == bench.unit.uuid
+
+
+def test_what_is_withheld_for_the_same_reason_is_told_once(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.keep(DESTROY_CI)
+    first = bench.rollback.remove_all(UID)
+    told = list(bench.events.seen)
+    again = bench.rollback.retry_removal(UID)
+    assert (again, bench.events.seen) == (first, told)
+
+
+def test_for_another_reason_it_is_told_again(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.keep(DESTROY_CI)
+    bench.rollback.remove_all(UID)
+    bench.keep(DESTROY_CI, NOT_PERMITTED)
+    bench.rollback.retry_removal(UID)
+    assert [r for _, r, _ in bench.events.reasons()] == ["SliceInUse", "SliceWithheld"]
+    assert "NO_PERMISSION" in bench.journal.entries()[0].note
+
+
+@pytest.mark.parametrize("otherwise", [State.LEFTOVER, State.ORPHAN])
+def test_a_gpu_instance_alone_is_recorded_as_such(bench: NodeBench, otherwise: State) -> None:
+    bench.made("a", State.PREPARED)
+    bench.keep(DESTROY_GI)
+    bench.rollback.remove_all(UID, otherwise=otherwise)
+    assert bench.states() == [State.CI_DESTROYED]
+    bench.machine.clear_faults()
+    assert nothing(bench.rollback.retry_removal(UID))
+    assert bench.places() == []
+
+
+def test_an_orphan_stays_one(bench: NodeBench) -> None:
+    bench.made("a", State.ORPHAN, ci_id=None)
+    bench.keep(DESTROY_CI)
+    bench.rollback.remove_all(UID)
+    assert bench.states() == [State.ORPHAN]
+
+
+@pytest.mark.parametrize("problem", ["", "GPU at 0000:07:00.0 does not answer"])
+def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem: str) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.hardware.found = {}
+    bench.hardware.problems = (problem,) if problem else ()
+    left = bench.rollback.remove_all(UID)
+    assert bench.hardware.looked_at == [entry.gpu]
+    why = f"GPU {entry.gpu} is not in this node now{': ' if problem else ''}{problem}"
+    assert bench.journal.entries() == (entry.at(State.TOMBSTONE, note=why),)
+    assert left.withheld == [f"{entry.device}: {why}"]
+    assert bench.events.reasons() == [("ResourceClaim", "SliceWithheld", True)]
+
+
+def test_of_a_gpu_that_is_lost_a_tombstone_stays_until_it_is_back_without(
+    bench: NodeBench,
+) -> None:
+    bench.made("a", State.PREPARED)
+    bench.machine.lose(0)
+    assert len(bench.rollback.remove_all(UID).withheld) == 1
+    assert bench.states() == [State.TOMBSTONE]
+    bench.machine.recover(0)
+    assert nothing(bench.rollback.retry_removal(UID))
+    assert bench.journal.entries() == ()
+
+
+REFUSING = {
+    "frozen": "nothing is changed on gpu-0: a manager is at work",
+    "let go": "gpu-0 is let go of",
+    "busy": "gpu-0 is busy with another claim; it is tried again",
+    "hanging": "gpu-0 is busy with another claim; a call hangs",
+}
+
+
+@pytest.mark.parametrize("case", REFUSING)
+def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
+    bench: NodeBench, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    if case == "frozen":
+        conflict = Conflict(NodeReason.PAUSED, "a manager is at work", frozen=True)
+        bench.unit.withhold(conflict)
+    elif case == "let go":
+        bench.unit.let_go("let go of")
+    else:
+        assert bench.unit.lock.try_enter()
+        if case == "hanging":
+            monkeypatch.setattr(bench.session, "hangs", lambda _: "a call hangs")
+    left = bench.rollback.remove_all(UID)
+    assert left.withheld == [f"{entry.device}: {REFUSING[case]}"]
+    assert (bench.slices_now(), bench.states()) == ([(4, 1)], [State.LEFTOVER])
+    if case in {"frozen", "let go"}:
+        assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
+
+
+def test_on_a_gpu_that_only_is_not_offered_it_is_destroyed(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.unit.withhold(Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    assert nothing(bench.rollback.remove_all(UID))
+
+
+# -- patience
+
+
+def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    fault = Fault(function=DESTROY_CI, action="return", code=IN_USE, times=4)
+    bench.machine.inject(fault)
+    assert nothing(bench.rollback.remove_all(UID, patience=30.0))
+    assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8]
+    assert bench.events.seen == []
+
+
+def test_pauses_are_no_longer_than_a_second_and_end_with_the_patience(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.keep(DESTROY_CI)
+    assert bench.rollback.remove_all(UID, patience=5.0).withheld
+    assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_all_devices_share_the_patience(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.made("a", State.PREPARED, ELSEWHERE)
+    bench.keep(DESTROY_CI)
+    assert len(bench.rollback.remove_all(UID, patience=2.0).withheld) == 2
+    assert sum(bench.clock.waits) <= 2.0
+
+
+def test_what_does_not_pass_is_not_tried_again(bench: NodeBench) -> None:
+    bench.made("a", State.PREPARED)
+    bench.keep(DESTROY_CI, NOT_PERMITTED)
+    assert bench.rollback.remove_all(UID, patience=30.0).withheld
+    assert bench.clock.waits == []
+
+
+# -- a disk that is full
+
+
+def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(
+    bench: NodeBench,
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.fill_disk()
+    left = bench.rollback.remove_all(UID)
+    assert (left.withheld, len(left.failed)) == ([], 1)
+    assert str(left).startswith(f"{entry.device}: cannot write the journal")
+    assert bench.events.seen == []
+    assert bench.journal.entries() == (entry,)
+
+
+def test_what_is_on_its_way_out_already_is_withheld_all_the_same(bench: NodeBench) -> None:
+    bench.made("a", State.LEFTOVER)
+    bench.fill_disk()
+    left = bench.rollback.remove_all(UID)
+    assert (len(left.withheld), left.failed) == (1, [])
+
+
+def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_same(
+    bench: NodeBench,
+) -> None:
+    bench.made("a", State.PREPARED)
+    bench.specs.failure = HostError("/var/run/cdi is read-only")
+    left = bench.rollback.remove_all(UID)
+    assert (left.failed, left.withheld) == (["/var/run/cdi is read-only"], [])
+    assert bench.places() == []
+
+
+def test_failures_are_told_before_what_is_withheld() -> None:
+    assert str(Remainder(withheld=["w1", "w2"], failed=["f"])) == "f; w1; w2"
+
+
+# -- processes
+
+
+def test_processes_of_a_claim_are_those_in_all_its_slices_as_far_as_they_can_be_told(
+    bench: NodeBench,
+) -> None:
+    ref = ClaimRef("default", "a", UID)
+    assert bench.rollback.processes(ref) == ()
+    for pid, place in ((PID + 1, ELSEWHERE), (PID, replace(ELSEWHERE, start=4))):
+        entry = bench.made("a", State.PREPARED, place)
+        bench.machine.start_process(0, pid, gpu_instance=entry.gi_id or 0, compute_instance=0)
+    other = bench.made("b", State.PREPARED, replace(ELSEWHERE, start=1))
+    bench.machine.start_process(0, 1, gpu_instance=other.gi_id or 0, compute_instance=0)
+    bench.journal.put(replace(bench.entry("a", gpu="GPU-other"), device="gpu-9-mig-1g5gb-19-0"))
+    assert bench.rollback.processes(ref) == (PID, PID + 1)
+    bench.keep("nvmlDeviceGetComputeRunningProcesses*", UNKNOWN)
+    assert bench.rollback.processes(ref) == ()

@@ -1,0 +1,287 @@
+"""Claims that share one slice: made once, had by all, gone with the last; and who may take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim.nvml
+from dra.gpu.geometry import Occupant
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
+from kubeletplugin.claims.prepare.ready_entries import ready_entry
+from kubeletplugin.errors import BusyError
+from kubeletplugin.gpus.known_gpu import DeclaredLayout
+from kubeletplugin.gpus.ownership.belonging import Continuity
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
+from kubeletplugin.nvml.errors import InUseError, NvmlError
+from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI
+from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, PLACE, UNKNOWN, GpuBench
+
+NAME = "gpu-0-mig-1g5gb-19-4"
+MADE = [CREATE_GI, CREATE_CI]
+MEMORY = 4864
+"""MiB of a 1g.5gb of this A100."""
+
+
+class Bench(GpuBench):
+    """One A100 of whose slices each may be had by four claims."""
+
+    def forget(self) -> None:
+        super().forget()
+        self.unit.share(None, slices=ShareOffer(4))
+
+    def share(self, name: str, memory_mib: int = 1000, **changes: object) -> Entry:
+        share = Share(memory_mib, 0, "default")
+        values: dict[str, Any] = {"device": f"{NAME}-share", "share": share, **changes}
+        return self.entry(name, **values)
+
+    def ensure(self, entry: Entry) -> Entry:
+        return self.slices.ensure(self.unit, entry)
+
+    def sharing(self, *names: str, state: State = State.PREPARED) -> list[Entry]:
+        """Claims that have one slice, and were told of it."""
+        found = [self.ensure(self.share(n)).at(state) for n in names]
+        self.journal.put(*found)
+        return found
+
+    def calls(self) -> list[str]:
+        """Changes of the hardware, in their order."""
+        return [m.function for m in self.machine.mutations()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path)
+    sim.nvml.uninstall()
+
+
+def ids(entry: Entry) -> tuple[object, ...]:
+    return entry.gi_id, entry.ci_id, entry.mig_uuid
+
+
+@pytest.mark.parametrize("state", [State.CI_CREATED, *sorted(HELD)])
+def test_the_first_makes_the_slice_and_others_have_the_same(bench: Bench, state: State) -> None:
+    [first] = bench.sharing("a", state=state)
+    joined = bench.ensure(bench.share("b", layout=True, ahead=True))
+    assert bench.calls() == MADE
+    assert bench.slices_now() == [(4, 1)]
+    assert ids(joined) == ids(first) != (None, None, "")
+    assert (joined.state, joined.ahead, joined.layout) == (State.CI_CREATED, True, False)
+    assert bench.journal.entries() == (first, joined)
+    assert bench.ensure(joined) == joined, "asked again, nothing changes"
+
+
+def test_who_takes_part_knows_the_instances_of_now(bench: Bench) -> None:
+    bench.sharing("a")
+    joined = bench.ensure(bench.share("b"))
+    bench.unmark()
+    assert bench.watch.tell(joined) == (Continuity.SAME, Continuity.SAME)
+
+
+def test_nobody_takes_part_in_a_slice_that_is_on_its_way_out(bench: Bench) -> None:
+    [last] = bench.sharing("a", state=State.LEFTOVER)
+    bench.journal.put(replace(last, share=Share(MEMORY, 100, "x")))
+    made = bench.ensure(bench.share("b"))
+    assert (bench.calls()[-2:], bench.journal.entries()) == (MADE, (made,))
+    assert bench.calls().count(CREATE_GI) == 2
+
+
+@pytest.mark.parametrize("state", [*sorted(ARRIVING - {State.INTENT}), *sorted(HELD)])
+def test_a_slice_stays_until_the_last_has_gone(bench: Bench, state: State) -> None:
+    bench.sharing("a", "b")
+    bench.forget()
+    first, second = bench.journal.entries()
+    bench.journal.put(second.at(state, told=False))
+    assert bench.removal.remove(first) == ""
+    assert (bench.slices_now(), bench.calls()) == ([(4, 1)], MADE)
+    [left] = bench.journal.entries()
+    assert left.key == second.key
+    assert bench.removal.remove(left) == ""
+    assert (bench.places(), bench.journal.entries()) == ([], ())
+
+
+@pytest.mark.parametrize("state", sorted(LEAVING - {State.CI_DESTROYED}))
+def test_one_of_those_that_could_not_go_is_left_to_remove_the_slice(
+    bench: Bench, state: State
+) -> None:
+    first, second = bench.sharing("a", "b", state=state)
+    assert bench.removal.remove(first) == ""
+    assert (bench.places(), bench.journal.entries()) == ([4], (second,))
+    assert bench.removal.remove(second) == ""
+    assert (bench.places(), bench.journal.entries()) == ([], ())
+
+
+def test_processes_of_a_shared_slice_keep_the_last_claim_only(bench: Bench) -> None:
+    first, second = bench.sharing("a", "b")
+    gi_id, ci_id = first.gi_id or 0, first.ci_id or 0
+    bench.machine.start_process(0, 77, gpu_instance=gi_id, compute_instance=ci_id)
+    assert bench.removal.processes(first) == ()
+    bench.removal.remove(first)
+    assert bench.removal.processes(second) == (77,)
+    with pytest.raises(InUseError):
+        bench.removal.remove(second)
+
+
+def test_a_slice_that_vanished_is_made_once_for_all(bench: Bench) -> None:
+    before = bench.sharing("a", "b", state=State.LOST)
+    bench.machine.wipe_gpu(0)
+    first = bench.ensure(before[0])
+    second = bench.ensure(before[1])
+    assert bench.calls() == [*MADE, *MADE]
+    assert ids(first) == ids(second)
+
+
+def test_what_one_makes_again_and_fails_to_is_removed_whatever_others_have_on_record(
+    bench: Bench,
+) -> None:
+    first, second = bench.sharing("a", "b")
+    bench.machine.wipe_gpu(0)
+    bench.keep(CREATE_CI, UNKNOWN)
+    with pytest.raises(NvmlError):
+        bench.ensure(first)
+    half = bench.journal.get(first)
+    assert half is not None
+    assert (half.state, half.gi_id) == (State.GI_CREATED, second.gi_id)
+    bench.removal.remove(half)
+    lost = bench.journal.get(first)
+    assert lost is not None
+    assert (bench.places(), lost.state) == ([], State.LOST)
+    assert bench.journal.entries() == (lost, second)
+
+
+@pytest.mark.parametrize("state", [State.INTENT, State.GI_CREATED])
+def test_what_is_half_made_for_one_is_waited_for(bench: Bench, state: State) -> None:
+    half = bench.made("a", State.PREPARED)
+    bench.destroy_compute_instances(half)
+    gi_id = half.gi_id if state is State.GI_CREATED else None
+    bench.journal.remove(half)
+    bench.journal.put(bench.share("a", state=state, gi_id=gi_id))
+    with pytest.raises(BusyError, match="half made for claim default/a") as refused:
+        bench.ensure(bench.share("b"))
+    assert refused.value.passing
+    assert len(bench.journal.entries()) == 1
+
+
+@pytest.mark.parametrize("state", [State.INTENT, State.CI_CREATED, *sorted(HELD)])
+def test_a_record_of_nothing_keeps_no_other_from_making_the_slice(
+    bench: Bench, state: State
+) -> None:
+    bench.journal.put(bench.share("a", state=state, gi_id=9, ci_id=0, mig_uuid="MIG-gone"))
+    made = bench.ensure(bench.share("b"))
+    assert (made.state, bench.calls(), bench.places()) == (State.CI_CREATED, MADE, [4])
+
+
+def test_a_slice_that_a_claim_has_alone_is_never_shared_nor_the_other_way(bench: Bench) -> None:
+    alone = bench.made("alone", State.PREPARED)
+    with pytest.raises(BusyError, match="held by claim default/alone"):
+        bench.ensure(bench.share("a"))
+    bench.removal.remove(alone)
+    bench.sharing("a")
+    with pytest.raises(BusyError, match="held by claim default/a"):
+        bench.ensure(bench.entry("alone"))
+    assert bench.slices_now() == [(4, 1)]
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "memory": ({"memory_mib": MEMORY - 999}, f"{MEMORY - 1000} of {MEMORY} MiB are left"),
+    "cores": ({"share": Share(1, 61, "default")}, "60 of 100 % of the cores are left, 61 are"),
+    "another namespace": ({"share": Share(1, 0, "x")}, "its shares are another namespace's"),
+    "any namespace": ({"share": Share(1, 0, ANY_TENANT)}, "its shares are another namespace's"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_share_that_has_no_room_is_refused_before_anything_is_recorded(
+    bench: Bench, case: str
+) -> None:
+    held = bench.ensure(bench.share("a", share=Share(1000, 40, "default")))
+    changes, why = REFUSED[case]
+    with pytest.raises(BusyError, match=why) as refused:
+        bench.ensure(bench.share("b", **changes))  # type: ignore[arg-type]
+    assert "the slice 1g.5gb at 4:1 of gpu-0" in str(refused.value)
+    assert "it has once a claim that shares it is unprepared" in str(refused.value)
+    assert (bench.journal.entries(), refused.value.passing) == ((held,), False)
+    fits = bench.share("b", share=Share(MEMORY - 1000, 60, "default"))
+    assert ids(bench.ensure(fits)) == ids(held)
+
+
+def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
+    entries = bench.sharing("a", "b", "c", "d")
+    with pytest.raises(BusyError, match="all 4 shares are in use"):
+        bench.ensure(bench.share("e"))
+    bench.unit.share(None, slices=None)
+    assert bench.ensure(entries[0]) == entries[0], "what is prepared stays"
+    bench.removal.remove(entries[0])
+    with pytest.raises(BusyError, match=r"is not shared any more.*sliceShares"):
+        bench.ensure(bench.share("e"))
+
+
+@pytest.mark.parametrize("state", [State.CI_CREATED, State.LEFTOVER, State.LOST])
+def test_room_that_may_be_given_back_soon_is_waited_for(bench: Bench, state: State) -> None:
+    ahead = state in ARRIVING
+    bench.sharing("a")
+    second = replace(bench.ensure(bench.share("b", 3000)), ahead=ahead, state=state)
+    bench.journal.put(second)
+    with pytest.raises(BusyError, match="864 of 4864 MiB are left") as refused:
+        bench.ensure(bench.share("c"))
+    assert refused.value.passing == (state is not State.LOST)
+    assert bench.doubted == ([second.claim] if ahead else [])
+
+
+def test_nothing_is_shared_with_a_record_that_could_not_be_understood(bench: Bench) -> None:
+    [first] = bench.sharing("a")
+    strange = replace(first, claim=ClaimRef("default", "b", "uid-b"), share=None, quarantined="?")
+    bench.journal.put(strange)
+    with pytest.raises(BusyError, match=r"is held by claim default/b .*free once that claim"):
+        bench.ensure(bench.share("c"))
+    for one, other in ((first, strange), (strange, first)):
+        bench.journal.put(first, strange)
+        assert bench.removal.remove(one) == ""
+        assert (bench.places(), bench.journal.entries()) == ([4], (other,))
+
+
+@pytest.mark.parametrize("tenant", ["default", ANY_TENANT])
+def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
+    bench: Bench, tenant: str
+) -> None:
+    entry = bench.ensure(bench.share("a", share=Share(1000, 0, tenant)))
+    bench.removal.remove(entry, keep=True)
+    [idle] = bench.journal.entries()
+    assert (idle.idle, bench.slices_now()) == (True, [(4, 0)])
+    bench.ensure(bench.entry("b"))
+    again = 1 if tenant == "default" else 2
+    assert bench.calls().count(CREATE_GI) == again
+    assert len(bench.journal.entries()) == 1
+
+
+def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) -> None:
+    bench.unit.declare(DeclaredLayout("pairs", (Occupant(PLACE, 19),)))
+    made = bench.made("nobody", State.CI_DESTROYED, ci_id=None, mig_uuid="")
+    bench.destroy_compute_instances(made)
+    bench.journal.exchange(made, ready_entry(replace(made, layout=True)))
+    first, second = bench.sharing("a", "b")
+    assert (first.layout, second.layout, bench.slices_now()) == (True, True, [(4, 1)])
+    for entry in (first, second):
+        bench.removal.remove(entry, keep=True)
+    [ready] = bench.journal.entries()
+    assert (ready.ready, ready.device, bench.slices_now()) == (True, NAME, [(4, 0)])
+    assert CREATE_GI not in bench.calls()
+
+
+def test_a_ready_slice_is_nobodys_share(bench: Bench) -> None:
+    entry = bench.ensure(bench.share("a", share_id="one"))
+    ready = ready_entry(replace(entry, layout=True))
+    assert (ready.device, ready.claim.uid) == (NAME, f"ready-{NAME}")
+    assert (ready.share, ready.share_id, ready.placement) == (None, "", PLACE)
+
+
+def test_a_claim_that_leaves_writes_the_journal_once_and_asks_for_no_change(bench: Bench) -> None:
+    first, _ = bench.sharing("a", "b")
+    bench.keep(DESTROY_CI, UNKNOWN)
+    assert bench.removal.remove(first, keep=True) == ""
+    assert bench.calls() == MADE

@@ -1,0 +1,146 @@
+"""Slices of entries: found, finished, used again or made, of what the GPU offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from dra.claims.reasons import NodeReason
+from dra.gpu.geometry import Geometry
+from kubeletplugin.errors import BusyError, DeviceError, ModeError
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import State
+from tests.kubeletplugin.claims.prepare.slices.slicebench import Bench
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path)
+    sim.nvml.uninstall()
+
+
+# -- made, finished, found
+
+
+def test_what_is_not_on_record_is_made(bench: Bench) -> None:
+    bench.made_well(bench.ensure(bench.entry("a", boot_id="another")))
+
+
+def test_what_is_on_record_for_another_gpu_is_made_here(bench: Bench) -> None:
+    bench.journal.put(bench.entry("a", state=State.PREPARED, gpu="GPU-other", gi_id=3))
+    bench.made_well(bench.ensure(bench.entry("a")))
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.INTENT])
+def test_a_slice_that_is_whole_stays_as_it_is(bench: Bench, state: State) -> None:
+    recorded = bench.made("a", state)
+    before = bench.keys()
+    assert bench.ensure(bench.entry("a")) == recorded
+    assert (bench.keys(), bench.journal.entries()) == (before, (recorded,))
+
+
+def test_an_intent_is_carried_out_whatever_else_its_record_says(bench: Bench) -> None:
+    bench.made("a", State.INTENT)
+    before = bench.keys()
+    bench.made_well(bench.ensure(bench.entry("a")))
+    assert bench.keys() != before
+
+
+@pytest.mark.parametrize("state", [State.GI_CREATED, State.CI_DESTROYED])
+def test_a_gpu_instance_without_compute_instance_is_finished(bench: Bench, state: State) -> None:
+    recorded = bench.made("a", state, ci_id=None, mig_uuid="")
+    bench.destroy_compute_instances(recorded)
+    ((before, _),) = bench.keys()
+    entry = bench.ensure(bench.entry("a", pool="node-2"))
+    bench.made_well(entry)
+    assert (bench.keys()[0][0], entry.pool) == (before, "node-2")
+
+
+def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(
+    bench: Bench,
+) -> None:
+    bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
+    ((gpu_instance, compute_instances),) = bench.keys()
+    bench.made_well(bench.ensure(bench.entry("a")))
+    ((made, inside),) = bench.keys()
+    assert made != gpu_instance
+    assert inside != compute_instances
+
+
+@pytest.mark.parametrize("state", [State.LOST, State.PREPARED, State.GI_CREATED, State.INTENT])
+def test_a_slice_that_is_gone_is_made_again_at_its_place(bench: Bench, state: State) -> None:
+    recorded = bench.made("a", state, note="why", wiped=True)
+    bench.machine.destroy_slice(0, recorded.gi_id or 0)
+    entry = bench.ensure(bench.entry("a"))
+    bench.made_well(entry)
+    assert (entry.note, entry.wiped) == ("", False)
+
+
+def test_what_another_claim_left_is_removed_before(bench: Bench) -> None:
+    bench.made("old", State.LEFTOVER)
+    entry = bench.ensure(bench.entry("a"))
+    bench.made_well(entry)
+    assert bench.journal.entries() == (entry,)
+
+
+def test_a_gpu_instance_that_another_claim_left_is_used_again(bench: Bench) -> None:
+    bench.bare("old")
+    ((before, _),) = bench.keys()
+    entry = bench.ensure(bench.entry("a"))
+    bench.made_well(entry)
+    assert (bench.keys()[0][0], bench.journal.entries()) == (before, (entry,))
+
+
+def test_who_is_in_the_way_stays_and_nothing_is_recorded(bench: Bench) -> None:
+    other = bench.made("old", State.PREPARED)
+    with pytest.raises(BusyError, match="default/old"):
+        bench.ensure(bench.entry("a"))
+    assert bench.journal.entries() == (other,)
+
+
+# -- what the GPU offers
+
+
+def test_what_is_withheld_is_not_made(bench: Bench) -> None:
+    bench.unit.withhold(Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    with pytest.raises(DeviceError, match="withheld: a pause was asked for"):
+        bench.ensure(bench.entry("a"))
+
+
+def test_without_mig_mode_nothing_is_made(bench: Bench) -> None:
+    bench.unit.set_card(replace(bench.unit.known.card, mig_enabled=False))
+    with pytest.raises(ModeError, match="is off"):
+        bench.ensure(bench.entry("a"))
+
+
+NOT_OFFERED: dict[str, dict[str, object]] = {
+    "no such profile": {"profile_id": 77},
+    "a whole GPU": {"profile_id": None},
+    "no such place": {"placement": replace(ELSEWHERE, start=7)},
+    "no place": {"placement": None},
+}
+
+
+@pytest.mark.parametrize("case", NOT_OFFERED)
+def test_what_the_gpu_does_not_offer_is_not_made(bench: Bench, case: str) -> None:
+    entry = replace(bench.entry("a"), **NOT_OFFERED[case])  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match=r"gpu-0 offers no profile 1g\.5gb at [^:]*(:1)?$"):
+        bench.ensure(entry)
+
+
+@pytest.mark.parametrize("geometry", [None, Geometry(())])
+def test_without_profiles_nothing_is_made(bench: Bench, geometry: Geometry | None) -> None:
+    bench.unit.set_card(replace(bench.unit.known.card, geometry=geometry))
+    with pytest.raises(DeviceError, match=r"gpu-0 offers no profile 1g\.5gb at 4:1$"):
+        bench.ensure(bench.entry("a"))
+
+
+def test_what_is_whole_is_found_however_little_the_gpu_offers_now(bench: Bench) -> None:
+    recorded = bench.made("a", State.PREPARED)
+    bench.unit.set_card(replace(bench.unit.known.card, geometry=None, mig_enabled=False))
+    assert bench.ensure(bench.entry("a")) == recorded

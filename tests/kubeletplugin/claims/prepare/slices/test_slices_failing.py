@@ -1,0 +1,185 @@
+"""Failures on the way to a slice: what is recorded, and said of the profile from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from dra.gpu.geometry import Geometry
+from kubeletplugin.errors import DeviceError, HardwareError, ModeError
+from kubeletplugin.journal.entries import LEAVING, Entry, State
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, UndeliverableError
+from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI, Bench
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, UNKNOWN
+
+NOT_SUPPORTED, FUNCTION_NOT_FOUND, INSUFFICIENT_RESOURCES = 3, 13, 23
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path)
+    sim.nvml.uninstall()
+
+
+def put_back(bench: Bench, *, held: bool) -> tuple[Entry, ...]:
+    """The records that are to be there after a failure: a claim that was held is held on."""
+    if held:
+        bench.journal.put(bench.entry("a", state=State.LOST, gi_id=3, note="why"))
+    return bench.journal.entries()
+
+
+HELD = pytest.mark.parametrize("held", [False, True], ids=["new", "held"])
+
+
+@HELD
+def test_a_profile_that_the_driver_does_not_make_is_offered_no_more(
+    bench: Bench,
+    held: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    before = put_back(bench, held=held)
+    bench.keep(CREATE_GI, NOT_SUPPORTED)
+    with pytest.raises(UndeliverableError, match=r"1g\.5gb cannot be had"):
+        bench.ensure(bench.entry("a"))
+    assert (bench.places(), bench.journal.entries()) == ([], before)
+    assert "1g.5gb cannot be had" in bench.unit.struck(19)
+    with pytest.raises(DeviceError, match=r"offers no profile 1g\.5gb at 4:1: .*cannot be had"):
+        bench.ensure(bench.entry("a"))
+
+
+@HELD
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [(CREATE_GI, NOT_SUPPORTED), (CREATE_CI, NOT_SUPPORTED), (CREATE_CI, FUNCTION_NOT_FOUND)],
+)
+def test_where_mig_mode_goes_off_meanwhile_nothing_is_said_of_the_profile(
+    bench: Bench,
+    held: bool,  # noqa: FBT001 - a parameter of the test
+    function: str,
+    code: int,
+) -> None:
+    before = put_back(bench, held=held)
+    bench.keep(function, code)
+    bench.meanwhile[function] = lambda: bench.machine.set_mig_mode(0, enabled=False)
+    with pytest.raises(ModeError, match="MIG mode of gpu-0") as error:
+        bench.ensure(bench.entry("a"))
+    assert isinstance(error.value.__cause__, NvmlError)
+    assert bench.unit.struck(19) == ""
+    if function == CREATE_GI:
+        assert bench.journal.entries() == before
+    else:
+        assert bench.states() == [State.GI_CREATED]
+
+
+@HELD
+@pytest.mark.parametrize("state", [None, State.PREPARED, State.LEFTOVER])
+def test_an_engine_that_is_taken_is_told_with_all_who_hold_something(
+    bench: Bench,
+    held: bool,  # noqa: FBT001 - a parameter of the test
+    state: State | None,
+) -> None:
+    if state is not None:
+        bench.made("old", state, ELSEWHERE)
+    before = put_back(bench, held=held)
+    bench.keep(CREATE_GI, INSUFFICIENT_RESOURCES)
+    with pytest.raises(HardwareError, match="; on gpu-0 now: ") as error:
+        bench.ensure(bench.entry("a"))
+    assert "INSUFFICIENT_RESOURCES" in str(error.value)
+    assert ("0:1 GPU instance" if state else "no instances") in str(error.value)
+    assert error.value.passing is (state in LEAVING)
+    assert bench.journal.entries() == before
+
+
+@pytest.mark.parametrize("function", [CREATE_GI, CREATE_CI])
+def test_after_any_other_failure_the_record_says_how_far_it_came(
+    bench: Bench, function: str
+) -> None:
+    bench.keep(function, UNKNOWN)
+    with pytest.raises(NvmlError):
+        bench.ensure(bench.entry("a", boot_id="another", note="why"))
+    (left,) = bench.journal.entries()
+    state = State.INTENT if function == CREATE_GI else State.GI_CREATED
+    found = [g.id for g in bench.machine.gpu(0).gpu_instances]
+    assert (left.state, left.boot_id, left.note) == (state, "boot", "")
+    assert [i for i in [left.gi_id] if i is not None] == found
+    assert len(bench.marks()) == len(found)
+    assert bench.unit.struck(19) == ""
+    bench.machine.clear_faults()
+    bench.made_well(bench.ensure(bench.entry("a")))
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, INSUFFICIENT_RESOURCES])
+def test_a_slice_that_could_not_be_read_back_is_not_taken_for_refused(
+    bench: Bench, code: int
+) -> None:
+    bench.keep("nvmlGpuInstanceGetInfo", code)
+    with pytest.raises(NvmlError):
+        bench.ensure(bench.entry("a"))
+    assert bench.states() == [State.INTENT]
+    bench.machine.clear_faults()
+    bench.made_well(bench.ensure(bench.entry("a")))
+
+
+def test_ids_of_a_slice_that_is_gone_are_recorded_no_more(bench: Bench) -> None:
+    recorded = bench.made("a", State.PREPARED)
+    bench.machine.destroy_slice(0, recorded.gi_id or 0)
+    bench.keep(CREATE_GI, UNKNOWN)
+    with pytest.raises(NvmlError):
+        bench.ensure(bench.entry("a", gi_id=3, ci_id=4, mig_uuid="MIG-old"))
+    (left,) = bench.journal.entries()
+    assert (left.gi_id, left.ci_id, left.mig_uuid) == (None, None, "")
+
+
+def test_a_compute_instance_that_cannot_be_had_is_known_only_with_a_gpu_instance(
+    bench: Bench,
+) -> None:
+    bench.keep(CREATE_CI, NOT_SUPPORTED)
+    with pytest.raises(UndeliverableError, match="the driver refused a compute instance"):
+        bench.ensure(bench.entry("a"))
+    assert "cannot be had" in bench.unit.struck(19)
+    assert (bench.slices_now(), bench.states()) == ([(4, 0)], [State.GI_CREATED])
+
+
+def test_a_profile_that_has_less_than_it_advertises_is_offered_with_that(bench: Bench) -> None:
+    card = bench.unit.known.card
+    assert card.geometry is not None
+    more = tuple(replace(p, multiprocessors=15) for p in card.geometry.profiles)
+    bench.unit.set_card(replace(card, geometry=Geometry(more)))
+    with pytest.raises(UndeliverableError, match="offered with 14 from now on"):
+        bench.ensure(bench.entry("a"))
+    geometry = bench.unit.known.geometry
+    assert geometry is not None
+    offered = geometry.by_id(19)
+    assert offered is not None
+    assert offered.multiprocessors == 14
+    bench.made_well(bench.ensure(bench.entry("a")))
+
+
+def test_a_gpu_that_does_not_tell_its_mode_is_believed_of_the_profile(bench: Bench) -> None:
+    bench.keep(CREATE_GI, NOT_SUPPORTED)
+    bench.keep("nvmlDeviceGetMigMode", NOT_SUPPORTED)
+    with pytest.raises(UndeliverableError):
+        bench.ensure(bench.entry("a"))
+    assert "cannot be had" in bench.unit.struck(19)
+
+
+def test_a_call_that_the_driver_does_not_have_says_nothing_of_the_profile(bench: Bench) -> None:
+    bench.keep(CREATE_CI, FUNCTION_NOT_FOUND)
+    with pytest.raises(NotSupportedError):
+        bench.ensure(bench.entry("a"))
+    assert bench.unit.struck(19) == ""
+    assert bench.states() == [State.GI_CREATED]
+
+
+def test_a_gpu_instance_used_again_is_recorded_before_its_compute_instance_is_made(
+    bench: Bench,
+) -> None:
+    left = bench.bare("old")
+    bench.keep(CREATE_CI, UNKNOWN)
+    with pytest.raises(NvmlError):
+        bench.ensure(bench.entry("a"))
+    (entry,) = bench.journal.entries()
+    assert (entry.claim.name, entry.state, entry.gi_id) == ("a", State.GI_CREATED, left.gi_id)

@@ -1,0 +1,304 @@
+"""Prepare and Unprepare as kubelet sees them, and what they leave on the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
+from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from dra.common.resources import RESOURCE_CLAIMS
+from kubeletplugin.journal.journal import State
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+ONE_G_AT_4 = "gpu-0-mig-1g5gb-19-4"
+
+
+@pytest.mark.every_variant
+def test_a_claim_gets_its_slice_a_cdi_device_and_a_journal_entry(rig: Rig) -> None:
+    ref = rig.claim(ONE_G_AT_4)
+    answer = rig.prepare(ref)
+    assert not answer.error
+    [device] = answer.devices
+    assert list(device.request_names) == ["r0"]
+    assert device.pool_name == rig.node
+    assert device.device_name == ONE_G_AT_4
+    assert list(device.cdi_device_ids) == [
+        f"k8s.{DRIVER}/driver=compute",
+        f"k8s.{DRIVER}/claim={ref.uid}-{ONE_G_AT_4}",
+    ]
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    [entry] = rig.journal()
+    made = rig.machine.gpu(0).gpu_instances[0]
+    assert entry.state is State.PREPARED
+    assert (entry.gi_id, entry.ci_id) == (made.id, made.compute_instances[0].id)
+    assert entry.mig_uuid == made.compute_instances[0].uuid
+
+
+def test_the_cdi_device_has_the_gpu_and_the_two_capabilities_of_its_slice(rig: Rig) -> None:
+    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
+    rig.prepared(ref)
+    spec = rig.spec(ref)
+    [device] = spec["devices"]
+    made = rig.machine.gpu(1).gpu_instances[0]
+    folder = rig.machine.host_root / f"proc/driver/nvidia/capabilities/gpu1/mig/gi{made.id}"
+    minors = [
+        int(path.read_text().split()[1])
+        for path in (
+            folder / "access",
+            folder / f"ci{made.compute_instances[0].id}" / "access",
+        )
+    ]
+    parent, *capabilities = device["containerEdits"]["deviceNodes"]
+    assert parent == {
+        "path": "/dev/nvidia1",
+        "type": "c",
+        "major": 195,
+        "minor": 1,
+        "permissions": "rw",
+    }
+    assert capabilities == [
+        {
+            "path": f"/dev/nvidia-caps/nvidia-cap{minor}",
+            "type": "c",
+            "major": 237,
+            "minor": minor,
+            "fileMode": 0o444,
+            "permissions": "rw",
+        }
+        for minor in minors
+    ]
+    assert "containerEdits" not in spec
+    assert rig.common()["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+@pytest.mark.every_variant
+def test_preparing_again_changes_nothing_and_answers_the_same(rig: Rig) -> None:
+    ref = rig.claim(ONE_G_AT_4)
+    first = rig.prepare(ref)
+    assert rig.claim_status(ref)
+    wait_for("MigNode", rig.published)
+    mutations, rig.http.writes = rig.mutations(), []
+    journal = (rig.roots.state / "journal.json").stat().st_ino
+    assert rig.prepare(ref) == first
+    assert rig.statuses_idle()
+    assert rig.mutations() == mutations
+    assert rig.http.writes == []
+    assert (rig.roots.state / "journal.json").stat().st_ino == journal
+
+
+def test_unprepare_removes_everything_and_may_be_repeated(rig: Rig) -> None:
+    ref = rig.claim(ONE_G_AT_4)
+    rig.prepared(ref)
+    assert not rig.clean()
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+    assert rig.unprepare(ref) == ""
+
+
+def test_unprepare_of_a_claim_that_was_never_prepared_succeeds(rig: Rig) -> None:
+    assert rig.unprepare(rig.claim(ONE_G_AT_4)) == ""
+    assert rig.mutations() == []
+
+
+def test_unprepare_needs_no_api_server_and_no_claim(rig: Rig) -> None:
+    ref = rig.claim(ONE_G_AT_4)
+    rig.prepared(ref)
+    rig.stop()
+    rig.http.down = True
+    rig.start(ready=False)
+    wait_for("recovery", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_a_prepared_claim_is_served_from_the_journal_while_the_api_server_is_down(
+    rig: Rig,
+) -> None:
+    known, unknown = rig.claim(ONE_G_AT_4), rig.claim("gpu-0-mig-1g5gb-19-0")
+    first = rig.prepared(known)
+    rig.http.down = True
+    assert rig.prepared(known) == first
+    assert "cannot read the claim from the API server" in rig.refused(unknown)
+
+
+def test_v1beta1_prepares_and_unprepares_the_same(rig: Rig) -> None:
+    ref = rig.claim(ONE_G_AT_4)
+    claim = v1beta1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+    with closing(rig.channel()) as channel:
+        stub = v1beta1_grpc.DRAPluginStub(channel)
+        prepared = stub.NodePrepareResources(v1beta1.NodePrepareResourcesRequest(claims=[claim]))
+        [device] = prepared.claims[ref.uid].devices
+        assert device.device_name == ONE_G_AT_4
+        assert rig.prepared(ref) == list(device.cdi_device_ids)
+        answer = stub.NodeUnprepareResources(v1beta1.NodeUnprepareResourcesRequest(claims=[claim]))
+    assert answer.claims[ref.uid].error == ""
+    assert rig.clean()
+
+
+def test_calls_for_one_claim_at_the_same_time_make_one_slice(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-3g20gb-9-4")
+    slow = Fault(
+        id="slow",
+        function="nvmlDeviceCreateGpuInstanceWithPlacement",
+        action="delay",
+        seconds=0.3,
+        times=0,
+    )
+    rig.machine.inject(slow)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: rig.prepared(ref), range(6)))
+    assert answers == [answers[0]] * 6
+    assert rig.mutations().count("nvmlDeviceCreateGpuInstanceWithPlacement") == 1
+    assert rig.slices() == [(0, "3g.20gb", 4, True)]
+
+
+@pytest.mark.parametrize("device", [ONE_G_AT_4, "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-7g40gb-0-0"])
+def test_a_slice_that_overlaps_one_in_use_is_refused_with_the_holders_name(
+    rig: Rig, device: str
+) -> None:
+    holder, late = rig.claim(ONE_G_AT_4, name="holder-" + device[6:]), rig.claim(device)
+    rig.prepared(holder)
+    mutations = rig.mutations()
+    error = rig.refused(late)
+    assert f"default/{holder.name}" in error
+    assert holder.uid in error
+    assert rig.mutations() == mutations
+    assert rig.unprepare(holder) == ""
+    rig.prepared(late)
+
+
+def test_two_claims_that_race_for_one_placement_get_it_once(rig: Rig) -> None:
+    refs = [rig.claim(ONE_G_AT_4) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(rig.prepare, refs))
+    winners = [r for r, a in zip(refs, answers, strict=True) if not a.error]
+    assert len(winners) == 1
+    assert all(winners[0].uid in a.error for a in answers if a.error)
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+def test_a_foreign_instance_is_named_and_left_alone(rig: Rig) -> None:
+    foreign = rig.machine.create_slice(0, "2g.10gb", start=4, compute=False)
+    error = rig.refused(rig.claim(ONE_G_AT_4))
+    assert f"GPU instance {foreign.gpu_instance}" in error
+    assert "did not make" in error
+    assert rig.slices() == [(0, "2g.10gb", 4, False)]
+    assert rig.mutations() == []
+
+
+@pytest.mark.every_variant
+def test_a_claim_with_slices_on_two_gpus_gets_both_in_one_spec(rig: Rig) -> None:
+    ref = rig.claim(ONE_G_AT_4, "gpu-1-mig-2g10gb-14-0", "gpu-0-mig-1g5gb-19-5")
+    answer = rig.prepare(ref)
+    assert not answer.error
+    assert {d.device_name: list(d.request_names) for d in answer.devices} == {
+        ONE_G_AT_4: ["r0"],
+        "gpu-1-mig-2g10gb-14-0": ["r1"],
+        "gpu-0-mig-1g5gb-19-5": ["r2"],
+    }
+    names = {d["name"] for d in rig.spec(ref)["devices"]}
+    told = {n for d in answer.devices for n in d.cdi_device_ids}
+    assert {n.partition("=")[2] for n in told if "/claim=" in n} == names
+    assert len(rig.slices()) == 3
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_when_one_slice_of_a_claim_cannot_be_made_none_stays(rig: Rig) -> None:
+    other = rig.claim("gpu-1-mig-1g5gb-19-0")
+    rig.prepared(other)
+    rig.refused(rig.claim(ONE_G_AT_4, "gpu-1-mig-2g10gb-14-0"))
+    assert rig.slices() == [(1, "1g.5gb", 0, True)]
+    assert [e.claim for e in rig.journal()] == [other]
+    assert len(rig.specs()) == 1
+
+
+def test_kubelet_is_told_the_request_without_its_subrequest(rig: Rig) -> None:
+    result = {"request": "r0/small", "driver": DRIVER, "pool": rig.node, "device": ONE_G_AT_4}
+    ref = rig.claim(allocated=False)
+    claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
+    rig.delete_claim(ref)
+    alternatives = {"name": "small", "deviceClassName": "mig.dra.dev"}
+    claim["spec"]["devices"]["requests"] = [{"name": "r0", "firstAvailable": [alternatives]}]
+    claim["metadata"] = {"name": ref.name, "namespace": "default"}
+    uid = rig.api.create(RESOURCE_CLAIMS, claim)["metadata"]["uid"]
+    ref = type(ref)("default", ref.name, uid)
+    rig.allocate(ref, [result])
+    assert list(rig.prepare(ref).devices[0].request_names) == ["r0"]
+
+
+def test_several_claims_of_one_call_are_answered_each_for_itself(rig: Rig) -> None:
+    from api.kubelet.dra.v1 import api_pb2 as v1
+    from tests.kubeletplugin.helpers.rig import wire
+
+    good, bad = rig.claim(ONE_G_AT_4), rig.claim("gpu-7")
+    with closing(rig.channel()) as channel:
+        request = v1.NodePrepareResourcesRequest(claims=[wire(good), wire(bad)])
+        answer = rig.stub(channel).NodePrepareResources(request)
+    assert set(answer.claims) == {good.uid, bad.uid}
+    assert answer.claims[good.uid].devices
+    assert "no GPU called gpu-7" in answer.claims[bad.uid].error
+
+
+def test_a_whole_gpu_is_a_cdi_device_without_capabilities_and_changes_no_hardware(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100), GpuSpec(A100, mig=False))
+    rig.start()
+    ref, late = rig.claim("gpu-1"), rig.claim("gpu-1")
+    rig.prepared(ref)
+    [device] = rig.spec(ref)["devices"]
+    nodes = [n["path"] for n in device["containerEdits"]["deviceNodes"]]
+    assert nodes == ["/dev/nvidia1", "/dev/nvidia-modeset"], "a whole GPU does graphics too"
+    assert f"default/{ref.name}" in rig.refused(late)
+    assert rig.unprepare(ref) == ""
+    assert rig.mutations() == []
+    assert rig.clean()
+    rig.prepared(late)
+
+
+def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
+    hung, free = rig.claim(ONE_G_AT_4), rig.claim("gpu-1-mig-1g5gb-19-0")
+    rig.machine.inject(
+        Fault(
+            id="hang",
+            function="nvmlDeviceCreateGpuInstanceWithPlacement",
+            action="hang",
+            gpu=0,
+        )
+    )
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(rig.prepare, hung)
+        wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
+        rig.prepared(free)
+        assert rig.daemon is not None
+        rig.daemon.gpus.hardware.poll()
+        assert not waiting.done()
+        rig.machine.clear_faults()
+        assert not waiting.result().error
+
+
+def test_a_call_is_answered_before_kubelet_gives_up_and_the_next_joins_the_work(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = rig.claim(ONE_G_AT_4)
+    hang = Fault(
+        id="hang", function="nvmlDeviceCreateGpuInstanceWithPlacement", action="hang", gpu=0
+    )
+    rig.machine.inject(hang)
+    with monkeypatch.context() as patch:
+        patch.setattr("kubeletplugin.claims.node.RPC_SECONDS", 0.5)
+        # On a busy machine the half second may be over before the work is begun.
+        wait_for("the work", lambda: "still under way" in rig.refused(ref))
+        assert "still under way" in rig.refused(ref)
+    rig.machine.clear_faults()
+    rig.prepared(ref)
+    assert rig.mutations().count("nvmlDeviceCreateGpuInstanceWithPlacement") == 1

@@ -1,0 +1,126 @@
+"""Steps of a Prepare or Unprepare that fail: nothing leaks, and the next attempt succeeds."""
+
+from __future__ import annotations
+
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import wait_for
+
+TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
+
+
+def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_with_it(rig: Rig) -> None:
+    rig.machine.inject(
+        Fault(
+            id="ci",
+            function="nvmlGpuInstanceCreateComputeInstance",
+            action="return",
+            code=23,
+        )
+    )
+    assert "INSUFFICIENT_RESOURCES" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    assert "nvmlGpuInstanceDestroy" in rig.mutations()
+    assert rig.clean()
+
+
+def test_a_profile_whose_compute_instance_is_not_supported_is_offered_no_more(rig: Rig) -> None:
+    rig.machine.inject(
+        Fault(
+            id="ci",
+            function="nvmlGpuInstanceCreateComputeInstance",
+            action="return",
+            code=3,
+        )
+    )
+    assert "NOT_SUPPORTED" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    assert rig.clean()
+
+    def offered() -> list[list[str]]:
+        status = rig.mignode()["status"]
+        by_name = {g["name"]: [p["name"] for p in g["profiles"]] for g in status["geometries"]}
+        return [by_name[g["geometry"]] for g in status["gpus"]]
+
+    wait_for("MigNode", lambda: "1g.5gb" not in offered()[0])
+    assert "1g.5gb" in offered()[1]
+    assert "has no profile 1g5gb-19" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+
+
+def test_nvml_that_says_success_and_does_nothing_is_not_believed(rig: Rig) -> None:
+    for function in (
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "nvmlGpuInstanceCreateComputeInstance",
+    ):
+        rig.machine.inject(Fault(id="nothing", function=function, action="no-effect"))
+        rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+        assert rig.clean()
+
+
+def break_rollback(rig: Rig) -> None:
+    for function in ("nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceDestroy"):
+        fault = Fault(id=function, function=function, action="return", code=29, times=0)
+        rig.machine.inject(fault)
+
+
+def test_a_rollback_that_fails_is_told_and_finished_later(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
+    break_rollback(rig)
+    error = rig.refused(ref)
+    assert "undoing it failed too" in error
+    assert "nvmlGpuInstanceDestroy" in error
+    assert [e.state.value for e in rig.journal()] == ["ci-destroyed"]
+    rig.machine.clear_faults()
+    assert rig.slices() == [(0, "1g.5gb", 4, False)]
+    rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+def test_what_a_failed_rollback_left_is_removed_in_the_background(
+    rig: Rig,
+) -> None:
+    break_rollback(rig)
+    rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    assert not rig.clean()
+    rig.machine.clear_faults()
+    wait_for("the janitor", rig.clean)
+
+
+def test_a_cdi_directory_that_cannot_be_written_is_told_before_anything_is_cut(rig: Rig) -> None:
+    rig.roots.cdi.parent.mkdir(exist_ok=True)
+    rig.roots.cdi.write_text("a file where the directory should be")
+    ref = rig.claim(*TWO_SLICES)
+    error = rig.refused(ref)
+    assert str(rig.roots.cdi) in error
+    assert rig.mutations() == []
+    assert rig.journal() == ()
+    rig.roots.cdi.unlink()
+    rig.prepared(ref)
+
+
+def test_a_cdi_spec_that_cannot_be_written_undoes_the_hardware(rig: Rig) -> None:
+    ref = rig.claim(*TWO_SLICES)
+    in_the_way = rig.roots.cdi / f"k8s.mig.dra.dev-claim_{ref.uid}.yaml"
+    in_the_way.mkdir(parents=True)
+    assert str(in_the_way) in rig.refused(ref)
+    assert rig.mutations()
+    assert rig.slices() == []
+    assert rig.journal() == ()
+    in_the_way.rmdir()
+    rig.prepared(ref)
+
+
+def test_without_privileges_the_error_says_what_is_missing(rig: Rig) -> None:
+    rig.machine.configure(privileged=False)
+    error = rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    assert "NO_PERMISSION" in error
+    assert "root or CAP_SYS_ADMIN" in error
+    assert rig.machine.gpu(0).uuid in error
+    assert rig.clean()
+
+
+def test_capacity_that_the_driver_refuses_names_what_is_on_the_gpu(rig: Rig) -> None:
+    # Two +me instances overlap in no memory slice, but there is one set of media engines.
+    holder = rig.claim("gpu-0-mig-1g5gb-me-20-0")
+    rig.prepared(holder)
+    error = rig.refused(rig.claim("gpu-0-mig-1g5gb-me-20-3"))
+    assert "INSUFFICIENT_RESOURCES" in error
+    assert holder.uid in error

@@ -1,0 +1,189 @@
+"""Slices that vanish: noticed, told, their place kept, and made again only when the pod starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.ending import janitor
+from kubeletplugin.gpus.lifecycle import hardwareloop
+from kubeletplugin.journal.entries import State
+from tests.kubeletplugin.claims.ending.test_reclaim import events
+from tests.kubeletplugin.claims.recovery.test_rebuild import reserve
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def look(rig: Rig) -> None:
+    assert rig.daemon is not None
+    # The janitor's own thread may be at work: then his round is waited for, not one from before.
+    assert rig.daemon.claims.tasks.wait_idle(10)
+    rig.daemon.claims.janitor.tend(everything=True)
+    assert rig.daemon.claims.tasks.wait_idle(10)
+
+
+def vanish(rig: Rig) -> ClaimRef:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
+    look(rig)
+    return ref
+
+
+def test_a_slice_destroyed_by_somebody_is_told_and_not_made_again_under_the_pod(rig: Rig) -> None:
+    ref = vanish(rig)
+    assert [e.state for e in rig.journal()] == [State.LOST]
+    assert rig.slices() == []
+    assert rig.specs() == [], "its numbers may be another claim's by now"
+    wait_for("MigNode", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "lost")])
+    [condition] = rig.claim_status(ref)[0]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "False")
+    assert "Lost" in condition["reason"]
+    wait_for("the event", lambda: "SliceLost" in dict(events(rig, ref.name)))
+    assert ref.uid in rig.refused(rig.claim(SLICE)), "its place is kept"
+
+
+def test_a_lost_slice_is_made_again_at_its_place_when_the_pod_starts_again(rig: Rig) -> None:
+    ref = vanish(rig)
+    before = rig.journal()[0].mig_uuid
+    rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    [entry] = rig.journal()
+    assert entry.state is State.PREPARED
+    assert entry.mig_uuid != before
+    assert len(rig.specs()) == 1
+    [condition] = rig.claim_status(ref)[0]["conditions"]
+    assert condition["status"] == "True"
+
+
+def test_a_lost_slice_is_unprepared_without_touching_anything(rig: Rig) -> None:
+    ref = vanish(rig)
+    before = rig.mutations()
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+    assert rig.mutations() == before
+
+
+@pytest.mark.every_variant
+def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numbers(
+    rig: Rig,
+) -> None:
+    first, second = rig.claim(SLICE), rig.claim("gpu-0-mig-3g20gb-9-0")
+    for ref in (first, second):
+        rig.prepared(ref)
+    rig.machine.wipe_gpu(0)
+    look(rig)
+    assert {e.state for e in rig.journal()} == {State.LOST}
+    # Another's instance may have their ids by now.
+    for ref in (second, first):
+        rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True), (0, "3g.20gb", 0, True)]
+    specs = [
+        rig.spec(ref)["devices"][0]["containerEdits"]["deviceNodes"] for ref in (first, second)
+    ]
+    assert specs[0] != specs[1]
+
+
+def test_after_a_driver_reload_with_the_same_boot_id_slices_come_back_by_themselves(
+    rig: Rig,
+) -> None:
+    ref = rig.claim(SLICE)
+    reserve(rig, ref)
+    rig.prepared(ref)
+    [before] = rig.journal()
+    rig.stop()
+    rig.machine.reload_driver()
+    rig.start()
+    wait_for("the slice", lambda: [e.state for e in rig.journal()] == [State.PREPARED])
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    [entry] = rig.journal()
+    assert entry.mig_uuid != before.mig_uuid
+    assert len(rig.specs()) == 1
+    wait_for("the event", lambda: "SliceRestored" in dict(events(rig, ref.name)))
+    wait_for("the status", lambda: rig.claim_status(ref)[0]["data"]["migUUID"] == entry.mig_uuid)
+
+
+def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    before = rig.spec(ref), rig.common()
+    for path in rig.roots.cdi.iterdir():
+        path.unlink()
+    rig.roots.cdi.rmdir()
+    look(rig)
+    assert (rig.spec(ref), rig.common()) == before
+
+
+def test_a_gpu_that_cannot_be_asked_has_lost_nothing(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    look(rig)
+    assert [e.state for e in rig.journal()] == [State.PREPARED]
+    assert len(rig.specs()) == 1
+
+
+def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
+    assert rig.daemon is not None
+    theirs = rig.machine.create_slice(0, "2g.10gb", start=2)
+    rig.daemon.gpus.hardware.poll()
+    wait_for("MigNode", lambda: ("gpu-0", "2g.10gb", 2, "foreign") in rig.published_slices())
+    rig.machine.destroy_slice(0, theirs.gpu_instance)
+    rig.daemon.gpus.hardware.poll()
+    wait_for("MigNode", lambda: rig.published_slices() == [])
+
+
+def test_what_was_half_made_is_finished_at_the_start_if_the_claim_is_reserved(
+    make_rig: Callable[..., Rig],
+) -> None:
+    from kubeletplugin.journal.journal import Journal
+
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim(SLICE)
+    reserve(rig, ref)
+    rig.prepared(ref)
+    made = rig.machine.gpu(0).gpu_instances[0]
+    rig.stop()
+    rig.machine.destroy_compute_instances(0, made.id)
+    journal = Journal(rig.roots.state / "journal.json")
+    [entry] = journal.entries()
+    journal.put(entry.at(State.GI_CREATED, ci_id=None, mig_uuid=""))
+    rig.start()
+    assert [e.state for e in rig.journal()] == [State.PREPARED]
+    assert [g.key for g in rig.machine.gpu(0).gpu_instances] == [made.key]
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert len(rig.specs()) == 1
+
+
+def listening(rig: Rig) -> int:
+    assert rig.daemon is not None
+    return sum(w.listens for w in rig.daemon.gpus.monitor._watches.values())
+
+
+def test_what_somebody_does_to_instances_is_seen_when_the_driver_tells_of_it(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing looks by itself meanwhile."""
+    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(janitor, "CHECK_SECONDS", 1e6)
+    monkeypatch.setattr(janitor, "CLAIMS_SECONDS", 1e6)
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    wait_for("a watch of each GPU", lambda: listening(rig) == 2)
+    rig.machine.create_slice(1, "2g.10gb", start=0)
+    rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
+    wait_for("the loss", lambda: [e.state for e in rig.journal()] == [State.LOST])
+    wait_for(
+        "MigNode",
+        lambda: (
+            rig.published_slices()
+            == [("gpu-0", "1g.5gb", 4, "lost"), ("gpu-1", "2g.10gb", 0, "foreign")]
+        ),
+    )

@@ -1,0 +1,143 @@
+"""A journal that is lost while something else does not answer: nothing is given up for that."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import State
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.claims.recovery.test_rebuild import SLICE, lose_journal, prepared, reserve
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+SECOND = "gpu-1-mig-2g10gb-14-0"
+
+
+def spec_of(ref: ClaimRef) -> str:
+    return f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
+
+
+def tend(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.tend(everything=True)
+
+
+def lost(rig: Rig, *, down: bool = False) -> None:
+    """A new process without a journal; with ``down`` the API server is silent."""
+    rig.stop()
+    lose_journal(rig)
+    rig.http.down = down
+    rig.start(ready=False)
+    wait_for("readiness", lambda: rig.is_ready)
+
+
+def unread_gpu(rig: Rig) -> None:
+    """The second GPU does not say what MIG mode it is in: its description fails."""
+    rig.machine.inject(
+        Fault(
+            id="passing",
+            function="nvmlDeviceGetGpuInstanceProfileInfo*",
+            action="return",
+            code=999,
+            gpu=rig.machine.gpu(1).uuid,
+            times=0,
+        )
+    )
+
+
+@pytest.mark.every_variant
+def test_a_gpu_that_fails_at_the_start_keeps_its_claims_of_a_lost_journal(rig: Rig) -> None:
+    first, second = prepared(rig), prepared(rig, SECOND)
+    rig.stop()
+    unread_gpu(rig)
+    lost(rig)
+    assert [e.claim for e in rig.journal()] == [first]
+    assert rig.specs() == sorted(map(spec_of, (first, second))), "the pod is running"
+    rig.machine.clear_faults()
+
+    def whole() -> bool:
+        assert rig.daemon is not None
+        rig.daemon.gpus.hardware.poll()
+        tend(rig)
+        return {e.claim for e in rig.journal()} == {first, second}
+
+    wait_for("the second GPU's claim", whole)
+    assert all(e.state is State.PREPARED for e in rig.journal())
+    assert rig.unprepare(second) == ""
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert rig.specs() == [spec_of(first)]
+
+
+def test_with_a_silent_api_server_no_spec_is_swept_until_the_claims_were_read(rig: Rig) -> None:
+    ref = prepared(rig)
+    stray = rig.roots.cdi / f"k8s.{DRIVER}-claim_gone.yaml"
+    stray.write_text("")
+    lost(rig, down=True)
+    tend(rig)
+    assert rig.specs() == sorted([spec_of(ref), stray.name])
+    rig.http.down = False
+
+    def swept() -> bool:
+        tend(rig)
+        return rig.specs() == [spec_of(ref)]
+
+    wait_for("the sweep", swept)
+    assert [e.claim for e in rig.journal()] == [ref]
+
+
+def test_an_unprepare_of_what_a_lost_journal_may_hide_waits_for_an_answer(rig: Rig) -> None:
+    ref = prepared(rig)
+    lost(rig, down=True)
+    assert "not found again yet" in rig.unprepare(ref)
+    assert rig.specs() == [spec_of(ref)]
+    never = ClaimRef("default", "never-here", "00000000-0000-0000-0000-000000000000")
+    assert rig.unprepare(never) == ""
+    rig.http.down = False
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_what_appears_while_another_gpu_is_waited_for_is_not_adopted(rig: Rig) -> None:
+    ref = prepared(rig, SECOND)
+    rig.stop()
+    unread_gpu(rig)
+    waiting = rig.claim(SLICE)
+    reserve(rig, waiting)
+    lost(rig)
+    rig.machine.create_slice(0, "1g.5gb", start=4)
+    tend(rig)
+    assert "did not make" in rig.refused(waiting)
+    later = rig.claim("gpu-0-mig-1g5gb-19-5")
+    rig.machine.create_slice(0, "1g.5gb", start=5)
+    reserve(rig, later)
+    tend(rig)
+    assert "did not make" in rig.refused(later), "it was allocated after the claims were read"
+    assert rig.journal() == ()
+    assert rig.specs() == [spec_of(ref)]
+
+
+@pytest.mark.parametrize("broken", [{"reservedFor": "x"}, {"allocation": {"devices": 5}}], ids=str)
+def test_a_claim_that_cannot_be_read_counts_if_it_names_this_node(
+    rig: Rig, broken: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = prepared(rig)
+    items = rig.http.item
+
+    def item(raw: msgspec.Raw) -> Obj:
+        read = items(raw)
+        if read["metadata"]["uid"] == ref.uid:
+            read["status"] |= broken | {"was": dict(read["status"])}
+        return read
+
+    rig.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.http, "item", item)
+        lost(rig)
+        tend(rig)
+        assert rig.journal() == ()
+        assert rig.specs() == [spec_of(ref)]
+    tend(rig)
+    assert [e.claim for e in rig.journal()] == [ref]

@@ -1,0 +1,257 @@
+"""A journal that is lost, damaged, or of another version: the plugin goes on and finds out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal, previous
+from kubeletplugin.journal.journalfile import VERSION, decode, encode
+from kubeletplugin.journal.journalfile import _checksum as checksum
+from tests.kubeletplugin.claims.ending.test_reclaim import events
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.journal.test_journal import entry
+from tests.waiting import wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+POD = {"resource": "pods", "name": "p", "uid": "pod-uid"}
+
+
+def reserve(rig: Rig, ref: ClaimRef) -> None:
+    rig.api.patch(
+        RESOURCE_CLAIMS,
+        ref.name,
+        {"status": {"reservedFor": [POD]}},
+        namespace="default",
+        subresource="status",
+    )
+
+
+def lose_journal(rig: Rig) -> None:
+    path = rig.roots.state / "journal.json"
+    path.unlink()
+    previous(path).unlink(missing_ok=True)
+
+
+def prepared(rig: Rig, device: str = SLICE, *, reserved: bool = True) -> ClaimRef:
+    ref = rig.claim(device)
+    if reserved:
+        reserve(rig, ref)
+    rig.prepared(ref)
+    return ref
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a journal file and make its checksum right again."""
+    record = json.loads(path.read_bytes())
+    change(record)
+    body = {k: v for k, v in record.items() if k != "checksum"}
+    path.write_text(json.dumps(body | {"checksum": checksum(body)}))
+
+
+def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig: Rig) -> None:
+    ref, idle = prepared(rig), prepared(rig, "gpu-1-mig-2g10gb-14-0", reserved=False)
+    before = next(e for e in rig.journal() if e.claim == ref)
+    hardware = rig.machine.snapshot()
+    rig.stop()
+    lose_journal(rig)
+    rig.start()
+    [found] = rig.journal()
+    assert found.adopted
+    assert found == before.at(State.PREPARED, adopted=True, files=())
+    assert rig.machine.snapshot() == hardware
+    assert rig.published_slices() == [
+        ("gpu-0", "1g.5gb", 4, "prepared"),
+        ("gpu-1", "2g.10gb", 0, "foreign"),
+    ], idle
+    wait_for("the event", lambda: "JournalRebuilt" in dict(events(rig, rig.node)))
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    assert rig.slices() == [(1, "2g.10gb", 0, True)]
+
+
+def test_a_lost_journal_is_rebuilt_once_the_api_server_answers(rig: Rig) -> None:
+    ref = prepared(rig)
+    rig.stop()
+    lose_journal(rig)
+    rig.http.down = True
+    rig.start(ready=False)
+    wait_for("readiness", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
+    assert rig.journal() == ()
+    rig.http.down = False
+    assert rig.prepared(ref)
+    assert [e.claim for e in rig.journal()] == [ref]
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+def test_what_the_generation_before_did_not_know_is_found_again(rig: Rig) -> None:
+    first, second = prepared(rig), prepared(rig, "gpu-0-mig-1g5gb-19-0")
+    rig.stop()
+    path = rig.roots.state / "journal.json"
+    journal = Journal(path)
+    old = [e for e in journal.entries() if e.claim == first]
+    Journal(previous(path)).put(*old)
+    edit(previous(path), lambda r: r.update(entries=r["entries"][:1], rebuild=False))
+    path.write_text("{ broken")
+    rig.start()
+    assert {e.claim for e in rig.journal()} == {first, second}
+    wait_for(
+        "events",
+        lambda: (
+            {"CheckpointCorrupted", "JournalRebuilt"}
+            <= {reason for reason, _ in events(rig, rig.node)}
+        ),
+    )
+
+
+def test_a_foreign_instance_is_not_adopted_where_no_claim_was_given_its_place(rig: Rig) -> None:
+    rig.stop()
+    rig.machine.create_slice(0, "1g.5gb", start=4)
+    claim = rig.claim("gpu-0-mig-1g5gb-19-0")
+    reserve(rig, claim)
+    rig.start()
+    assert rig.journal() == ()
+    assert rig.mutations() == []
+
+
+def test_an_instance_made_where_a_claim_waits_for_its_own_is_not_adopted_at_the_next_start(
+    rig: Rig,
+) -> None:
+    claim = rig.claim(SLICE)
+    reserve(rig, claim)
+    rig.machine.create_slice(0, "1g.5gb", start=4)
+    rig.restart()
+    assert rig.journal() == ()
+    assert "did not make" in rig.refused(claim)
+    assert rig.unprepare(claim) == ""
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+def quarantine(rig: Rig, **changes: object) -> ClaimRef:
+    """A prepared claim whose record then says something that this version cannot read."""
+    ref, other = prepared(rig), prepared(rig, "gpu-1-mig-1g5gb-19-0")
+    rig.stop()
+
+    def change(record: dict[str, Any]) -> None:
+        [mine] = [e for e in record["entries"] if e["uid"] == ref.uid]
+        mine.update(changes)
+
+    edit(rig.roots.state / "journal.json", change)
+    rig.start()
+    rig.prepared(other)
+    return ref
+
+
+@pytest.mark.parametrize(
+    "changes", [{"state": "hibernating"}, {"total": "two"}, {"requests": None}], ids=str
+)
+def test_a_record_that_cannot_be_understood_is_quarantined_alone(
+    rig: Rig, changes: dict[str, object]
+) -> None:
+    ref = quarantine(rig, **changes)
+    error = rig.refused(ref)
+    assert "records in the journal cannot be used" in error
+    assert "delete the pod" in error
+    assert ref.uid in rig.refused(rig.claim(SLICE)), "its placement is withheld"
+    assert ("gpu-0", "1g.5gb", 4, "orphan") in rig.published_slices()
+    wait_for("the event", lambda: "CheckpointCorrupted" in dict(events(rig, rig.node)))
+    kept = json.loads((rig.roots.state / "journal.json").read_bytes())["entries"]
+    assert changes.items() <= next(e for e in kept if e["uid"] == ref.uid).items()
+    assert rig.unprepare(ref) == ""
+    assert rig.slices() == [(1, "1g.5gb", 0, True)]
+
+
+def test_a_record_without_even_an_outline_refuses_its_claim_and_touches_nothing(rig: Rig) -> None:
+    ref = quarantine(rig, gpu=None)
+    assert len(rig.specs()) == 2, "the pod may be running"
+    assert "of which nothing can be read" in rig.refused(ref)
+    assert rig.unprepare(ref) == ""
+    assert (0, "1g.5gb", 4, True) in rig.slices(), "whose it is cannot be told"
+    assert "did not make" in rig.refused(ref)
+
+
+def test_what_a_newer_version_wrote_beside_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).put(entry("u1"), entry("u2"))
+
+    def newer(record: dict[str, Any]) -> None:
+        record["version"] = VERSION + 1
+        record["entries"][0]["color"] = "green"
+
+    edit(path, newer)
+    journal = Journal(path)
+    assert journal.problems == ()
+    journal.put(entry("u1").at(State.PREPARED), entry("u3"))
+    first = json.loads(path.read_bytes())["entries"][0]
+    assert "color" not in first, "an entry that was replaced is this version's"
+    [kept] = [e for e in Journal(path).entries() if e.claim.uid == "u2"]
+    journal.put(kept.at(State.PREPARED))
+
+    edit(path, newer)
+    journal = Journal(path)
+    [kept] = [e for e in journal.entries() if e.extra.get("color")]
+    journal.put(kept.at(State.PREPARED))
+    again = [e for e in json.loads(path.read_bytes())["entries"] if e["uid"] == kept.claim.uid]
+    assert [(e["color"], e["state"]) for e in again] == [("green", "prepared")]
+
+
+def test_the_version_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).put(entry())
+    record = json.loads(path.read_bytes())
+    for old in record["entries"]:
+        del old["note"], old["adopted"]
+    body = {"generation": record["generation"], "entries": record["entries"]}
+    path.write_text(json.dumps({"version": 1, **body, "checksum": checksum(body)}))
+    assert Journal(path).entries() == (entry(),)
+    assert Journal(path).problems == ()
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 2, "2", None])
+def test_a_version_further_away_is_refused_as_a_whole(tmp_path: Path, version: object) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).put(entry())
+    edit(path, lambda record: record.update(version=version))
+    journal = Journal(path)
+    assert journal.entries() == ()
+    assert journal.rebuild
+    assert "version" in journal.problems[0]
+
+
+def test_every_state_comes_back_from_the_file(tmp_path: Path) -> None:
+    entries = [
+        entry(f"u{i}", f"gpu-0-mig-1g5gb-19-{i}", state=s, note="why", placement=Placement(i, 1))
+        for i, s in enumerate(State)
+    ]
+    path = tmp_path / "journal.json"
+    Journal(path).put(*entries)
+    assert list(Journal(path).entries()) == entries
+    contents = decode(path.read_bytes())
+    assert decode(encode(contents)) == contents
+    assert all(isinstance(e, Entry) for e in contents.entries)
+
+
+def test_a_change_from_an_entry_that_is_no_longer_so_is_not_made(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    old = entry()
+    journal.put(old.at(State.PREPARED))
+    assert not journal.alter(old, old.at(State.LOST))
+    assert journal.alter(old.at(State.PREPARED), old.at(State.LOST))
+    assert [e.state for e in journal.entries()] == [State.LOST]
+
+
+def test_one_entry_takes_the_place_of_another_in_one_write(tmp_path: Path) -> None:
+    writes: list[int] = []
+    journal = Journal(tmp_path / "journal.json", on_change=lambda: writes.append(1))
+    journal.put(entry("u1"))
+    journal.exchange(entry("u1"), entry("u2"))
+    assert [e.claim.uid for e in Journal(tmp_path / "journal.json").entries()] == ["u2"]
+    assert len(writes) == 2

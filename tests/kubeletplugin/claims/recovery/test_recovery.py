@@ -1,0 +1,195 @@
+"""Recovery at a start: what a claim had reached, and specs that belong to none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
+from kubeletplugin.errors import BusyError, HostError
+from kubeletplugin.journal.entries import ARRIVING, LEAVING, State
+from kubeletplugin.journal.journalfile import Contents, encode
+from kubeletplugin.telemetry.observer import Action
+from tests.kubeletplugin.claims.recovery.startbench import UID, Bench
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE
+
+# -- what was left half done
+
+
+@pytest.mark.parametrize("state", sorted(ARRIVING))
+@pytest.mark.parametrize("fate", ClaimFate)
+def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
+    bench: Bench, fate: ClaimFate, state: State
+) -> None:
+    entry = bench.made("a", state)
+    bench.fate = fate
+    bench.recovery.run()
+    if fate is ClaimFate.HERE:
+        assert (bench.finished, bench.acts.seen) == (["a"], [Action.FINISHED])
+        assert bench.journal.entries() == (entry,)
+    else:
+        assert (bench.finished, bench.acts.seen) == ([], [Action.UNDONE])
+        assert (bench.journal.entries(), bench.places()) == ((), [])
+    assert bench.cut_short is (fate in {ClaimFate.HERE, ClaimFate.UNKNOWN})
+
+
+def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
+    bench.made("a", State.CI_CREATED)
+    bench.refusal = BusyError("it is held")
+    bench.recovery.run()
+    assert (bench.acts.seen, bench.places()) == ([Action.UNDONE], [])
+
+
+@pytest.mark.parametrize("fate", ClaimFate)
+@pytest.mark.parametrize("state", sorted(LEAVING))
+def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
+    bench: Bench, state: State, fate: ClaimFate
+) -> None:
+    bench.made("a", state, ci_id=None)
+    bench.fate = fate
+    bench.recovery.run()
+    assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
+    assert not bench.cut_short
+
+
+@pytest.mark.parametrize("fate", ClaimFate)
+def test_what_is_prepared_stays_with_its_spec_whatever_became_of_the_claim(
+    bench: Bench, fate: ClaimFate
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.fate = fate
+    bench.recovery.run()
+    assert (bench.journal.entries(), bench.finished, bench.acts.seen) == ((entry,), [], [])
+    assert bench.specs.files == {UID: [entry.device]}
+    assert bench.machine.mutations() == []
+
+
+def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
+    for name, place in (("a", 0), ("b", 1), ("a", 2)):
+        bench.made(name, State.CI_CREATED, replace(ELSEWHERE, start=place))
+    bench.recovery.run()
+    assert bench.finished == ["a", "b"]
+
+
+def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:
+    held = bench.made("a", State.PREPARED, total=1)
+    bench.made("a", State.LEFTOVER, ELSEWHERE)
+    bench.made("a", State.GI_CREATED, replace(ELSEWHERE, start=1), ci_id=None, mig_uuid="")
+    bench.fate = ClaimFate.GONE
+    bench.recovery.run()
+    assert (bench.journal.entries(), bench.places()) == ((held,), [4])
+
+
+def test_a_prepared_slice_that_is_gone_is_lost(bench: Bench) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.machine.destroy_slice(0, entry.gi_id or 0)
+    bench.recovery.run()
+    assert (bench.states(), bench.acts.seen) == ([State.LOST], [Action.LOST])
+
+
+# -- the spec that claims have in common
+
+
+@pytest.mark.parametrize("state", State)
+def test_it_stays_at_the_end_of_a_run_while_there_is_a_claim(bench: Bench, state: State) -> None:
+    bench.settled()
+    entry = bench.entry("a", state=state)
+    bench.journal.put(entry)
+    bench.recovery.leave()
+    assert bench.specs.has_common
+    bench.journal.remove(entry)
+    bench.recovery.leave()
+    assert not bench.specs.has_common
+
+
+def test_it_stays_while_something_may_be_missing_from_the_journal(bench: Bench) -> None:
+    bench.recovery.leave()
+    assert bench.specs.has_common
+    bench.settled()
+    bench.specs.failure = HostError("cannot remove")
+    bench.recovery.leave()
+    assert bench.specs.has_common
+
+
+# -- specs that belong to no claim
+
+
+def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
+    bench.settled()
+    bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
+    bench.specs.files = {UID: ["x"], "gone": ["y"], "too": ["z"]}
+    bench.recovery.run()
+    assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT] * 2)
+    assert bench.recovery.strays() == frozenset()
+
+
+def test_the_spec_of_a_claim_whose_record_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "state/journal.json"
+    path.parent.mkdir()
+    path.write_bytes(encode(Contents(unread=({"uid": UID},))))
+    try:
+        bench = Bench(tmp_path)
+        bench.specs.files = {UID: ["x"], "gone": ["y"]}
+        bench.recovery.run()
+        bench.recovery.leave()
+        assert bench.specs.files == {UID: ["x"]}
+        assert bench.specs.has_common
+    finally:
+        sim.nvml.uninstall()
+
+
+def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_strays_are_told(
+    bench: Bench,
+) -> None:
+    bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
+    bench.specs.files = {UID: ["x"], "gone": ["y"]}
+    bench.recovery.run()
+    assert (len(bench.specs.files), bench.acts.seen) == (2, [])
+    assert bench.recovery.strays() == frozenset()
+    bench.settled()
+    assert bench.recovery.strays() == {"gone"}
+    assert bench.recovery.strays() == frozenset()
+
+
+def test_a_directory_of_specs_that_cannot_be_read_is_no_reason_to_stop(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.specs.failure = HostError("/var/run/cdi is gone")
+    bench.recovery.run()
+    bench.settled()
+    assert bench.recovery.strays() == frozenset()
+    bench.recovery.run()
+    assert [r.message for r in caplog.records] == ["/var/run/cdi is gone"] * 2
+    assert bench.acts.seen == []
+
+
+def test_half_written_files_of_the_journal_are_swept(bench: Bench, tmp_path: Path) -> None:
+    bench.settled()
+    half = tmp_path / "state/journal.json.x.tmp"
+    half.write_text("half")
+    bench.recovery.run()
+    assert not half.exists()
+
+
+def test_a_claim_has_a_spec_or_may_have_one(bench: Bench) -> None:
+    bench.specs.files = {UID: ["x"]}
+    assert bench.recovery.has_spec(UID)
+    assert not bench.recovery.has_spec("uid-b")
+    bench.specs.failure = HostError("/var/run/cdi is gone")
+    assert bench.recovery.has_spec("uid-b")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_stray_is_dropped_unless_it_has_a_record_by_now(
+    bench: Bench,
+    recorded: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    bench.specs.files = {UID: ["x"]}
+    if recorded:
+        bench.journal.put(bench.entry("a"))
+    bench.recovery.drop_stray(UID)
+    assert (UID in bench.specs.files) is recorded
+    assert bench.acts.seen == ([] if recorded else [Action.SWEPT])

@@ -1,0 +1,346 @@
+"""MPS: one daemon a claim, ready before kubelet is told, gone before the slice goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra.claims.allocation import allocation_config
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.errors import ForbiddenError, KubeError
+from kubeletplugin.claims.sharing.mps import daemons
+from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
+from sim.nvml.files.nvidia_smi import time_slice
+from sim.nvml.gpus.mpsclients import allocates
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.mpspods import DaemonPods, control
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+SLICE, OTHER = "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-0"
+LIMITS: Obj = {"activeThreadPercentage": 40, "pinnedDeviceMemoryLimit": "4Gi"}
+
+
+EXAMPLES = Path(__file__).parents[4] / "docs/examples"
+
+
+def mps(limits: Obj | None = None, *, kind: str = "MigDeviceConfig") -> Obj:
+    sharing: Obj = {"strategy": "MPS", **({"mps": limits} if limits else {})}
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind, "sharing": sharing}
+    return {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+@pytest.fixture
+def sharing(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with a GPU in slices and a whole one, where MPS is enabled."""
+    rig = make_rig(GpuSpec(A100), GpuSpec(A100, mig=False))
+    rig.mps_image = "registry.example.com/plugin:1"
+    rig.start()
+    return rig
+
+
+@pytest.fixture
+def pods(sharing: Rig) -> Iterator[DaemonPods]:
+    made = DaemonPods(sharing)
+    yield made
+    made.close()
+
+
+def edits(rig: Rig, ref: Any) -> Obj:
+    [device] = rig.spec(ref)["devices"]
+    found: Obj = device["containerEdits"]
+    return found
+
+
+def test_a_slice_is_shared_within_limits_that_daemon_and_clients_have(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    [pod] = pods.pods()
+    [entry] = sharing.journal()
+    uid = ref.uid
+    assert entry.mig_uuid.startswith("MIG-")
+    assert served(sharing, ref) == entry.mig_uuid
+    assert control(sharing, uid, "get_default_active_thread_percentage") == "40"
+    assert control(sharing, uid, "get_default_device_pinned_mem_limit 0") == "4096M"
+    given = edits(sharing, ref)
+    assert {e for e in given["env"] if "MPS" in e} == {
+        "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+    }
+    environment = dict(text.split("=", 1) for text in given["env"])
+    daemon = control(sharing, uid, "get_default_device_pinned_mem_limit 0")
+    client = partial(allocates, daemon=daemon, free=19968, daemon_holds=False)
+    assert client(4096, environment=environment)
+    assert not client(4097, environment=environment)
+    assert client(4097, environment={}), "a client can get around its limit in a slice"
+    assert not client(4097, environment={}, daemon_holds=True)
+    mounts = {m["containerPath"]: m for m in given["mounts"]}
+    assert mounts["/tmp/nvidia-mps"]["hostPath"] == f"{sharing.roots.state}/mps/{uid}/pipe"
+    assert mounts["/dev/shm"]["hostPath"] == (
+        f"{sharing.roots.kubelet}/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~empty-dir/shm"
+    )
+    for path in ("/tmp/nvidia-mps", "/dev/shm"):
+        assert mounts[path]["options"][:4] == ["rw", "nosuid", "nodev", "noexec"]
+    assert not any(
+        "/log" in m["hostPath"].removeprefix(str(sharing.folder)) for m in mounts.values()
+    )
+    spec = sharing.spec(ref)
+    sharing.restart()
+    sharing.prepared(ref)
+    assert [p["metadata"]["uid"] for p in pods.pods()] == [pod["metadata"]["uid"]]
+    assert sharing.spec(ref) == spec
+    assert sharing.unprepare(ref) == ""
+    assert (pods.pods(), sharing.clean()) == ([], True)
+    assert list((sharing.roots.state / "mps").iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "device"), [("mps-slice", SLICE), ("mps-gpu", "gpu-1")])
+def test_the_examples_of_the_handbook_get_what_they_ask_for(
+    sharing: Rig, pods: DaemonPods, name: str, device: str
+) -> None:
+    claim, *users = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
+    [request] = claim["spec"]["devices"]["requests"]
+    assert {u["spec"]["resourceClaims"][0]["resourceClaimName"] for u in users} == {name}
+    config = allocation_config([request["name"]], claim["spec"]["devices"]["config"], {})
+    claim["metadata"]["namespace"] = "default"
+    made = sharing.api.create(RESOURCE_CLAIMS, claim)
+    ref = ClaimRef("default", name, made["metadata"]["uid"])
+    given = {"request": request["name"], "driver": DRIVER, "pool": sharing.node, "device": device}
+    sharing.allocate(ref, [given], config)
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "50"
+    assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == "8192M"
+    [entry] = sharing.journal()
+    assert served(sharing, ref) == (entry.mig_uuid or entry.gpu)
+    [pod] = pods.pods()
+    assert pod["metadata"]["annotations"] == {f"{DRIVER}/claim": f"default/{name}"}
+    assert name not in str(pod["spec"]), "a tenant's text"
+    assert (pod["metadata"]["namespace"], pod["spec"]["nodeName"]) == ("default", sharing.node)
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", sharing.node, True)
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_of_a_claim_with_several_devices_the_clients_of_one_get_its_daemon(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    """As NVIDIA's sample gpu-test5: long turns on one device, limits by MPS on another."""
+    turns: Obj = {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}
+    whole = mps(kind="GpuConfig") | {"requests": ["r0"]}
+    whole["opaque"]["parameters"]["sharing"] = turns
+    clients = mps(LIMITS) | {"requests": ["r1"]}
+    ref = sharing.claim("gpu-1", SLICE, config=[whole, clients])
+    sharing.prepared(ref)
+    uuid = sharing.machine.state().gpus[1].uuid
+    assert time_slice(sharing.roots.host, uuid) == 3
+    [daemon] = pods.pods()
+    by_device = {e.device: e for e in sharing.journal()}
+    assert served(sharing, ref) == by_device[SLICE].mig_uuid
+    told = {d["name"]: d["containerEdits"] for d in sharing.spec(ref)["devices"]}
+    is_client = {
+        name.removeprefix(f"{ref.uid}-"): "CUDA_MPS_PIPE_DIRECTORY" in str(edits.get("env"))
+        for name, edits in told.items()
+    }
+    assert is_client == {"gpu-1": False, SLICE: True}
+    assert "CUDA_MPS" not in str(sharing.spec(ref).get("containerEdits"))
+    assert "CUDA_MPS" not in str(sharing.common())
+    sharing.restart()
+    sharing.prepared(ref)
+    assert [p["metadata"]["uid"] for p in pods.pods()] == [daemon["metadata"]["uid"]]
+    assert sharing.unprepare(ref) == ""
+    assert (pods.pods(), sharing.clean(), time_slice(sharing.roots.host, uuid)) == ([], True, 0)
+
+
+def served(rig: Rig, ref: ClaimRef) -> str:
+    """The device of a claim's daemon."""
+    return (rig.roots.state / "mps" / ref.uid / "pipe/.simulated/devices").read_text().strip()
+
+
+def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=True)
+    wait_for("the slice", lambda: [e.ahead for e in sharing.journal()] == [True])
+    assert pods.pods() == []
+    assert sharing.daemon is not None
+    journal = sharing.daemon.common.journal
+    journal.put(*(replace(e, mps=None) for e in journal.entries()))
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+    assert sharing.unprepare(ref) == ""
+    assert pods.pods() == []
+
+
+def test_without_limits_none_is_set(sharing: Rig, pods: DaemonPods) -> None:
+    ref = sharing.claim("gpu-1", config=[mps(kind="GpuConfig")])
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "100.0"
+    assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == ""
+    assert list(edits(sharing, ref)["env"]) == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
+    assert sharing.unprepare(ref) == ""
+    assert pods.pods() == []
+
+
+def test_a_claim_is_not_prepared_before_its_daemon_is_ready(
+    sharing: Rig, pods: DaemonPods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods.runs = False
+    ref = sharing.claim(SLICE, config=[mps()])
+    with monkeypatch.context() as briefly:
+        briefly.setattr(daemons, "WAIT_SECONDS", 0.3)
+        error = sharing.refused(ref)
+    assert f"pod default/mps-{ref.uid} is not started" in error or "was just made" in error
+    assert "is not ready after 0.3 s" in error
+    wait_for("the rollback", sharing.clean)
+    wait_for("the pod's end", lambda: pods.pods() == [])
+    pods.runs = True
+    sharing.prepared(ref)
+
+
+def test_a_daemon_that_does_not_end_is_named_as_the_holder_and_the_slice_stays(
+    sharing: Rig, pods: DaemonPods, short_patience: None
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps()])
+    sharing.prepared(ref)
+    pods.holds = True
+    assert sharing.unprepare(ref) == ""
+    [left] = sharing.journal()
+    assert left.state is State.LEFTOVER
+    assert f"MPS daemon holds the device: pod default/mps-{ref.uid} is being deleted" in left.note
+    assert sharing.slices() == [(0, "3g.20gb", 4, True)]
+    pods.holds = False
+    wait_for("the removal", lambda: tended(sharing))
+    assert pods.pods() == []
+
+
+def tended(rig: Rig) -> bool:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.tend(everything=True)
+    return rig.clean()
+
+
+def test_a_daemon_that_crashed_or_was_deleted_is_there_again_with_its_limits(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    pods.crash(ref.uid)
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+    [pod] = pods.pods()
+    sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
+    wait_for("its end", lambda: pods.pods() == [])
+    assert sharing.daemon is not None
+    sharing.daemon.claims.janitor.tend(everything=True)
+    wait_for("another", lambda: pods.pods() != [])
+    assert pods.pods()[0]["metadata"]["uid"] != pod["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("step", "wanted"),
+    [("its directory was made", True), ("its pod was made", False), ("it was ready", False)],
+)
+def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
+    sharing: Rig, pods: DaemonPods, *, step: str, wanted: bool
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=wanted)
+    sharing.prepared(ref)
+    sharing.stop()
+    journal = Journal(sharing.roots.state / "journal.json")
+    journal.put(*(e.at(State.CI_CREATED, told=False) for e in journal.entries()))
+    folder = sharing.roots.state / "mps" / ref.uid
+    if step != "it was ready":
+        pods.runs = False
+        [pod] = pods.pods()
+        sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
+        wait_for("the pod's end", lambda: pods.pods() == [])
+        for file in ("ready", "pod"):
+            (folder / file).unlink(missing_ok=True)
+        if step == "its pod was made":
+            unowned = {k: pod["metadata"][k] for k in ("name", "namespace", "labels")}
+            sharing.api.create(PODS, {**pod, "metadata": unowned, "status": {}})
+        pods.runs = True
+    sharing.start()
+    if wanted:
+        assert [e.state for e in sharing.journal()] == [State.PREPARED]
+        assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+        assert sharing.unprepare(ref) == ""
+    wait_for("the end", lambda: tended(sharing) and pods.pods() == [])
+    assert not folder.exists()
+
+
+def test_after_a_reboot_the_daemon_serves_the_slice_that_is_made_again(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    before = pods.pods()
+    sharing.stop()
+    sharing.machine.reboot()
+    sharing.start()
+    sharing.prepared(ref)
+    [entry], [pod] = sharing.journal(), pods.pods()
+    assert pod["metadata"]["uid"] != before[0]["metadata"]["uid"]
+    assert served(sharing, ref) == entry.mig_uuid
+
+
+def test_daemons_of_no_claim_are_swept(sharing: Rig, pods: DaemonPods) -> None:
+    ref, gone = sharing.claim(SLICE, config=[mps()]), sharing.claim(OTHER, config=[mps()])
+    sharing.prepared(ref)
+    sharing.prepared(gone)
+    sharing.stop()
+    sharing.delete_claim(gone)
+    journal = Journal(sharing.roots.state / "journal.json")
+    journal.remove(*journal.of_claim(gone.uid))
+    sharing.start()
+    wait_for(
+        "the sweep", lambda: [p["metadata"]["name"] for p in pods.pods()] == [f"mps-{ref.uid}"]
+    )
+
+
+def test_where_it_is_not_enabled_it_is_refused_before_anything_is_made(rig: Rig) -> None:
+    error = rig.refused(rig.claim(SLICE, config=[mps()]))
+    assert "sharing.strategy 'MPS' is not enabled on this node" in error
+    assert "chart: mps.enabled" in error
+    assert (rig.mutations(), rig.journal()) == ([], ())
+
+
+def test_a_container_beside_another_claim_is_refused_before_anything_is_made(sharing: Rig) -> None:
+    refs = [sharing.claim(SLICE, config=[mps()]), sharing.claim(OTHER)]
+    names = [{"name": ref.name, "resourceClaimName": ref.name} for ref in refs]
+    claims = [{"name": ref.name} for ref in refs]
+    container = {"name": "main", "image": "x", "resources": {"claims": claims}}
+    spec = {"nodeName": sharing.node, "resourceClaims": names, "containers": [container]}
+    metadata = {"name": sharing.node, "namespace": "default"}
+    pod = sharing.api.create(PODS, {"metadata": metadata, "spec": spec})
+    consumer = {"resource": "pods", "name": sharing.node, "uid": pod["metadata"]["uid"]}
+    for ref in refs:
+        sharing.set_status(ref, reservedFor=[consumer])
+    error = sharing.refused(refs[0])
+    assert f"container 'main' uses claims {', '.join(sorted(r.name for r in refs))}" in error
+    assert (sharing.mutations(), sharing.journal()) == ([], ())
+
+
+def test_the_right_or_the_program_that_is_missing_is_named(sharing: Rig) -> None:
+    def refuse(method: str, path: str) -> KubeError | None:
+        return ForbiddenError("no", status=403) if "/pods" in path else None
+
+    sharing.http.refuse = refuse
+    error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
+    assert "grant this plugin's service account get, list, create and delete on pods" in error
+    sharing.http.refuse = lambda method, path: None
+    (sharing.roots.host / "usr/bin/nvidia-cuda-mps-server").unlink()
+    error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
+    assert "nvidia-cuda-mps-server not found below" in error

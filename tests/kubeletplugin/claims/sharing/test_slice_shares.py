@@ -1,0 +1,198 @@
+"""Several claims on one slice, on the node: told to kubelet, given back one by one, found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dra.claims.allocation import share_id
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.claims.eager.test_reservations import (
+    answered,
+    reservation,
+    reserve,
+    unallocated,
+)
+from tests.kubeletplugin.claims.recovery.test_rebuild import lose_journal
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+SLICE = "gpu-0-mig-2g10gb-14-0"
+NAME = f"{SLICE}-share"
+THERE, GONE = [(0, "2g.10gb", 0, True)], list[tuple[int, str, int, bool]]()
+CREATED = ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"]
+
+
+@pytest.fixture
+def sharing(make_rig: Callable[..., Rig]) -> Rig:
+    """A node of whose slices each may be had by four claims."""
+    rig = make_rig(GpuSpec(A100))
+    rig.slice_shares = 4
+    rig.start()
+    return rig
+
+
+def result(rig: Rig, memory: str = "", *, name: str = NAME) -> Obj:
+    common = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": name}
+    if not memory:
+        return common
+    consumed = {"memory": memory, "cores": "20", "shares": "1"}
+    return {**common, "shareID": share_id(memory, NAME), "consumedCapacity": consumed}
+
+
+def share(rig: Rig, memory: str = "", *, config: tuple[Obj, ...] = ()) -> ClaimRef:
+    return rig.claim(results=[result(rig, memory)], config=config)
+
+
+def configured(**parameters: object) -> Obj:
+    common = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
+    return {
+        "source": "FromClaim",
+        "opaque": {"driver": DRIVER, "parameters": common | parameters},
+    }
+
+
+def test_claims_share_a_slice_and_leave_it_one_by_one(sharing: Rig) -> None:
+    first, second = share(sharing, "6000Mi"), share(sharing)
+    for ref in (first, second):
+        sharing.prepared(ref)
+    assert (sharing.slices(), sharing.mutations()) == (THERE, CREATED)
+    told = [sharing.claim_status(ref)[0] for ref in (first, second)]
+    assert told[0]["data"]["migUUID"] == told[1]["data"]["migUUID"] != ""
+    assert [device["data"]["share"] for device in told] == [
+        {"memoryMiB": 6000, "cores": 20},
+        {"memoryMiB": 2464, "cores": 0},
+    ]
+    specs = [sharing.spec(ref)["devices"][0] for ref in (first, second)]
+    assert specs[0]["name"] == f"{first.uid}-{NAME}-{share_id('6000Mi', NAME)}"
+    assert specs[0]["containerEdits"] == specs[1]["containerEdits"]
+    wait_for("both in the MigNode", lambda: len(sharing.published_slices()) == 2)
+    crowded = share(sharing, config=(configured(share={"memoryMiB": 2000}),))
+    assert "1392 of 9856 MiB are left, 2000 are asked for" in sharing.refused(crowded)
+    assert "are held by claim" in sharing.refused(sharing.claim(SLICE))
+    assert sharing.unprepare(first) == ""
+    assert sharing.slices() == THERE
+    sharing.restart()
+    sharing.prepared(crowded)
+    sharing.unprepare(second)
+    assert (sharing.slices(), sharing.mutations()) == (THERE, CREATED)
+    assert sharing.unprepare(crowded) == ""
+    assert sharing.clean()
+
+
+def test_those_who_come_at_once_make_the_slice_once(sharing: Rig) -> None:
+    refs = [share(sharing) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [answer.error for answer in pool.map(sharing.prepare, refs)] == [""] * 4
+    assert (sharing.slices(), sharing.mutations()) == (THERE, CREATED)
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(sharing.unprepare, refs)] == [""] * 4
+    assert sharing.clean()
+
+
+@pytest.mark.parametrize("slice_shares", [4, 1])
+def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig, slice_shares: int) -> None:
+    """Also where the node offers no more shares since."""
+    refs = [share(sharing, memory) for memory in ("1Gi", "2Gi")]
+    for ref in refs:
+        sharing.prepared(ref)
+        sharing.set_status(ref, reservedFor=[{"resource": "pods", "name": "p", "uid": ref.uid}])
+    before = {e.key: (e.share, e.gi_id, e.mig_uuid) for e in sharing.journal()}
+    sharing.stop()
+    lose_journal(sharing)
+    sharing.slice_shares = slice_shares
+    sharing.start()
+    wait_for("the journal", lambda: len(sharing.journal()) == 2)
+    for ref in refs:
+        sharing.prepared(ref)
+    assert {e.key: (e.share, e.gi_id, e.mig_uuid) for e in sharing.journal()} == before
+    assert sharing.mutations() == CREATED
+
+
+def test_a_claim_that_is_gone_leaves_the_slice_to_the_others(sharing: Rig) -> None:
+    first, second = share(sharing, "1Gi"), share(sharing, "2Gi")
+    for ref in (first, second):
+        sharing.prepared(ref)
+    [one, _] = sharing.journal()
+    gi_id, ci_id = one.gi_id or 0, one.ci_id or 0
+    sharing.machine.start_process(0, 77, gpu_instance=gi_id, compute_instance=ci_id)
+    sharing.delete_claim(first)
+    assert sharing.daemon is not None
+    sharing.daemon.claims.janitor.tend(everything=True)
+    assert ([e.claim for e in sharing.journal()], sharing.slices()) == ([second], THERE)
+    sharing.delete_claim(second)
+    sharing.daemon.claims.janitor.tend(everything=True)
+    assert sharing.slices() == THERE, "a process has it"
+    sharing.machine.end_process(77)
+    sharing.daemon.claims.janitor.tend(everything=True)
+    assert sharing.clean()
+
+
+def test_nothing_is_reserved_of_which_it_is_not_said_how_much(sharing: Rig) -> None:
+    ref = unallocated(sharing)
+    reserve(sharing, reservation(sharing, ref, NAME))
+    answered(sharing, r="refused")
+    assert sharing.mutations() == []
+
+
+REFUSED: dict[str, tuple[str, Obj, str]] = {
+    "a slice that a claim has alone": (
+        SLICE,
+        configured(share={"memoryMiB": 1}),
+        "which is a slice, and one claim has all of it",
+    ),
+    "configuration of another kind": (
+        NAME,
+        configured(kind="GpuConfig", share={"memoryMiB": 1}),
+        "share of kind GpuConfig is not for",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_amounts_are_for_shares_of_slices_alone(sharing: Rig, case: str) -> None:
+    name, config, why = REFUSED[case]
+    ref = sharing.claim(results=[result(sharing, name=name)], config=[config])
+    assert why in sharing.refused(ref)
+    assert sharing.clean()
+
+
+def test_a_node_that_shares_no_slices_says_so(sharing: Rig) -> None:
+    assert sharing.mignode()["status"]["gpus"][0]["sliceSharing"] == {"shares": 4}
+    sharing.slice_shares = 1
+    sharing.restart()
+    assert "sliceSharing" not in sharing.mignode()["status"]["gpus"][0]
+    told = sharing.refused(share(sharing))
+    assert "are not shared, and the claim was given a part of one" in told
+    assert sharing.clean()
+
+
+def test_hami_core_holds_a_share_of_a_slice_and_nothing_beside_it(
+    make_rig: Callable[..., Rig], folder: Path
+) -> None:
+    rig = make_rig(GpuSpec(A100))
+    rig.node_classes = folder / "classes"
+    rig.node_classes.mkdir()
+    (rig.node_classes / "default.yaml").write_text(
+        "apiVersion: mig.dra.dev/v1alpha1\nkind: MigNodeClass\nsliceShares: 4\nhamiCore: /vgpu\n"
+    )
+    (rig.machine.host_root / "vgpu").mkdir()
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (rig.machine.host_root / "vgpu" / name).write_text("")
+    rig.start()
+    offer = {"shares": 4, "enforcer": "hami-core"}
+    wait_for("offer", lambda: rig.mignode()["status"]["gpus"][0].get("sliceSharing") == offer)
+    ref = share(rig, "4Gi")
+    rig.prepared(ref)
+    env = rig.spec(ref)["devices"][0]["containerEdits"]["env"]
+    assert env[0] == "CUDA_DEVICE_MEMORY_LIMIT=4096m"
+    alone = {**result(rig, name="gpu-0-mig-1g5gb-19-4"), "request": "r1"}
+    mixed = rig.claim(results=[result(rig), alone])
+    assert "a share and a device that it has alone" in rig.refused(mixed)
+    assert rig.slices() == THERE

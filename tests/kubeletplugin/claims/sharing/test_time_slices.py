@@ -1,0 +1,165 @@
+"""The length of turns on a whole GPU: set for a claim, put back when nobody needs it any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra.claims.allocation import allocation_config
+from dra.common.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.sharing import timeslices
+from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
+from sim.nvml.files.nvidia_smi import script, time_slice
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+
+EXAMPLES = Path(__file__).parents[4] / "docs/examples"
+
+
+def turns(interval: str = "", strategy: str = "TimeSlicing") -> Obj:
+    sharing = {
+        "strategy": strategy,
+        **({"timeSlicing": {"interval": interval}} if interval else {}),
+    }
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "GpuConfig", "sharing": sharing}
+    return {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+@pytest.fixture
+def whole(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with two whole GPUs, its plugin started."""
+    rig = make_rig(GpuSpec(A100, mig=False), GpuSpec(A100, mig=False))
+    rig.start()
+    return rig
+
+
+def lengths(rig: Rig) -> list[int]:
+    return [time_slice(rig.roots.host, gpu.uuid) for gpu in rig.machine.state().gpus]
+
+
+def program(rig: Rig, text: str) -> None:
+    path = rig.roots.host / "usr/bin/nvidia-smi"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_it_is_as_long_as_the_claim_says_until_the_claim_ends(whole: Rig) -> None:
+    for number, interval in enumerate(("Default", "Short", "Medium", "Long")):
+        ref = whole.claim("gpu-1", config=[turns(interval)])
+        whole.prepared(ref)
+        assert lengths(whole) == [0, number]
+        whole.prepared(ref)
+        if interval == "Long":
+            whole.restart()
+            assert lengths(whole) == [0, number]
+        assert whole.unprepare(ref) == ""
+        assert lengths(whole) == [0, 0]
+        assert whole.journal() == ()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_a_process_had_set_when_it_was_killed_is_finished_or_put_back(
+    whole: Rig, *, wanted: bool
+) -> None:
+    ref = whole.claim("gpu-0", config=[turns("Medium")], expected=wanted)
+    whole.prepared(ref)
+    whole.stop()
+    journal = Journal(whole.roots.state / "journal.json")
+    journal.put(*(e.at(State.INTENT, told=False) for e in journal.entries()))
+    whole.start()
+    assert lengths(whole) == [2 if wanted else 0, 0]
+    assert [e.state for e in whole.journal()] == ([State.PREPARED] if wanted else [])
+
+
+def test_after_a_reboot_it_is_set_again_when_kubelet_asks(whole: Rig) -> None:
+    ref = whole.claim("gpu-0", config=[turns("Short")])
+    whole.prepared(ref)
+    whole.stop()
+    whole.machine.reboot()
+    assert lengths(whole) == [0, 0]
+    whole.start()
+    whole.prepared(ref)
+    assert lengths(whole) == [1, 0]
+    assert whole.unprepare(ref) == ""
+    assert lengths(whole) == [0, 0]
+
+
+def test_the_example_of_the_handbook_gets_what_it_asks_for(whole: Rig) -> None:
+    claim, *pods = yaml.safe_load_all((EXAMPLES / "time-slicing.yaml").read_text())
+    name = claim["metadata"]["name"]
+    whole.api.create(NAMESPACES, {"metadata": {"name": "gpus"}})
+    made = whole.api.create(RESOURCE_CLAIMS, claim)
+    for pod in pods:
+        whole.api.create(PODS, pod)
+        assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimName": name}]
+    ref = ClaimRef("gpus", name, made["metadata"]["uid"])
+    given = {"request": "gpu", "driver": DRIVER, "pool": whole.node, "device": "gpu-1"}
+    whole.allocate(ref, [given], allocation_config(["gpu"], claim["spec"]["devices"]["config"], {}))
+    whole.prepared(ref)
+    assert lengths(whole) == [0, 3]
+    program(whole, "#!/bin/sh\nexit 1\n")
+    for config in ([], [turns(strategy="None")]):
+        other = whole.claim("gpu-0", config=config)
+        whole.prepared(other)
+        assert whole.unprepare(other) == ""
+
+
+REFUSALS = (
+    ("echo 'Not Supported'; exit 3", "refuses time slice Short on GPU", "Not Supported"),
+    ("exec sleep 600", "did not set time slice Short", "within 0.2 s"),
+)
+
+
+def test_a_claim_whose_length_cannot_be_set_is_not_prepared(
+    whole: Rig, short_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = whole.claim("gpu-0", config=[turns("Short")])
+    for body, *told in REFUSALS:
+        program(whole, f"#!/bin/sh\n{body}\n")
+        with monkeypatch.context() as briefly:
+            briefly.setattr(timeslices, "SECONDS", 0.2)
+            error = whole.refused(ref)
+        assert all(part in error for part in told)
+        assert all(e.state is not State.PREPARED for e in whole.journal())
+    program(whole, script("1"))
+    whole.prepared(ref)
+    assert lengths(whole) == [1, 0]
+
+
+def test_without_the_program_it_is_said_what_is_missing_and_no_gpu_is_kept_back(
+    whole: Rig,
+) -> None:
+    ref = whole.claim("gpu-0", config=[turns("Long")])
+    whole.prepared(ref)
+    (whole.roots.host / "usr/bin/nvidia-smi").unlink()
+    error = whole.refused(whole.claim("gpu-1", config=[turns("Short")]))
+    assert "time slices are set by nvidia-smi, which is not found below" in error
+    assert {e.claim for e in whole.journal()} == {ref}
+    program(whole, "#!/bin/sh\nexit 3\n")
+    assert whole.unprepare(ref) == ""
+    assert whole.journal() == ()
+    whole.prepared(whole.claim("gpu-0"))
+
+
+def test_a_length_that_is_not_put_back_for_now_is_put_back_later(
+    whole: Rig, short_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = whole.claim("gpu-0", config=[turns("Long")])
+    whole.prepared(ref)
+    program(whole, "#!/bin/sh\nexec sleep 600\n")
+    with monkeypatch.context() as briefly:
+        briefly.setattr(timeslices, "SECONDS", 0.2)
+        assert whole.unprepare(ref) == ""
+    (left,) = whole.journal()
+    assert left.state is State.LEFTOVER
+    assert "did not set time slice Default" in left.note
+    program(whole, script("1"))
+    assert whole.daemon is not None
+    whole.daemon.claims.janitor.tend(everything=True)
+    assert (whole.journal(), lengths(whole)) == ((), [0, 0])

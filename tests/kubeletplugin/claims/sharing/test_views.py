@@ -1,0 +1,111 @@
+"""adminAccess on the node: a whole GPU is shown, with what sees its slices, and nothing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra.common.resources import Resource
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.journal import Journal
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.claims.prepare.test_prepare import ONE_G_AT_4
+from tests.kubeletplugin.claims.recovery.test_rebuild import edit, lose_journal, prepared, reserve
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+MONITOR = "/dev/nvidia-caps/nvidia-cap2"
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+
+
+def view(rig: Rig, *devices: str) -> ClaimRef:
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    rig.api.patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+    common = {"driver": DRIVER, "pool": rig.node, "adminAccess": True}
+    results = [{"request": f"r{n}", "device": d, **common} for n, d in enumerate(devices)]
+    return rig.claim(results=results)
+
+
+def nodes(rig: Rig, ref: ClaimRef) -> list[list[str]]:
+    devices = rig.spec(ref)["devices"]
+    return [[n["path"] for n in d["containerEdits"]["deviceNodes"]] for d in devices]
+
+
+def test_a_view_shows_the_gpu_and_what_sees_all_slices_and_makes_nothing(rig: Rig) -> None:
+    ref = view(rig, "gpu-0", "gpu-1")
+    assert len(rig.own(ref)) == 2
+    assert nodes(rig, ref) == [["/dev/nvidia0", MONITOR], ["/dev/nvidia1", MONITOR]]
+    assert rig.mutations() == []
+
+
+def test_a_view_and_slices_of_the_same_gpu_come_and_go_apart(rig: Rig) -> None:
+    first, second = view(rig, "gpu-0"), view(rig, "gpu-0")
+    rig.prepared(first)
+    slice_of = rig.claim(ONE_G_AT_4)
+    rig.prepared(slice_of)
+    rig.prepared(second)
+    wait_for("MigNode", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")])
+    for ref in (first, second):
+        assert rig.unprepare(ref) == ""
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert rig.unprepare(slice_of) == ""
+    assert rig.clean()
+
+
+def test_a_gpu_that_is_held_whole_is_looked_at_too(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100), GpuSpec(A100, mig=False))
+    rig.start()
+    looking = view(rig, "gpu-1")
+    rig.prepared(looking)
+    holding = rig.claim("gpu-1")
+    rig.prepared(holding)
+    assert nodes(rig, looking) == [["/dev/nvidia1"]]
+    assert rig.unprepare(looking) == ""
+    assert "is held by claim" in rig.refused(rig.claim("gpu-1"))
+
+
+def test_a_view_outlives_the_plugin_and_is_told_again(rig: Rig) -> None:
+    ref = view(rig, "gpu-0")
+    before = rig.prepared(ref)
+    rig.restart()
+    assert nodes(rig, ref) == [["/dev/nvidia0", MONITOR]]
+    assert [entry.view for entry in rig.journal()] == [True]
+    assert rig.prepared(ref) == before
+    slice_of = rig.claim("gpu-0-mig-7g40gb-0-0")
+    rig.prepared(slice_of)
+    rig.unprepare(slice_of)
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_a_view_that_a_lost_journal_held_takes_no_slice_away(rig: Rig) -> None:
+    looking = view(rig, "gpu-0")
+    reserve(rig, looking)
+    rig.prepared(looking)
+    holding = prepared(rig)
+    rig.stop()
+    lose_journal(rig)
+    rig.start()
+    assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
+    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-0"))
+
+
+def test_a_view_is_found_again_beside_what_the_journal_knows(rig: Rig) -> None:
+    holding = prepared(rig)
+    looking = view(rig, "gpu-0")
+    reserve(rig, looking)
+    rig.prepared(looking)
+    rig.stop()
+    slices = [e for e in rig.journal() if not e.view]
+    lose_journal(rig)
+    path = rig.roots.state / "journal.json"
+    Journal(path).put(*slices)
+    edit(path, lambda record: record.update(rebuild=True))
+    rig.start()
+    assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
+
+
+def test_a_slice_is_not_made_to_be_looked_at(rig: Rig) -> None:
+    assert "look at the whole GPU" in rig.refused(view(rig, ONE_G_AT_4))
+    assert rig.mutations() == []

@@ -1,0 +1,1 @@
+"""Daemon: the program as a process, its update, and the driver's exchange under it."""

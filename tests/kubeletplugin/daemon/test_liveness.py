@@ -1,0 +1,117 @@
+"""Kubelet's probes of the plugin: dead is only what a restart would mend."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from operator import attrgetter
+
+import pytest
+
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import PATIENCE, wait_for
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers slowly is not taken for dead."""
+    monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", PATIENCE)
+
+
+def dead(rig: Rig) -> tuple[str, ...]:
+    return rig.telemetry.probes.live.problems()
+
+
+def unready(rig: Rig) -> tuple[str, ...]:
+    return rig.telemetry.probes.ready.problems()
+
+
+def test_a_plugin_that_serves_is_alive_and_ready(rig: Rig) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    assert dead(rig) == ()
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_no_gpu_and_no_api_server_make_it_unready_and_not_dead(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.start()
+    wait_for("readiness", lambda: not unready(rig))
+    rig.http.down = True
+    rig.machine.inject(Fault(id="gone", function="*", action="return", code=9, times=0))
+    assert rig.daemon is not None
+    wait_for("the look that fails", lambda: unready(rig))
+    [problem] = unready(rig)
+    assert "DRIVER_NOT_LOADED" in problem
+    assert dead(rig) == ()
+
+
+@pytest.mark.parametrize("name", ["registration socket", "service socket"])
+def test_a_socket_that_somebody_removed_makes_it_dead(rig: Rig, name: str) -> None:
+    socket = rig.registration_socket if name.startswith("reg") else rig.service_socket
+    wait_for("readiness", lambda: not unready(rig))
+    socket.unlink()
+    [problem] = dead(rig)
+    assert problem == f"{name}: {socket}: No such file or directory"
+
+
+def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", 0.2)
+    assert rig.daemon is not None
+    release = threading.Event()
+    for _ in range(2):  # its workers
+        rig.daemon.kubelet.registration._workers.submit(release.wait, PATIENCE)
+    try:
+        silent = f"registration socket: {rig.registration_socket} does not answer"
+        assert any(problem.startswith(silent) for problem in dead(rig))
+    finally:
+        release.set()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("gpus.loop", "hardware"),
+        ("claims.janitor", "janitor"),
+        ("gpus.monitor", "health"),
+        ("publishing.mignode", "MigNode {}"),
+        ("publishing.slices", "ResourceSlices of {}"),
+        ("publishing.statuses", "claim status"),
+    ],
+)
+def test_a_thread_that_has_ended_makes_it_dead(
+    make_rig: Callable[..., Rig], part: str, name: str
+) -> None:
+    rig = make_rig()
+    rig.start()
+    wait_for("readiness", lambda: not unready(rig))
+    loop = attrgetter(part)(rig.daemon).thread
+
+    def ends() -> None:
+        raise SystemExit
+
+    loop._turn = ends
+    loop.notify()
+    wait_for("the end", lambda: dead(rig))
+    assert dead(rig) == (f"threads: {name.format(rig.node)} has ended",)
+
+
+def test_a_loop_that_is_stuck_makes_it_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    assert rig.daemon is not None
+    monkeypatch.setattr(rig.telemetry.liveness.hardware, "_clock", lambda: time.monotonic() + 1801)
+    [problem] = dead(rig)
+    assert problem.startswith("hardware loop: nothing has been done for 18")
+
+
+def test_a_plugin_that_stops_is_not_ready_and_not_dead(rig: Rig) -> None:
+    rig.stop()
+    assert unready(rig) == ("claims: the plugin is stopping",)
+    assert dead(rig) == ()

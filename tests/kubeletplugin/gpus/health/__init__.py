@@ -1,0 +1,1 @@
+"""Health of GPUs: XIDs, and GPUs that are lost or hang."""

@@ -1,0 +1,1 @@
+"""GPUs that are let go of, paused, or somebody else's."""

@@ -1,0 +1,259 @@
+"""A drained GPU, or node, is let go of: it can be reset under the plugin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from kubeletplugin.nvml.xids import RESET_XIDS
+from sim.nvml.codes import Return
+from sim.nvml.gpus.clients import HeldError
+from sim.nvml.machine import GpuSpec
+from sim.nvml.variants import OTHERS
+from tests.kubeletplugin.claims.ending.test_reclaim import events
+from tests.kubeletplugin.claims.test_verdicts import verdict
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.gpus.lifecycle.test_managers import reasons
+from tests.kubeletplugin.helpers.lettinggo import (
+    FIRST,
+    LET_GO,
+    SECOND,
+    drain,
+    held,
+    let_go,
+    message,
+    resume,
+)
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import wait_for
+
+
+def test_a_plugin_that_serves_keeps_its_gpus_from_being_reset(rig: Rig) -> None:
+    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
+    with pytest.raises(HeldError):
+        rig.machine.reset_gpu(0)
+    assert rig.machine.ask_mig_mode(0, enabled=False) == Return.IN_USE
+    with pytest.raises(HeldError):
+        rig.machine.reload_driver()
+
+
+def test_a_drained_gpu_is_let_go_of_reset_and_taken_up_again(rig: Rig) -> None:
+    other = rig.claim(SECOND)
+    rig.prepared(other)
+    drain(rig, "gpu-0")
+    let_go(rig, 0)
+    # Opened anew, the library holds a GPU from the first call about it on.
+    wait_for("the other GPU", lambda: held(rig) == [1])
+    uuid = rig.machine.gpu(0).uuid
+    for words in (f"nvidia-smi -r -i {uuid}", f"kubectl mig resume {rig.node} gpu-0"):
+        assert words in message(rig)
+    wait_for("the event", lambda: LET_GO in dict(events(rig, rig.node)))
+    rig.machine.reset_gpu(0)
+    # Kubelet is served meanwhile.
+    refused = rig.claim(FIRST)
+    assert f"kubectl mig resume {rig.node} gpu-0" in rig.refused(refused)
+    assert verdict(rig, refused) == "", "it ends when the work on the GPU does"
+    assert rig.unprepare(refused) == ""
+    assert rig.unprepare(other) == ""
+    rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
+    wait_for("the GPUs held", lambda: held(rig) == [1])
+    resume(rig)
+    let_go(rig)
+    assert rig.prepared(rig.claim(FIRST))
+    wait_for("the event", lambda: "GpuTakenUp" in dict(events(rig, rig.node)))
+
+
+def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> None:
+    drain(rig, "gpu-0")
+    let_go(rig, 0)
+    assert rig.daemon is not None
+    rig.daemon.gpus.hardware.poll()
+    rig.daemon.gpus.hardware.discover()
+    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.gpus.hardware.look(rig.machine.gpu(0).uuid)
+
+    def heard() -> bool:
+        rig.machine.raise_event(1, 48)  # for its watch had to begin anew
+        return reasons(rig) == [LET_GO, "XidError"]
+
+    wait_for("the other GPU to be watched", heard)
+    wait_for("the GPUs held", lambda: held(rig) == [1])
+    assert [g["name"] for g in rig.mignode()["status"]["gpus"]] == ["gpu-0", "gpu-1"]
+
+
+def test_a_gpu_is_not_let_go_of_while_a_claim_is_prepared_on_it(rig: Rig) -> None:
+    ref = rig.claim(FIRST)
+    rig.prepared(ref)
+    drain(rig, "gpu-0")
+    assert rig.daemon is not None
+    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon.publishing.mignode.drain)
+    rig.daemon.gpus.loop._step()
+    assert reasons(rig) == ["", ""]
+    assert rig.prepared(ref), "kubelet asks again when a container restarts"
+    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
+    assert rig.unprepare(ref) == ""
+    let_go(rig, 0)
+    assert rig.slices() == []
+
+
+@pytest.mark.every_variant
+def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
+    drain(rig)
+    let_go(rig, 0, 1)
+    assert held(rig) == []
+    assert rig.daemon is not None
+    calls = rig.daemon.gpus.hardware.session._calls
+    wait_for("the library to be empty, waits for events too", lambda: not calls.inside())
+    assert "the driver unloaded" in message(rig)
+    assert rig.machine.ask_mig_mode(0, enabled=False) == Return.SUCCESS
+    rig.machine.reload_driver()
+    assert f"kubectl mig resume {rig.node}" in rig.refused(rig.claim(FIRST))
+    assert rig.is_ready
+    resume(rig)
+    wait_for("the GPUs", lambda: reasons(rig) == ["MIGDisabled", ""])
+    assert rig.prepared(rig.claim(SECOND))
+
+
+def test_gpus_drained_one_by_one_are_a_drained_node(rig: Rig) -> None:
+    drain(rig, "gpu-0")
+    let_go(rig, 0)
+    drain(rig, "gpu-0", "gpu-1")
+    let_go(rig, 0, 1)
+    assert held(rig) == []
+    drain(rig, "gpu-1")
+    let_go(rig, 1)
+    wait_for("the GPUs held", lambda: held(rig) == [0])
+
+
+def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.machine.configure(variants=OTHERS["one-handle-holds-all"])
+    rig.start()
+    drain(rig, "gpu-0")
+    wait_for("the GPU to be let go of", lambda: reasons(rig) == [LET_GO, ""])
+    assert rig.daemon is not None
+    rig.daemon.gpus.hardware.poll()  # takes the other's handle anew
+    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
+    with pytest.raises(HeldError):
+        rig.machine.reset_gpu(0)
+    assert f"kubectl mig drain {rig.node}" in message(rig)
+    drain(rig)
+    let_go(rig, 0, 1)
+    rig.machine.reset_gpu(0)
+
+
+def test_a_sick_gpu_is_healthy_after_it_was_let_go_of_and_reset(rig: Rig) -> None:
+    ref = rig.claim(FIRST)
+    rig.prepared(ref)
+    rig.machine.raise_event(0, min(RESET_XIDS))
+    wait_for("the MigNode", lambda: reasons(rig) == ["XidError", ""])
+    assert f"kubectl mig drain {rig.node} gpu-0" in message(rig)
+    assert rig.unprepare(ref) == ""
+    drain(rig, "gpu-0")
+    let_go(rig, 0)
+    rig.machine.reset_gpu(0)
+    resume(rig)
+    let_go(rig)
+    assert rig.prepared(rig.claim(FIRST))
+
+
+def test_what_is_left_on_a_lost_gpu_does_not_keep_it_from_being_reset(rig: Rig) -> None:
+    ref = rig.claim(FIRST)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.unprepare(ref) == ""
+    assert rig.journal()
+    drain(rig, "gpu-0")
+    let_go(rig, 0)
+    rig.machine.reset_gpu(0)
+    rig.machine.recover(0)
+    resume(rig)
+    let_go(rig)
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.tend(everything=True)
+    wait_for("the leftover to go", lambda: not rig.journal())
+
+
+def test_a_plugin_that_starts_on_a_drained_node_does_not_open_the_driver(rig: Rig) -> None:
+    drain(rig)
+    let_go(rig, 0, 1)
+    rig.stop()
+    rig.start(ready=False)
+    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
+    assert "let go of" in rig.refused(rig.claim(FIRST))
+    assert held(rig) == []
+    wait_for("the MigNode", rig.published)
+    assert reasons(rig) == [LET_GO, LET_GO]
+    rig.machine.reload_driver()
+    resume(rig)
+    let_go(rig)
+    assert rig.prepared(rig.claim(FIRST))
+
+
+def test_a_plugin_that_starts_with_claims_opens_the_driver_although_the_node_is_drained(
+    rig: Rig,
+) -> None:
+    ref = rig.claim(FIRST)
+    rig.prepared(ref)
+    drain(rig)
+    rig.restart()
+    assert rig.unprepare(ref) == ""
+    let_go(rig, 0, 1)
+
+
+# -- remedies that messages name
+
+
+def follow(rig: Rig, text: str) -> None:
+    """Do what a message tells an administrator, as it stands there; all of it has to succeed."""
+    names = {"<node>": rig.node, "<gpu>": "gpu-0"}
+    words = " ".join(names.get(w, w) for w in re.sub(r"[(),;]", " ", text).split())
+    uuid = rig.machine.gpu(0).uuid
+    if f"kubectl mig drain {rig.node} gpu-0 --wait" in words:
+        drain(rig, "gpu-0")
+        let_go(rig, 0)
+    if f"nvidia-smi -i {uuid} -mig 1" in words:
+        assert rig.machine.ask_mig_mode(0, enabled=True) == Return.SUCCESS
+    elif f"nvidia-smi -r -i {uuid}" in words:
+        rig.machine.reset_gpu(0)
+    else:
+        pytest.fail(f"nothing to do in: {text}")
+    assert f"kubectl mig resume {rig.node} gpu-0" in words
+    resume(rig)
+
+
+def test_mig_mode_can_be_turned_on_as_the_message_says(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100, mig=False))
+    rig.start()
+    ref = rig.claim(FIRST)
+    text = rig.refused(ref)
+    assert rig.machine.ask_mig_mode(0, enabled=True) == Return.IN_USE, "not without the drain"
+    with rig.machine.store.change() as state:
+        state.gpus[0].mig_pending = False
+    follow(rig, text)
+    let_go(rig)
+    assert rig.prepared(ref)
+
+
+def test_a_pending_mode_is_brought_into_force_as_the_message_says(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100, mig=False))
+    with rig.machine.store.change() as state:
+        state.gpus[0].mig_pending = True
+    rig.start()
+    follow(rig, message(rig))
+    let_go(rig)
+    assert rig.prepared(rig.claim(FIRST))
+
+
+def test_a_gpu_that_needs_a_reset_gets_it_as_the_message_says(rig: Rig) -> None:
+    rig.machine.raise_event(0, min(RESET_XIDS))
+    wait_for("the MigNode", lambda: reasons(rig) == ["XidError", ""])
+    follow(rig, message(rig))
+    let_go(rig)
+    assert rig.prepared(rig.claim(FIRST))

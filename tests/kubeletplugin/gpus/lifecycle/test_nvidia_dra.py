@@ -1,0 +1,351 @@
+"""NVIDIA's DRA driver beside us: nothing is offered, and nothing of it destroyed, until it goes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
+from dra.gpu.inventory import AllocatorKind
+from dra.gpu.names import NVIDIA_DRIVER
+from dra.gpu.reasons import GpuReason
+from dra.kube.client.transport import KubeApi
+from dra.kube.mirror.reflector import Reflector
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL
+from dra.resourceslices.resourceslices import object_name
+from kubeletplugin.daemon import serving
+from kubeletplugin.errors import HostError
+from kubeletplugin.gpus.neighbours.namesake import refuse_namesake
+from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
+from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.neighbours.pausing import Pauses
+from kubeletplugin.host.options import Options
+from kubeletplugin.journal.entries import State
+from kubeletplugin.publishing.slices.slicewriter import SliceWriter
+from kubeletplugin.telemetry.reports import Reports
+from kubeletplugin.telemetry.telemetry import Telemetry
+from tests.dra.resourceslices.nvidiaslices import (
+    counter_slice,
+    found_mig,
+    future_mig,
+    gpu,
+    resource_slice,
+)
+from tests.kubeletplugin.claims.ending.test_reclaim import events
+from tests.kubeletplugin.claims.test_verdicts import verdict
+from tests.kubeletplugin.gpus.lifecycle.test_managers import label, reasons, with_options
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.scrape import collected
+from tests.waiting import wait_for
+
+SLICE, OTHER, WAITING = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-0", "gpu-0-mig-1g5gb-19-0"
+ACTIVE = "NvidiaDraDriverActive"
+
+
+@pytest.fixture
+def publish(make_rig: Callable[..., Rig]) -> Iterator[Callable[..., None]]:
+    """NVIDIA's driver publishes devices of a rig's node; without devices it withdraws them."""
+    made: list[tuple[Rig, Obj]] = []
+
+    def withdraw() -> None:
+        while made:
+            rig, each = made.pop()
+            rig.api.delete(RESOURCE_SLICES, each["metadata"]["name"])
+
+    def change(rig: Rig, *devices: Obj) -> None:
+        withdraw()
+        if devices:
+            given = counter_slice(rig.node), resource_slice(rig.node, *devices, count=2)
+            made.extend((rig, rig.api.create(RESOURCE_SLICES, each)) for each in given)
+
+    yield change
+    withdraw()
+
+
+def dynamic() -> list[Obj]:
+    return [gpu(0, partitionable=True), *(future_mig(n) for n in range(7))]
+
+
+def tend(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.tend(everything=True)
+
+
+def test_beside_dynamic_mig_nothing_is_made_or_destroyed(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    kept, leaving = rig.claim(SLICE), rig.claim(OTHER)
+    rig.prepared(kept)
+    rig.prepared(leaving)
+    publish(rig, *dynamic())
+    wait_for("MigNode", lambda: reasons(rig) == [ACTIVE] * 2)
+    wait_for("the event", lambda: ACTIVE in dict(events(rig, rig.node)))
+    text = dict(events(rig, rig.node))[ACTIVE]
+    for part in ("7 MIG devices to be made on demand", "destroys", f"{DEPLOY_LABEL}=false"):
+        assert part in text
+    metric = collected(rig.telemetry.registry).labels("mig_dra_gpu_unavailable")
+    assert [each["reason"] for each in metric] == [ACTIVE] * 2
+
+    before, waiting = rig.mutations(), rig.claim(WAITING)
+    assert "NVIDIA's DRA driver" in rig.refused(waiting)
+    assert "NVIDIA's DRA driver" in verdict(rig, waiting), "it lasts until somebody takes it away"
+    rig.prepared(kept)
+    assert rig.unprepare(leaving) == "", "its pod can go"
+    tend(rig)
+    assert [e.state for e in rig.journal() if e.claim == leaving] == [State.LEFTOVER]
+    assert rig.mutations() == before
+
+    publish(rig)
+    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
+    tend(rig)
+    wait_for("the janitor", lambda: rig.slices() == [(0, "1g.5gb", 4, True)])
+    rig.prepared(waiting)
+
+
+def test_at_its_start_the_plugin_looks_before_it_removes_anything(
+    make_rig: Callable[..., Rig], publish: Callable[..., None]
+) -> None:
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.stop()
+    rig.delete_claim(ref)
+    publish(rig, *dynamic())
+    before = rig.mutations()
+    rig.start()
+    tend(rig)
+    assert reasons(rig) == [ACTIVE] * 2
+    assert rig.mutations() == before
+    publish(rig)
+    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
+    tend(rig)
+    wait_for("the janitor", rig.clean)
+
+
+def test_where_it_gives_out_what_it_finds_ours_are_still_removed(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    publish(rig, gpu(1), found_mig(4))
+    wait_for("MigNode", lambda: reasons(rig) == [ACTIVE] * 2)
+    assert "MIG devices that it finds when it starts" in rig.refused(rig.claim(WAITING))
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+    publish(rig)
+    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    # A pause of one of NVIDIA's programs is one of all: the GPUs are let go of.
+    [("true", ACTIVE), ("paused-for-driver-upgrade", GpuReason.LET_GO)],
+)
+def test_its_label_is_enough_and_false_ends_it(rig: Rig, value: str, reason: str) -> None:
+    label(rig, {DEPLOY_LABEL: value})
+    wait_for("MigNode", lambda: reasons(rig) == [reason] * 2)
+    assert f"{DEPLOY_LABEL}={value}" in rig.refused(rig.claim(SLICE))
+    label(rig, {DEPLOY_LABEL: "false"})
+    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
+    rig.prepared(rig.claim(SLICE))
+
+
+def test_slices_of_other_nodes_and_other_drivers_are_nobodys_concern(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    for each in (
+        resource_slice("elsewhere", *dynamic(), name=f"{rig.node}-a"),
+        resource_slice(rig.node, gpu(0), driver="compute-domain.nvidia.com", name=f"{rig.node}-b"),
+    ):
+        rig.api.create(RESOURCE_SLICES, each)
+    publish(rig, gpu(0))
+    wait_for("MigNode", lambda: reasons(rig) == [ACTIVE] * 2)
+    assert "gpu.nvidia.com: 1 GPUs)" in rig.refused(rig.claim(SLICE))
+    publish(rig)
+    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
+    for name in ("a", "b"):
+        rig.api.delete(RESOURCE_SLICES, f"{rig.node}-{name}")
+
+
+def test_an_administrator_may_ignore_it(
+    make_rig: Callable[..., Rig],
+    publish: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_options(monkeypatch, ignore_other_managers=True)
+    rig = make_rig()
+    publish(rig, *dynamic())
+    label(rig, {DEPLOY_LABEL: "true"})
+    rig.start()
+    rig.prepared(rig.claim(SLICE))
+    assert reasons(rig) == ["", ""]
+
+
+class Seen:
+    """What a watch tells, in order."""
+
+    def __init__(self, rig: Rig, driver: str = DRIVER, *, ignore: bool = False) -> None:
+        self.conflicts: list[Conflict | None] = []
+        self.namesakes = threading.Event()
+        assert rig.daemon is not None
+        reports = Reports(_Silent(), rig.node)
+        self.watch = NodeWatch(
+            rig.api,
+            rig.node,
+            driver=driver,
+            on_conflict=self.conflicts.append,
+            on_namesake=self.namesakes.set,
+            pauses=Pauses((), reports=reports, on_change=lambda _: None),
+            choice=NodeChoice(None, driver=driver, on_change=lambda: None),
+            ignore=ignore,
+            reports=reports,
+        )
+
+
+class _Silent:
+    def emit(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[[Resource], threading.Event]:
+    """Holds up the list of a resource until the event that it returns is set."""
+
+    def hold(resource: Resource) -> threading.Event:
+        go, original = threading.Event(), Reflector._list
+
+        def late(self: Reflector) -> None:
+            if self.resource == resource:
+                go.wait()
+            original(self)
+
+        monkeypatch.setattr(Reflector, "_list", late)
+        return go
+
+    return hold
+
+
+def test_what_is_gone_before_it_is_watched_has_ended(
+    rig: Rig, publish: Callable[..., None], hold: Callable[[Resource], threading.Event]
+) -> None:
+    seen = Seen(rig)
+    publish(rig, *dynamic())
+    seen.watch.look()
+    assert [c is not None and c.frozen for c in seen.conflicts] == [True]
+    publish(rig)
+    nodes = hold(NODES)
+    seen.watch.start()
+    try:
+        wait_for("its end", lambda: seen.conflicts[1:] == [None])
+    finally:
+        nodes.set()
+        seen.watch.stop()
+
+
+def test_what_was_seen_at_the_start_does_not_end_before_all_is_listed(
+    rig: Rig, publish: Callable[..., None], hold: Callable[[Resource], threading.Event]
+) -> None:
+    seen = Seen(rig)
+    publish(rig, *dynamic())
+    seen.watch.look()
+    slices = hold(RESOURCE_SLICES)
+    seen.watch.start()
+    try:
+        wait_for("the Node", lambda: seen.watch._nodes.synced)
+        slices.set()
+        wait_for("the slices", lambda: seen.watch._slices.synced)
+    finally:
+        slices.set()
+        seen.watch.stop()
+    assert [c is not None for c in seen.conflicts] == [True]
+
+
+def test_under_nvidias_own_name_the_plugins_slices_are_no_conflict(rig: Rig) -> None:
+    seen = Seen(rig, NVIDIA_DRIVER)
+    own = object_name(0, driver=NVIDIA_DRIVER, node=rig.node)
+    rig.api.create(RESOURCE_SLICES, resource_slice(rig.node, *dynamic(), name=own))
+    seen.watch.look()
+    seen.watch.start()
+    try:
+        wait_for("the Node", lambda: seen.watch._nodes.synced)
+        wait_for("the slices", lambda: seen.watch._slices.synced)
+        assert (seen.conflicts, seen.namesakes.is_set()) == ([], False)
+        label(rig, {DEPLOY_LABEL: "true"})
+        wait_for("the label", lambda: seen.conflicts)
+        assert not seen.namesakes.is_set()
+    finally:
+        seen.watch.stop()
+        rig.api.delete(RESOURCE_SLICES, own)
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+def test_under_its_own_name_nvidias_driver_ends_the_plugin(
+    rig: Rig,
+    publish: Callable[..., None],
+    ignore: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    seen = Seen(rig, NVIDIA_DRIVER, ignore=ignore)
+    publish(rig, *dynamic())
+    seen.watch.look()
+    assert seen.namesakes.is_set()
+    assert bool(seen.conflicts) is not ignore
+    other = Seen(rig)
+    other.watch.look()
+    assert not other.namesakes.is_set(), "under another name both can be there"
+
+
+def named_as_nvidias(rig: Rig) -> Options:
+    return Options(
+        rig.node, NVIDIA_DRIVER, None, AllocatorKind.SCHEDULER, rig.roots, instance="mine"
+    )
+
+
+@pytest.mark.parametrize("name", ["gpu.nvidia.com-reg.sock", "gpu.nvidia.com-theirs-reg.sock"])
+def test_a_socket_of_nvidias_on_which_somebody_listens_is_refused(
+    rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(serving, "Daemon")
+    rig.roots.registry.mkdir(parents=True, exist_ok=True)
+    path = rig.roots.registry / name
+    options = named_as_nvidias(rig)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
+        theirs.bind(str(path))
+        theirs.listen()
+        with pytest.raises(HostError) as refused:
+            serving.serve(options, rig.api, Telemetry(), threading.Event())
+        for part in (str(path), f"{DEPLOY_LABEL}=false", "--driver-name=mig.dra.dev"):
+            assert part in str(refused.value)
+        refuse_namesake(replace(options, driver_name=DRIVER), rig.api)
+    refuse_namesake(options, rig.api)  # nobody listens any more
+
+
+def test_slices_of_nvidias_are_refused_and_of_our_own_are_not(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    options = named_as_nvidias(rig)
+    publish(rig, *dynamic())
+    with pytest.raises(HostError, match=r"7 MIG devices to be made on demand.* half a minute"):
+        refuse_namesake(options, rig.api)
+    publish(rig)
+    refuse_namesake(options, rig.api)
+    rig.http.down = True
+    refuse_namesake(options, KubeApi(rig.http))
+
+
+def test_slices_that_others_publish_under_the_name_are_not_touched(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    publish(rig, *dynamic())
+    writer = SliceWriter(
+        rig.api, driver=NVIDIA_DRIVER, node=rig.node, field_manager="tests", owner=dict
+    )
+    assert writer.withdraw() == 0
+    selector = f"spec.nodeName={rig.node},spec.driver={NVIDIA_DRIVER}"
+    assert len(rig.api.list(RESOURCE_SLICES, field_selector=selector).items) == 2

@@ -1,0 +1,110 @@
+"""A node that is to pause by the labels of driver-manager and MIG manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kubeletplugin.gpus.neighbours.pausing import pause_of
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.claims.ending.test_reclaim import events
+from tests.kubeletplugin.claims.sharing.test_views import view
+from tests.kubeletplugin.claims.test_verdicts import verdict
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.gpus.lifecycle.test_managers import label, reasons
+from tests.kubeletplugin.helpers.lettinggo import (
+    FIRST,
+    LET_GO,
+    SECOND,
+    drain,
+    held,
+    let_go,
+    message,
+)
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import wait_for
+
+CLIENT = "nvidia.com/gpu.deploy.client"
+UPGRADE = "paused-for-driver-upgrade"
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ({}, ""),
+        ({CLIENT: "true"}, ""),
+        ({CLIENT: "false"}, ""),
+        ({CLIENT: UPGRADE}, f"{CLIENT}={UPGRADE}"),
+        ({CLIENT: "paused-for-mig-change"}, f"{CLIENT}=paused-for-mig-change"),
+        ({CLIENT: f"gpu_{UPGRADE}"}, f"{CLIENT}=gpu_{UPGRADE}"),
+        ({CLIENT: "unpaused-for-ever"}, ""),
+        ({"nvidia.com/gpu.deploy.dcgm": UPGRADE}, f"nvidia.com/gpu.deploy.dcgm={UPGRADE}"),
+        ({"example.com/clients": UPGRADE}, ""),
+    ],
+)
+def test_a_pause_is_recognised_by_the_value_of_a_label(labels: dict[str, str], found: str) -> None:
+    pause = pause_of({"metadata": {"labels": labels}})
+    assert (pause.label if pause else "") == found
+    assert pause_of({}) is None
+
+
+def test_the_keys_of_a_pause_can_be_chosen() -> None:
+    node = {"metadata": {"labels": {"example.com/clients": f"x_{UPGRADE}", CLIENT: UPGRADE}}}
+    pause = pause_of(node, ["example.com/*"])
+    assert pause is not None
+    assert pause.label == f"example.com/clients=x_{UPGRADE}"
+
+
+@pytest.mark.every_variant
+def test_a_paused_node_prepares_nothing_new_and_is_let_go_of_once_it_is_empty(rig: Rig) -> None:
+    ref, late = rig.claim(FIRST), rig.claim(SECOND)
+    rig.prepared(ref)
+    label(rig, {CLIENT: UPGRADE})
+    wait_for("the MigNode", lambda: reasons(rig) == ["GpuClientsPaused", LET_GO])
+    assert CLIENT in rig.refused(late)
+    assert verdict(rig, late) == "", "it ends by itself"
+    also = rig.claim("gpu-0-mig-1g5gb-19-0")
+    assert f"{CLIENT}={UPGRADE}" in rig.refused(also)
+    assert verdict(rig, also) == ""
+    assert rig.prepared(ref), "kubelet asks again when a container restarts"
+    assert rig.unprepare(ref) == ""
+    let_go(rig, 0, 1)
+    assert held(rig) == []
+    assert CLIENT in message(rig)
+    rig.machine.reload_driver()
+    wait_for("the event", lambda: "GpuClientsPaused" in dict(events(rig, rig.node)))
+    label(rig, {CLIENT: "true"})
+    let_go(rig)
+    assert rig.prepared(late)
+
+
+def test_a_label_that_is_taken_away_ends_the_pause(rig: Rig) -> None:
+    label(rig, {CLIENT: "paused-for-mig-change"})
+    let_go(rig, 0, 1)
+    label(rig, {CLIENT: None})
+    let_go(rig)
+
+
+def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
+    rig.stop()
+    label(rig, {CLIENT: UPGRADE})
+    rig.start(ready=False)
+    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
+    assert held(rig) == []
+    wait_for("the MigNode", rig.published)
+    assert reasons(rig) == [LET_GO, LET_GO]
+    label(rig, {CLIENT: "true"})
+    let_go(rig)
+
+
+def test_a_view_of_a_gpu_is_refused_too_as_its_holder_would_keep_it_open(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100))
+    rig.start()
+    drain(rig)
+    let_go(rig, 0)
+    ref = view(rig, "gpu-0")
+    assert "let go of" in rig.refused(ref)
+    assert rig.journal() == ()

@@ -1,0 +1,1 @@
+"""Ownership of instances: whose is what is found on a GPU."""

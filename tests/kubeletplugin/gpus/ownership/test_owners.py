@@ -1,0 +1,132 @@
+"""Identity: owners of all instances of a GPU, and GPUs that do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from dra.gpu.geometry import Placement
+from kubeletplugin.gpus.ownership.identity import FoundInstance, belongs, how_to_remove
+from kubeletplugin.journal.entries import State
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
+from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, PLACE, UNKNOWN, GpuBench
+
+NOT_SUPPORTED = 3
+GET_GI = "nvmlDeviceGetGpuInstanceById"
+MIG_MODE = "nvmlDeviceGetMigMode"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[GpuBench]:
+    yield GpuBench(tmp_path)
+    sim.nvml.uninstall()
+
+
+# -- a GPU that does not answer
+
+
+@pytest.mark.parametrize("ask", ["find_own_instance", "own_instance", "is_whole"])
+def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench, ask: str) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.keep(GET_GI, UNKNOWN)
+    with pytest.raises(NvmlError):
+        getattr(bench.identity, ask)(entry)
+
+
+MODES = {"on": True, "off": False}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_mig_mode_there_are_no_instances(bench: GpuBench, mode: str) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.machine.set_mig_mode(0, enabled=MODES[mode])
+    bench.keep(GET_GI, NOT_SUPPORTED)
+    if MODES[mode]:
+        with pytest.raises(NotSupportedError):
+            bench.identity.find_own_instance(entry)
+    else:
+        assert bench.identity.find_own_instance(entry) == FoundInstance()
+
+
+def test_a_gpu_that_has_forgotten_that_it_has_mig_is_not_believed(bench: GpuBench) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.keep(GET_GI, NOT_SUPPORTED)
+    bench.keep(MIG_MODE, NOT_SUPPORTED)
+    with pytest.raises(NotSupportedError):
+        bench.identity.find_own_instance(entry)
+
+
+# -- all instances of a GPU
+
+
+def present(bench: GpuBench) -> tuple[GpuInstance, ...]:
+    geometry = bench.unit.known.card.geometry
+    assert geometry is not None
+    return list_gpu_instances(bench.session, bench.unit.uuid, geometry)
+
+
+def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBench) -> None:
+    bench.machine.create_slice(0, "2g.10gb", start=2)
+    remade = bench.made("remade", State.PREPARED, ELSEWHERE)
+    bench.remake(remade)
+    entry = bench.made("a", State.PREPARED)
+    entries = [bench.entry("elsewhere", gi_id=99), remade, entry]
+    assert len(present(bench)) == 3
+    assert bench.identity.owners(present(bench), entries) == {entry.gi_id: entry}
+
+
+def test_of_two_entries_the_first_that_it_can_be_is_the_owner(bench: GpuBench) -> None:
+    entry = bench.made("a", State.PREPARED)
+    twin = replace(entry, claim=bench.entry("b").claim)
+    strange = replace(twin, mig_uuid="MIG-other")
+    owners = bench.identity.owners(present(bench), [strange, entry, twin])
+    assert owners == {entry.gi_id: entry}
+
+
+def test_one_that_goes_while_it_is_judged_has_no_owner(bench: GpuBench) -> None:
+    entry = bench.made("a", State.PREPARED)
+    there = present(bench)
+    bench.machine.destroy_slice(0, entry.gi_id or 0)
+    assert bench.identity.owners(there, [entry]) == {}
+
+
+def test_owners_of_a_gpu_that_cannot_be_asked_are_not_known(bench: GpuBench) -> None:
+    entry = bench.made("a", State.PREPARED)
+    there = present(bench)
+    bench.keep(GET_GI, UNKNOWN)
+    with pytest.raises(NvmlError):
+        bench.identity.owners(there, [entry])
+
+
+# -- ids alone
+
+BELONGS: dict[str, tuple[dict[str, object], bool]] = {
+    "all agrees": ({}, True),
+    "no id is on record": ({"gi_id": None}, True),
+    "another id": ({"gi_id": 8}, False),
+    "another boot": ({"boot_id": "before"}, False),
+    "another place": ({"placement": ELSEWHERE}, False),
+    "another size": ({"placement": Placement(4, 2)}, False),
+    "another profile": ({"profile_id": 20}, False),
+    "a whole GPU": ({"placement": None, "profile_id": None}, False),
+}
+
+
+@pytest.mark.parametrize("case", BELONGS)
+def test_an_instance_can_be_that_of_an_entry_if_boot_profile_place_and_id_agree(
+    bench: GpuBench, case: str
+) -> None:
+    changes, can_be = BELONGS[case]
+    entry = replace(bench.entry("a", gi_id=7), **changes)  # type: ignore[arg-type]
+    assert belongs(GpuInstance(7, 19, PLACE), entry, "boot") is can_be
+
+
+def test_an_administrator_is_told_to_remove_both_instances() -> None:
+    assert how_to_remove("GPU-a", 7) == (
+        "remove it with nvidia-smi mig -i GPU-a -dci -gi 7 and nvidia-smi mig -i GPU-a -dgi -gi 7"
+    )

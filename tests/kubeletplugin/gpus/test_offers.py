@@ -1,0 +1,157 @@
+"""Profiles that could not be had as advertised: what is offered of them meanwhile, and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from threading import Event
+from typing import Any
+
+import pynvml
+import pytest
+
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.kube import retry_schedule
+from kubeletplugin.gpus.offers import Offers
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec
+from sim.nvml.products import load_product
+from sim.nvml.variants import Variants
+from tests.kube.clocks import FakeClock
+from tests.kubeletplugin.claims.test_verdicts import verdict
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.nvml.test_compute import altered
+from tests.waiting import wait_for
+
+GEOMETRY = Geometry(tuple(Profile(i, f"{i}g", i, 1000, 16 * i, (Placement(0, i),)) for i in (1, 2)))
+H100 = "H100-80GB-HBM3"
+DOUBLE = "gpu-0-mig-1g20gb-15-0"
+OTHER = "gpu-0-mig-1g10gb-19-2"
+MAKES = "nvmlDeviceCreateGpuInstanceWithPlacement"
+
+
+def offered(offers: Offers) -> list[tuple[int, int]]:
+    geometry = offers.of(GEOMETRY)
+    assert geometry is not None
+    return [(p.id, p.multiprocessors) for p in geometry.profiles]
+
+
+def test_what_was_struck_off_comes_back_ever_later_and_after_a_reset() -> None:
+    clock = FakeClock()
+    offers = Offers(clock)
+    assert offers.of(None) is None
+    assert offered(offers) == [(1, 16), (2, 32)]
+    for minutes in (10, 20, 40, 80, 160, 240, 240):
+        offers.learn(1, "why")
+        assert offered(offers) == [(2, 32)]
+        assert offers.struck(1) == f"why; it is tried again in {minutes} min"
+        assert offers.struck(2) == ""
+        clock.wait(Event(), 60 * minutes)
+        assert offered(offers) == [(1, 16), (2, 32)]
+        assert offers.struck(1) == ""
+    offers.learn(1, "why")
+    offers.reset()
+    assert offered(offers) == [(1, 16), (2, 32)]
+    offers.learn(1, "why")
+    assert offers.struck(1).endswith("in 10 min")
+
+
+def test_what_has_less_is_offered_with_that() -> None:
+    offers = Offers(FakeClock())
+    offers.learn(2, "why", multiprocessors=20)
+    assert offered(offers) == [(1, 16), (2, 20)]
+    offers.reset()
+    assert offered(offers) == [(1, 16), (2, 32)]
+
+
+def made(rig: Rig) -> int:
+    return rig.mutations().count(MAKES)
+
+
+def in_mignode(rig: Rig) -> dict[str, int]:
+    """Profiles of the first GPU with their multiprocessors."""
+    status = rig.mignode()["status"]
+    by_name = {g["name"]: g["profiles"] for g in status["geometries"]}
+    name = status["gpus"][0]["geometry"]
+    return {p["name"]: p["multiprocessors"] for p in by_name[name]}
+
+
+def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alone(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(H100))
+    rig.machine.configure(variants=Variants(full_compute="refused"))
+    rig.start()
+    ref = rig.claim(DOUBLE)
+    for _ in range(5):
+        error = rig.refused(ref)
+        assert "advertises 26 multiprocessors" in error
+        assert rig.clean()
+    assert made(rig) == 1
+    assert "use another profile" in verdict(rig, ref)
+    wait_for("the MigNode", lambda: "1g.20gb" not in in_mignode(rig))
+    assert rig.prepared(rig.claim(OTHER)), "the remedy that is named"
+    rig.machine.configure(variants=Variants())
+    assert rig.daemon is not None
+    rig.daemon.gpus.hardware.units()[0]._offers.reset()
+    assert rig.prepared(ref)
+    assert verdict(rig, ref) == ""
+
+
+def test_after_a_while_a_profile_is_tried_again(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.0)
+    rig = make_rig(GpuSpec(H100))
+    rig.start()
+    rig.machine.inject(
+        Fault(function="nvmlGpuInstanceCreateComputeInstance", action="return", code=3)
+    )
+    ref = rig.claim(DOUBLE)
+    rig.refused(ref)
+    assert rig.prepared(ref)
+
+
+def test_a_profile_that_has_less_than_it_advertises_is_published_with_what_it_has(
+    make_rig: Callable[..., Rig],
+) -> None:
+    product = altered(load_product(H100), "1g.20gb", keep=lambda c: c.enum != 7)
+    rig = make_rig(GpuSpec(product))
+    rig.start()
+    assert in_mignode(rig)["1g.20gb"] == 26
+    ref = rig.claim(DOUBLE)
+    assert "offered with 16 from now on" in rig.refused(ref)
+    assert rig.clean()
+    wait_for("the MigNode", lambda: in_mignode(rig)["1g.20gb"] == 16)
+    assert rig.prepared(ref), "that much it is now promised"
+
+
+@pytest.mark.parametrize("function", [MAKES, "nvmlGpuInstanceCreateComputeInstance"])
+def test_mig_mode_that_goes_off_meanwhile_takes_no_profile_away(
+    rig: Rig, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(pynvml, function)
+
+    @wraps(real)
+    def too_late(*arguments: Any) -> Any:
+        rig.machine.set_mig_mode(0, enabled=False)
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, function, too_late)
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
+    assert "turn it on with: nvidia-smi" in rig.refused(ref)
+    monkeypatch.setattr(pynvml, function, real)
+    rig.machine.set_mig_mode(0, enabled=True)
+    assert rig.daemon is not None
+    assert rig.daemon.gpus.hardware.units()[0].struck(19) == ""
+    rig.daemon.gpus.hardware.poll()
+    assert rig.prepared(ref)
+
+
+def test_not_supported_from_another_call_takes_no_profile_away(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
+    rig.machine.inject(Fault(function="nvmlDeviceGetAttributes*", action="return", code=3))
+    assert "NOT_SUPPORTED" in rig.refused(ref)
+    assert rig.clean()
+    assert verdict(rig, ref) == ""
+    assert rig.prepared(ref)

@@ -1,0 +1,1 @@
+"""Helpers of the plugin's tests: a node with simulated GPUs, and one GPU alone."""

@@ -1,0 +1,142 @@
+"""Fakes around one simulated GPU for what works on whole claims: node, CDI specs, events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dra.common.resources import Obj
+from dra.kube.client.transport import KubeApi
+from kubeletplugin.claims.prepare.rollback import Rollback
+from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
+from kubeletplugin.claims.sharing.timeslices import TimeSlices
+from kubeletplugin.errors import HostError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.driver.driverspec import Needs
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.telemetry.observer import Action, NodeObserver
+from kubeletplugin.telemetry.reports import Reports
+from tests.failures.folderapi import FolderHttp
+from tests.kube.clocks import FakeClock
+from tests.kubeletplugin.helpers.gpubench import BOOT, GpuBench
+
+
+class NodeHardware(Hardware):
+    """The GPUs of a bench; ``looked_at`` are the UUIDs of those that were looked at."""
+
+    def __init__(self, bench: GpuBench) -> None:
+        self.session = bench.session
+        self.identity = bench.identity
+        self.boot_id = BOOT
+        self.problems = ()
+        self.found = {bench.unit.uuid: bench.unit}
+        self.looked_at: list[str] = []
+
+    def unit(self, uuid: str) -> GpuUnit | None:
+        return self.found.get(uuid)
+
+    def look(self, uuid: str) -> None:
+        self.looked_at.append(uuid)
+
+
+class MemorySpecs(Specs):
+    """CDI specs by claim, as the devices in them, and that which claims have in common.
+
+    ``failure`` is raised by each method.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, list[str]] = {}
+        self.has_common = True
+        self.failure: HostError | None = None
+
+    def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
+        self._fail()
+        self.files[entries[0].claim.uid] = [e.device for e in entries]
+
+    def remove(self, claim_uid: str) -> None:
+        self._fail()
+        self.files.pop(claim_uid, None)
+
+    def remove_common(self) -> None:
+        self._fail()
+        self.has_common = False
+
+    def claims(self) -> frozenset[str]:
+        self._fail()
+        return frozenset(self.files)
+
+    def sweep(self, keep: set[str]) -> int:
+        self._fail()
+        gone = self.files.keys() - keep
+        for uid in gone:
+            del self.files[uid]
+        return len(gone)
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+class Events:
+    """Takes events; ``seen`` has kind of object, reason, message, and whether it is a warning."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str, bool]] = []
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        self.seen.append((regarding["kind"], reason, message, warning))
+
+    def reasons(self) -> list[tuple[str, str, bool]]:
+        """The events without their messages."""
+        return [(kind, reason, warning) for kind, reason, _, warning in self.seen]
+
+
+class Acts(NodeObserver):
+    """Remembers what the node did of its own accord."""
+
+    def __init__(self) -> None:
+        self.seen: list[Action] = []
+
+    def acted(self, action: Action) -> None:
+        self.seen.append(action)
+
+
+class NodeBench(GpuBench):
+    """One A100 in a node, with what is put together around it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.hardware = NodeHardware(self)
+        self.specs = MemorySpecs()
+        self.events = Events()
+        self.acts = Acts()
+        self.clock = FakeClock()
+        self.reports = Reports(self.events, "node-1")
+        self.rollback = Rollback(
+            self.hardware,
+            self.journal,
+            self.removal,
+            self.specs,
+            sharing=DeviceSharing(
+                self.journal,
+                TimeSlices(self.specs.driver_files),
+                MpsDaemons(
+                    KubeApi(FolderHttp(folder / "api")),
+                    site=None,
+                    namespace="",
+                    folder=folder / "mps",
+                    kubelet=folder,
+                    files=self.specs.driver_files,
+                    boot_id=self.hardware.boot_id,
+                    node="node-1",
+                ),
+                boot_id=self.hardware.boot_id,
+            ),
+            look=lambda gpu, _read_back: self.hardware.look(gpu),
+            reports=self.reports,
+            clock=self.clock,
+        )

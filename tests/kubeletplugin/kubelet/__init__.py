@@ -1,0 +1,1 @@
+"""Kubelet's protocol over the sockets."""

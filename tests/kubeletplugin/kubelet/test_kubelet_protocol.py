@@ -1,0 +1,191 @@
+"""Sockets, registration, health and the end of the program, as kubelet meets them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from api.kubelet.dra_health.v1 import api_pb2 as health_v1
+from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
+from api.kubelet.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
+from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
+from api.kubelet.pluginregistration.v1 import api_pb2 as registration
+from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
+from kubeletplugin.errors import HostError
+from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH, SocketServer, check_length
+from kubeletplugin.kubelet.health import HealthBoard
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import PATIENCE, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def test_kubelet_learns_name_type_socket_and_services_even_while_a_gpu_hangs(
+    make_rig: Callable[..., Rig],
+) -> None:
+    # Kubelet waits for a second only.
+    rig = make_rig()
+    rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetCount*", action="hang"))
+    rig.start(ready=False)
+    with closing(rig.channel(rig.registration_socket)) as channel:
+        stub = registration_grpc.RegistrationStub(channel)
+        info = stub.GetInfo(registration.InfoRequest(), timeout=PATIENCE)
+        stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True))
+    assert not rig.is_ready
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert info.endpoint == str(rig.service_socket)
+    assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+
+
+def test_the_service_answers_before_the_registration_socket_appears(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig()
+    served: list[bool] = []
+    start = SocketServer.start
+
+    def watched(server: SocketServer) -> None:
+        if server.path == rig.registration_socket:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(rig.service_socket))
+                served.append(True)
+        start(server)
+
+    monkeypatch.setattr(SocketServer, "start", watched)
+    rig.start()
+    assert served == [True]
+
+
+def test_stale_sockets_of_ours_are_replaced_and_others_stay(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    other = rig.roots.registry / "other-reg.sock"
+    for path in (rig.service_socket, rig.registration_socket, other):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(path))
+    rig.start()
+    assert rig.prepared(rig.claim(SLICE))
+    assert other.exists()
+
+
+def test_a_file_in_the_place_of_a_socket_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    path.write_text("somebody's")
+    with pytest.raises(HostError, match="in the way"):
+        SocketServer(path, lambda server: None, workers=1).start()
+    assert path.read_text() == "somebody's"
+
+
+def test_a_socket_path_that_is_too_long_is_refused_with_the_limit() -> None:
+    check_length(Path("/" + "x" * (MAX_SOCKET_PATH - 1)))
+    with pytest.raises(HostError, match=r"has 108 characters, at most 107 fit.*--driver-name"):
+        check_length(Path("/" + "x" * MAX_SOCKET_PATH))
+
+
+def test_stopping_takes_the_registration_first_and_finishes_running_calls(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    hang = Fault(id="hang", function="nvmlDeviceCreateGpuInstanceWithPlacement", action="hang")
+    rig.machine.inject(hang)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(rig.prepare, ref)
+        wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
+        stopping = pool.submit(rig.stop)
+        wait_for("the socket to go", lambda: not rig.registration_socket.exists())
+        assert not answer.done()
+        rig.machine.clear_faults()
+        assert not answer.result().error
+        stopping.result()
+    assert not rig.service_socket.exists()
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
+def test_health_lists_prepared_devices_and_follows_changes(rig: Rig, version: str) -> None:
+    ref = rig.claim(SLICE)
+    pb, stubs = (
+        (health_v1, health_v1_grpc) if version == "v1" else (health_v1alpha1, health_v1alpha1_grpc)
+    )
+    with closing(rig.channel()) as channel:
+        stream = stubs.DRAResourceHealthStub(channel).NodeWatchResources(
+            pb.NodeWatchResourcesRequest()
+        )
+        assert list(next(stream).devices) == []
+        rig.prepared(ref)
+
+        def until(health: int) -> str:
+            for message in stream:
+                for device in message.devices:
+                    assert device.device.device_name == SLICE
+                    assert device.device.pool_name == rig.node
+                    if device.health == health:
+                        return str(device.message)
+            return ""
+
+        assert until(pb.HEALTHY) == ""
+        rig.machine.lose(0)
+        assert rig.daemon is not None
+        rig.daemon.gpus.hardware.poll()
+        assert "GPU_IS_LOST" in until(pb.UNHEALTHY)
+        stream.cancel()
+
+
+def test_eight_health_streams_leave_room_for_claims(rig: Rig) -> None:
+    channels = [rig.channel() for _ in range(8)]
+    try:
+        for channel in channels:
+            stream = health_v1_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
+                health_v1.NodeWatchResourcesRequest()
+            )
+            next(stream)
+        assert rig.prepared(rig.claim(SLICE))
+    finally:
+        for channel in channels:
+            channel.close()
+
+
+def test_a_stream_that_kubelet_left_gives_its_worker_back(rig: Rig) -> None:
+    for _ in range(40):
+        with closing(rig.channel()) as channel:
+            stream = health_v1_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
+                health_v1.NodeWatchResourcesRequest()
+            )
+            next(stream)
+            stream.cancel()
+    assert rig.prepared(rig.claim(SLICE))
+
+
+def test_a_stream_whose_caller_is_gone_already_ends() -> None:
+    class Gone:
+        def add_callback(self, _: Callable[[], None]) -> bool:
+            return False
+
+    assert list(HealthBoard(lambda: ()).stream(Gone())) == []  # type: ignore[arg-type]
+
+
+def test_garbage_instead_of_a_message_is_an_error_and_the_plugin_goes_on(rig: Rig) -> None:
+    with closing(rig.channel()) as channel:
+        call: Any = channel.unary_unary(
+            "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+        )
+        with pytest.raises(grpc.RpcError):
+            call(b"\xff\xfe garbage", timeout=PATIENCE)
+    assert rig.prepared(rig.claim(SLICE))
+
+
+def test_no_thread_of_the_plugin_is_left_when_it_has_stopped(make_rig: Callable[..., Rig]) -> None:
+    before = set(threading.enumerate())
+    rig = make_rig()
+    rig.start()
+    rig.prepared(rig.claim(SLICE))
+    rig.stop()
+    # Those in which NVML is called wait for the next call, and end with the process.
+    wait_for("threads", lambda: {t.name for t in set(threading.enumerate()) - before} <= {"NVML"})

@@ -1,0 +1,1 @@
+"""NVML over the simulated library."""

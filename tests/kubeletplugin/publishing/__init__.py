@@ -1,0 +1,1 @@
+"""Publishing: the MigNode, ResourceSlices and the status of claims."""

@@ -1,0 +1,146 @@
+"""``status.devices`` of claims: filled, taken away, and never in anybody's way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    [device] = rig.claim_status(ref)
+    made = rig.machine.gpu(0).gpu_instances[0]
+    assert (device["driver"], device["pool"], device["device"]) == (DRIVER, rig.node, SLICE)
+    assert device["data"] == {
+        "profile": "1g.5gb",
+        "parentUUID": rig.machine.gpu(0).uuid,
+        "migUUID": made.compute_instances[0].uuid,
+        "placement": {"start": 4, "size": 1},
+        "gpuInstanceID": made.id,
+        "computeInstanceID": made.compute_instances[0].id,
+    }
+    [condition] = device["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "True")
+    assert condition["lastTransitionTime"].endswith("Z")
+    claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
+    assert f"{DRIVER}/kubelet-plugin" in {f["manager"] for f in claim["metadata"]["managedFields"]}
+
+
+def test_a_claim_is_read_once_for_prepare_and_its_statuses(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.stop()  # which asks what has become of claims
+    ref = rig.claim(SLICE)
+    asked: list[str] = []
+    rig.http.refuse = lambda method, path: asked.append(f"{method} {path.rpartition('/')[2]}")
+    rig.prepared(ref)
+    assert rig.claim_status(ref)
+    assert asked.count(f"GET {ref.name}") == 1
+    assert asked.count("PATCH status") == 1
+    asked.clear()
+    assert rig.unprepare(ref) == ""
+    assert rig.claim_status(ref) == []
+    assert [a for a in asked if ref.name in a] == []
+    assert asked.count("PATCH status") == 1
+
+
+def test_entries_of_another_driver_stay(rig: Rig) -> None:
+    other = {"request": "r1", "driver": "net.example.com", "pool": "p", "device": "nic"}
+    own = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": SLICE}
+    ref = rig.claim(results=[own, other])
+    theirs = {"driver": "net.example.com", "pool": "p", "device": "nic"}
+    body = {
+        "metadata": {"name": ref.name, "namespace": "default"},
+        "status": {"devices": [theirs]},
+    }
+    rig.api.apply(RESOURCE_CLAIMS, body, field_manager="other", subresource="status")
+    rig.prepared(ref)
+    assert {d["driver"] for d in rig.claim_status(ref)} == {DRIVER, "net.example.com"}
+    assert rig.unprepare(ref) == ""
+    assert rig.claim_status(ref) == [theirs]
+
+
+def test_it_is_taken_away_at_unprepare(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.claim_status(ref)
+    assert rig.unprepare(ref) == ""
+    assert rig.claim_status(ref) == []
+
+
+@pytest.mark.parametrize("error", [ForbiddenError("no", status=403), UnavailableError("down")])
+def test_a_refused_write_fails_neither_prepare_nor_unprepare(rig: Rig, error: KubeError) -> None:
+    ref = rig.claim(SLICE)
+    rig.http.refuse = lambda method, path: (
+        error if method == "PATCH" and path.endswith("/status") else None
+    )
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+
+
+def test_a_write_that_failed_is_tried_again(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    refused: list[str] = []
+
+    def refuse(method: str, path: str) -> UnavailableError | None:
+        if method != "PATCH" or len(refused) == 2:
+            return None
+        refused.append(path)
+        return UnavailableError("try again")
+
+    rig.http.refuse = refuse
+    rig.prepared(ref)
+    wait_for("the third attempt", rig.statuses_idle)
+    assert len(refused) == 2
+    assert len(rig.claim_status(ref)) == 1
+
+
+def test_a_claim_that_replaced_ours_is_not_written_to(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.statuses_idle()
+    rig.delete_claim(ref)
+    new = rig.claim(SLICE, name=ref.name)
+    rig.http.writes = []
+    assert rig.daemon is not None
+    rig.daemon.publishing.statuses.show_devices(ref, rig.journal())
+    assert rig.claim_status(ClaimRef("default", new.name, new.uid)) == []
+    assert not [path for _, path in rig.http.writes if "resourceclaims" in path]
+
+
+def test_what_was_not_written_before_a_restart_is_written_after_it(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.http.refuse = lambda method, path: (
+        ForbiddenError("no", status=403) if method == "PATCH" else None
+    )
+    rig.prepared(ref)
+    rig.stop()
+    rig.http.refuse = lambda method, path: None
+    rig.start()
+    assert len(rig.claim_status(ref)) == 1
+
+
+def test_a_claim_that_cannot_be_understood_leaves_the_others_their_status(rig: Rig) -> None:
+    strange = rig.claim(SLICE)
+    call = rig.http.call
+
+    def answer(method: str, path: str, **more: Any) -> Obj:
+        found = call(method, path, **more)
+        if method == "GET" and path.endswith(strange.name):
+            found["status"]["devices"] = [{"driver": DRIVER}]
+        return found
+
+    rig.http.call = answer  # type: ignore[method-assign]
+    rig.prepared(strange)
+    ref = rig.claim("gpu-1-mig-1g5gb-19-4")
+    rig.prepared(ref)
+    assert rig.claim_status(ref)

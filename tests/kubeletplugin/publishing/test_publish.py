@@ -1,0 +1,239 @@
+"""The MigNode object: true, owned by the Node, and written only when it was not true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dra.common.resources import MIG_NODES, NODES, Obj
+from dra.gpu.mignode import from_mignode
+from kubeletplugin.daemon import daemon
+from kubeletplugin.gpus.lifecycle import hardwareloop
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig, exists
+from tests.waiting import wait_for
+
+
+def settle(rig: Rig) -> None:
+    wait_for("MigNode", rig.published)
+
+
+def test_it_names_driver_and_pool_and_belongs_to_the_node(rig: Rig) -> None:
+    found = rig.mignode()
+    assert found["spec"] == {"driver": DRIVER, "pool": rig.node, "allocator": "controller"}
+    [owner] = found["metadata"]["ownerReferences"]
+    node = rig.api.get(NODES, rig.node)
+    assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("product", ["A30", "A100-SXM4-80GB", "H100-80GB-HBM3", "H200", "B200"])
+def test_it_describes_the_hardware_as_nvml_does(make_rig: Callable[..., Rig], product: str) -> None:
+    rig = make_rig(GpuSpec(product))
+    rig.start()
+    inventory = from_mignode(rig.mignode())
+    [gpu] = inventory.gpus
+    real = rig.machine.product(0)
+    assert gpu.product_name == real.name
+    assert gpu.uuid == rig.machine.gpu(0).uuid
+    assert gpu.pci_bus_id == "0000:07:00.0"
+    assert gpu.pcie_root == "pci0000:00"
+    assert gpu.geometry is not None
+    assert {
+        (p.id, p.name, p.compute_slices, p.memory_mib, p.multiprocessors)
+        for p in gpu.geometry.profiles
+    } == {(p.id, p.name, p.slice_count, p.memory_mib, p.multiprocessors) for p in real.gi_profiles}
+    assert {p.id: [(q.start, q.size) for q in p.placements] for p in gpu.geometry.profiles} == {
+        p.id: [(start, p.size) for start in p.starts] for p in real.gi_profiles
+    }
+    assert inventory.driver_version == rig.machine.state().driver_version
+
+
+def test_it_follows_prepare_and_unprepare_without_another_look(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 3600.0)
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
+    rig.prepared(ref)
+    wait_for("the slice", lambda: rig.published_slices() == [("gpu-1", "2g.10gb", 2, "prepared")])
+    [instance] = rig.mignode()["status"]["gpus"][1]["instances"]
+    made = rig.machine.gpu(1).gpu_instances[0]
+    assert instance["claim"] == {"namespace": "default", "name": ref.name, "uid": ref.uid}
+    assert instance["gpuInstanceID"] == made.id
+    assert instance["uuid"] == made.compute_instances[0].uuid
+    assert rig.unprepare(ref) == ""
+    wait_for("no slice", lambda: rig.published_slices() == [])
+
+
+def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> None:
+    assert rig.daemon is not None
+    made = rig.machine.create_slice(0, "3g.20gb", start=4)
+    rig.daemon.gpus.hardware.poll()
+    wait_for("it", lambda: rig.published_slices() == [("gpu-0", "3g.20gb", 4, "foreign")])
+    rig.machine.destroy_slice(0, made.gpu_instance)
+    rig.machine.set_mig_mode(1, enabled=False)
+    rig.daemon.gpus.hardware.poll()
+    wait_for("them", lambda: rig.mignode()["status"]["gpus"][1].get("reason") == "MIGDisabled")
+    assert rig.published_slices() == []
+
+
+def test_an_instance_destroyed_under_a_claim_is_shown_as_lost(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
+    rig.prepared(ref)
+    rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
+    assert rig.daemon is not None
+    rig.daemon.gpus.hardware.poll()
+    wait_for("it", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "lost")])
+
+
+def test_at_rest_nothing_is_written(rig: Rig) -> None:
+    settle(rig)
+    rig.http.writes = []
+    assert rig.daemon is not None
+    publisher = rig.daemon.publishing.mignode
+    for _ in range(5):
+        rig.daemon.gpus.hardware.poll()
+        publisher.notify()
+        wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+    rig.stop()
+    assert rig.http.writes == []
+
+
+def test_before_the_first_look_at_the_gpus_nothing_is_written(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "_FIRST_LOOK_SECONDS", 0.1)
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    settle(rig)
+    rig.stop()
+    rig.http.writes = []
+    rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetCount*", action="hang"))
+    rig.start(ready=False)
+    assert rig.daemon is not None
+    publisher = rig.daemon.publishing.mignode
+    wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
+    publisher.notify()
+    wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+    publisher.stop()
+    assert rig.http.writes == []
+    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+
+
+def test_deleted_it_comes_back(rig: Rig) -> None:
+    settle(rig)
+    rig.api.delete(MIG_NODES, rig.node)
+    wait_for("it", lambda: exists(rig.api, MIG_NODES, rig.node) and rig.published())
+
+
+@pytest.mark.parametrize("subresource", ["", "status"])
+def test_edited_it_is_put_right(rig: Rig, subresource: str) -> None:
+    settle(rig)
+    edit: Obj = {"status": {"gpus": []}} if subresource else {"spec": {"pool": "x"}, "metadata": {}}
+    if not subresource:
+        edit["metadata"]["ownerReferences"] = None
+    rig.api.patch(MIG_NODES, rig.node, edit, subresource=subresource)
+
+    def right() -> bool:
+        found = rig.mignode()
+        return (
+            found["spec"]["pool"] == rig.node
+            and len(found["metadata"].get("ownerReferences", [])) == 1
+            and rig.published()
+        )
+
+    wait_for("it", right)
+
+
+def test_what_is_known_from_the_mirror_is_not_asked_for(rig: Rig) -> None:
+    settle(rig)
+    asked: list[tuple[str, str]] = []
+    rig.http.refuse = lambda method, path: asked.append((method, path))
+    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
+    rig.prepared(ref)
+    wait_for("the slice", lambda: rig.published_slices() == [("gpu-1", "2g.10gb", 2, "prepared")])
+    assert rig.unprepare(ref) == ""
+    wait_for("no slice", lambda: rig.published_slices() == [])
+    own = [MIG_NODES.path("", rig.node, s) for s in ("", "status")] + [NODES.path("", rig.node)]
+    assert {(m, p) for m, p in asked if p in own} == {("PUT", own[1])}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool) -> None:
+    settle(rig)
+    assert rig.daemon is not None
+    publisher, send, edits = rig.daemon.publishing.mignode, rig.http.call, [1]
+
+    def edit() -> None:
+        rig.api.patch(MIG_NODES, rig.node, {"status": {"gpus": []}}, subresource="status")
+
+    def call(method: str, path: str, **more: object) -> Obj:
+        if method != "PUT" or not edits:
+            return send(method, path, **more)
+        edits.pop()
+        if before:
+            edit()
+        answer = send(method, path, **more)
+        edit()
+        wait_for("both", lambda: len(publisher._heard) == 2)
+        return answer
+
+    rig.http.call = call  # type: ignore[method-assign]
+    edit()
+    wait_for("the write", lambda: not edits)
+    wait_for("the GPUs", rig.published)
+
+
+def test_the_time_of_the_ready_condition_changes_only_with_its_value(rig: Rig) -> None:
+    def condition() -> Obj:
+        [found] = rig.mignode()["status"]["conditions"]
+        same: Obj = found
+        return same
+
+    settle(rig)
+    past = "2020-01-01T00:00:00Z"
+    patch = [{"op": "replace", "path": "/status/conditions/0/lastTransitionTime", "value": past}]
+    rig.api.patch(MIG_NODES, rig.node, patch, subresource="status", content="json")
+    rig.prepared(rig.claim("gpu-1-mig-2g10gb-14-2"))
+    wait_for("the slice", lambda: rig.published_slices() != [])
+    assert condition()["lastTransitionTime"] == past
+    for call in ("nvmlDeviceGetMigMode", "nvmlInit*"):
+        rig.machine.inject(Fault(id=call, function=call, action="return", code=9, times=0))
+    assert rig.daemon is not None
+    rig.daemon.gpus.loop._unavailable("the driver is gone")
+    wait_for("not ready", lambda: condition()["status"] == "False")
+    assert condition()["lastTransitionTime"] != past
+    assert "the driver is gone" in condition()["message"]
+    assert len(rig.mignode()["status"]["gpus"]) == 2, "what was known is still shown"
+
+
+def test_without_the_node_or_the_crd_it_is_tried_again(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100))
+    rig.api.delete(NODES, rig.node)
+    rig.start(ready=False)
+    wait_for(
+        "an attempt", lambda: rig.daemon and rig.daemon.publishing.mignode._backoff.failures > 0
+    )
+    assert not exists(rig.api, MIG_NODES, rig.node)
+    rig.create_node()
+    wait_for("it", rig.published)
+
+
+def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
+    assert rig.daemon is not None
+    settle(rig)
+    drain = {"gpus": ["gpu-1"], "reason": "driver 580"}
+    rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": drain}})
+    known = rig.daemon.publishing.inventory.known
+    wait_for("the drain", lambda: (now := known()) and now.is_drained("gpu-1"))
+    rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-2"))
+    wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "2g.10gb", 2, "prepared")])
+    # The plugin writes its part of the spec again, and only that.
+    rig.api.patch(MIG_NODES, rig.node, {"spec": {"pool": "x"}})
+    wait_for("the pool", lambda: rig.mignode()["spec"]["pool"] == rig.node)
+    assert rig.mignode()["spec"]["drain"] == drain
+    rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": None}})
+    wait_for("the end", lambda: (now := known()) and now.drain is None)

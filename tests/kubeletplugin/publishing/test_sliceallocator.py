@@ -1,0 +1,99 @@
+"""Who allocates: the MigNode says so in step with the ResourceSlices, one way and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra.gpu.inventory import AllocatorKind
+from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from tests.kubeletplugin.helpers.publishedslices import (
+    SLICES,
+    condition,
+    published,
+    slices,
+)
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.waiting import wait_for
+
+
+def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(
+    scheduled: Rig,
+) -> None:
+    rig = scheduled
+    rig.stop()
+    rig.allocator = AllocatorKind.CONTROLLER
+    rig.http.writes = []
+    rig.start()
+    assert rig.mignode()["spec"]["allocator"] == "controller"
+    assert condition(rig) == {}
+    order = [
+        "slice" if path.startswith(SLICES) else "node"
+        for method, path in rig.http.writes
+        if path.startswith(SLICES) or (method == "PUT" and path.endswith(f"mignodes/{rig.node}"))
+    ]
+    assert order == ["slice", "slice", "node"]
+
+
+def test_without_a_look_at_old_slices_the_controller_allocates_nothing(scheduled: Rig) -> None:
+    rig = scheduled
+    rig.stop()
+    rig.allocator = AllocatorKind.CONTROLLER
+
+    def refuse(method: str, path: str) -> KubeError | None:
+        return UnavailableError(f"{method} {path}") if path.startswith(SLICES) else None
+
+    rig.http.refuse = refuse
+    rig.start(ready=False)
+    assert rig.daemon is not None
+    publisher = rig.daemon.publishing.slices
+    wait_for("an attempt", lambda: publisher._backoff.failures > 1)
+    assert rig.mignode()["spec"]["allocator"] == "scheduler"
+    rig.http.refuse = lambda _method, _path: None
+    wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
+    assert slices(rig) == []
+
+
+def test_a_role_without_slices_does_not_stop_the_controllers_mode(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.http.refuse = lambda _method, path: (
+        ForbiddenError("no") if path.startswith(SLICES) else None
+    )
+    rig.start()
+    assert rig.mignode()["spec"]["allocator"] == "controller"
+
+
+def test_the_mignode_says_so_before_the_first_slice_is_there(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.start()
+    assert rig.mignode()["spec"]["allocator"] == "controller"
+    rig.stop()
+    rig.allocator = AllocatorKind.SCHEDULER
+    rig.http.writes = []
+    rig.start()
+    wait_for("slices", lambda: published(rig))
+    order = [
+        "slice" if path.startswith(SLICES) else "node"
+        for method, path in rig.http.writes
+        if path.startswith(SLICES) or (method == "PUT" and path.endswith(f"mignodes/{rig.node}"))
+    ]
+    assert order[0] == "node"
+    assert order.count("node") == 1
+    assert "slice" in order
+
+
+def test_a_refused_write_is_seen_in_the_mignode_and_tried_again(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.allocator = AllocatorKind.SCHEDULER
+    rig.http.refuse = lambda method, path: (
+        ForbiddenError("slices are not for you") if (method, path) == ("POST", SLICES) else None
+    )
+    rig.start(ready=False)
+    wait_for("the reason", lambda: condition(rig).get("reason") == "WriteFailed")
+    assert "slices are not for you" in condition(rig)["message"]
+    assert rig.mignode()["spec"]["allocator"] == "scheduler"
+    rig.http.refuse = lambda _method, _path: None
+    wait_for("slices", lambda: published(rig))

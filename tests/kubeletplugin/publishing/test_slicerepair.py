@@ -1,0 +1,85 @@
+"""ResourceSlices that others delete, edit or add, or that were written in part."""
+
+from __future__ import annotations
+
+from dra.common.resources import RESOURCE_SLICES
+from dra.gpu.inventory import AllocatorKind
+from tests.kubeletplugin.helpers.publishedslices import (
+    SLICES,
+    devices,
+    generations,
+    published,
+    slices,
+    writes,
+)
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+
+def test_slices_that_kubelet_deletes_come_back(scheduled: Rig) -> None:
+    rig = scheduled
+    before = {s["metadata"]["uid"] for s in slices(rig)}
+    for found in slices(rig):
+        rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
+    wait_for("them", lambda: len(devices(rig)) == 50)
+    assert before.isdisjoint(s["metadata"]["uid"] for s in slices(rig))
+
+
+def test_slices_that_somebody_edits_or_adds_are_put_right(scheduled: Rig) -> None:
+    rig = scheduled
+    first, second = slices(rig)
+    pool = {"name": rig.node, "generation": 1, "resourceSliceCount": 2}
+    stray = {
+        "metadata": {"name": f"stray-{rig.node}"},
+        "spec": {"driver": DRIVER, "nodeName": rig.node, "pool": pool, "devices": []},
+    }
+    rig.api.create(RESOURCE_SLICES, stray)
+    wait_for("its end", lambda: len(slices(rig)) == 2)
+    edit = {"spec": {"devices": second["spec"]["devices"][:3]}}
+    rig.api.patch(RESOURCE_SLICES, second["metadata"]["name"], edit)
+    wait_for("all devices", lambda: len(devices(rig)) == 50)
+    assert len(generations(rig)) == 1
+    assert first["spec"]["sharedCounters"]
+
+
+def test_a_rewriting_that_broke_off_is_finished(scheduled: Rig) -> None:
+    """Slices of two generations are no pool; the next start makes them one."""
+    rig = scheduled
+    rig.stop()
+    (first, _) = slices(rig)
+    first["spec"]["pool"]["generation"] = 7
+    first["spec"]["sharedCounters"].pop()
+    rig.api.replace(RESOURCE_SLICES, first)
+    rig.start()
+    wait_for("one generation", lambda: generations(rig) == {8})
+
+
+def test_a_change_within_one_slice_keeps_the_generation(scheduled: Rig) -> None:
+    rig = scheduled
+    rig.stop()
+    (_, second) = slices(rig)
+    second["spec"]["devices"].pop()
+    rig.api.replace(RESOURCE_SLICES, second)
+    rig.http.writes = []
+    rig.start()
+    wait_for("all devices", lambda: len(devices(rig)) == 50)
+    wait_for("slices", lambda: published(rig))
+    assert generations(rig) == {1}
+    assert [path for method, path in writes(rig) if method == "PUT"] == [
+        f"{SLICES}/{second['metadata']['name']}"
+    ]
+
+
+def test_another_drivers_slices_stay(scheduled: Rig) -> None:
+    rig = scheduled
+    pool = {"name": rig.node, "generation": 1, "resourceSliceCount": 1}
+    other = {
+        "metadata": {"name": f"other-{rig.node}"},
+        "spec": {"driver": "gpu.example.com", "nodeName": rig.node, "pool": pool, "devices": []},
+    }
+    rig.api.create(RESOURCE_SLICES, other)
+    rig.stop()
+    rig.allocator = AllocatorKind.CONTROLLER
+    rig.start()
+    assert slices(rig) == []
+    assert rig.api.get(RESOURCE_SLICES, f"other-{rig.node}")

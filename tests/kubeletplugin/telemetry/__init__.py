@@ -1,0 +1,1 @@
+"""Telemetry: metrics, and listeners to changes of the node."""

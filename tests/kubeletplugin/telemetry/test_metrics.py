@@ -1,0 +1,251 @@
+"""What the plugin shows of its work and of the node: to Prometheus, in numbers that are true."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from dra.claims.reasons import NodeReason
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import State
+from kubeletplugin.telemetry.observer import Action
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use
+from tests.kubeletplugin.claims.recovery.test_lost import look, vanish
+from tests.kubeletplugin.claims.recovery.test_rebuild import lose_journal, prepared, quarantine
+from tests.kubeletplugin.claims.recovery.test_restart import change_entry
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.daemon.test_program import arguments, running
+from tests.kubeletplugin.helpers.rig import Rig
+from tests.scrape import Scrape, collected, get, logged_port, scraped
+from tests.waiting import PATIENCE, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def scrape(rig: Rig) -> Scrape:
+    return collected(rig.telemetry.registry)
+
+
+def calls(found: Scrape, operation: str, **labels: str) -> float:
+    return sum(found.values(f"mig_dra_{operation}_duration_seconds_count", **labels))
+
+
+def actions(rig: Rig) -> dict[str, float]:
+    """The actions that were taken at least once."""
+    found = scrape(rig)
+    name = "mig_dra_recovery_actions_total"
+    counted = {a.value: found.value(name, action=a.value) for a in Action}
+    return {action: count for action, count in counted.items() if count}
+
+
+def reserve(rig: Rig, ref: ClaimRef, *pods: str) -> None:
+    consumers = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"} for pod in pods]
+    rig.api.patch(
+        RESOURCE_CLAIMS,
+        ref.name,
+        {"status": {"reservedFor": consumers}},
+        namespace="default",
+        subresource="status",
+    )
+
+
+def info(rig: Rig) -> list[dict[str, str]]:
+    return scrape(rig).labels("mig_dra_claim_info")
+
+
+def test_a_prepared_claim_shows_whose_it_is_and_where(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    reserve(rig, ref, "trainer")
+    rig.prepared(ref)
+    [entry] = rig.journal()
+    assert info(rig) == [
+        {
+            "namespace": "default",
+            "pod": "trainer",
+            "claim": ref.name,
+            "gpu_uuid": rig.machine.gpu(0).uuid,
+            "mig_uuid": entry.mig_uuid,
+            "gi": str(entry.gi_id),
+            "ci": str(entry.ci_id),
+            "profile": "1g.5gb",
+        }
+    ]
+    rig.restart()
+    assert info(rig)[0]["pod"] == "trainer", "known again after a restart"
+    assert rig.unprepare(ref) == ""
+    assert info(rig) == []
+
+
+def test_a_slice_that_two_pods_share_has_one_series_and_no_pod(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    reserve(rig, ref, "a", "b")
+    rig.prepared(ref)
+    assert [labels["pod"] for labels in info(rig)] == [""]
+
+
+def test_calls_are_timed_by_profile_and_result(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.prepared(ref)
+    rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))  # held by the first
+    rig.refused(rig.claim("gpu-0-mig-1g5gb-19-7"))  # no such start
+    gone = rig.claim(SLICE)
+    rig.delete_claim(gone)
+    rig.refused(gone)
+    rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-0", "gpu-1-mig-1g5gb-19-0"))
+    rig.unprepare(ref)
+    found = scrape(rig)
+    assert calls(found, "prepare", profile="1g.5gb", result="ok") == 2
+    assert calls(found, "prepare", profile="1g.5gb", result="retry") == 1
+    assert calls(found, "prepare", profile="1g.5gb", result="permanent") == 1
+    assert calls(found, "prepare", profile="unknown", result="retry") == 1
+    assert calls(found, "prepare", profile="several", result="ok") == 1
+    assert calls(found, "prepare") == 6
+    assert calls(found, "unprepare", profile="1g.5gb", result="ok") == 1
+    assert found.value("mig_dra_claim_prepared_seconds_count") == 2, "a repeated call is none"
+
+
+def test_a_fault_of_our_own_is_a_result_of_its_own(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    assert rig.daemon is not None
+    monkeypatch.setattr(rig.daemon.publishing.statuses, "show_devices", broken)
+    rig.refused(rig.claim(SLICE))
+    assert calls(scrape(rig), "prepare", result="internal") == 1
+
+
+def test_slices_and_room_show_by_gpu_profile_and_state(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100), GpuSpec(A100))
+    rig.machine.create_slice(0, "3g.20gb", start=4)
+    rig.start()
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-0"))
+    found = scrape(rig)
+    slices = found.labels("mig_dra_slices")
+    assert sorted((s["gpu"], s["profile"], s["state"]) for s in slices) == [
+        ("gpu-0", "1g.5gb", "prepared"),
+        ("gpu-0", "3g.20gb", "foreign"),
+    ]
+    assert found.value("mig_dra_ready") == 1
+    assert found.value("mig_dra_gpu_memory_slices", gpu="gpu-0") == 8
+    assert found.value("mig_dra_gpu_free_memory_slices", gpu="gpu-0") == 3
+    assert found.value("mig_dra_gpu_free_memory_slices", gpu="gpu-1") == 8
+    assert found.value("mig_dra_gpu_largest_placeable_memory_slices", gpu="gpu-0") == 2
+    assert found.value("mig_dra_placeable_starts", gpu="gpu-0", profile="2g.10gb") == 1
+    assert found.value("mig_dra_placeable_starts", gpu="gpu-0", profile="3g.20gb") == 0
+    assert found.value("mig_dra_placeable_starts", gpu="gpu-1", profile="3g.20gb") == 2
+    [product] = {labels["product"] for labels in found.labels("mig_dra_gpu_info")}
+    assert "A100" in product
+    assert found.labels("mig_dra_gpu_unavailable") == []
+
+
+def test_a_gpu_without_mig_mode_has_a_reason(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100, mig=False))
+    rig.start()
+    found = scrape(rig)
+    [labels] = found.labels("mig_dra_gpu_unavailable")
+    assert (labels["gpu"], labels["reason"]) == ("gpu-0", "MIGDisabled")
+
+
+def test_a_gpu_that_is_withheld_has_room_for_nothing(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon.gpus.hardware.withhold(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
+    found = scrape(rig)
+    reasons = [labels["reason"] for labels in found.labels("mig_dra_gpu_unavailable")]
+    assert reasons == ["DevicePluginActive"] * 2
+    assert set(found.values("mig_dra_placeable_starts")) == {0}
+    assert found.values("mig_dra_gpu_largest_placeable_memory_slices") == [0, 0]
+
+
+def test_records_that_cannot_be_understood_are_counted(rig: Rig) -> None:
+    assert scrape(rig).value("mig_dra_journal_quarantined_entries") == 0
+    quarantine(rig, state="melted")
+    found = scrape(rig)
+    assert found.value("mig_dra_journal_quarantined_entries") == 1
+    assert found.value("mig_dra_journal_problems") == 1
+
+
+def test_a_lost_slice_and_one_that_is_found_again_are_actions(rig: Rig) -> None:
+    vanish(rig)
+    assert actions(rig) == {"lost": 1}
+    assert rig.daemon is not None
+    rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
+    [_, entry] = rig.journal()
+    rig.daemon.common.journal.put(entry.at(State.LOST))
+    look(rig)
+    assert actions(rig) == {"lost": 1, "found": 1}
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_what_is_reclaimed_later_is_an_action(rig: Rig) -> None:
+    ref = in_use(rig)
+    rig.unprepare(ref)
+    assert scrape(rig).value("mig_dra_slices", state="reclaiming") == 1
+    look(rig)
+    assert actions(rig) == {}
+    rig.machine.end_process(PID)
+    look(rig)
+    wait_for("the reclaim", lambda: actions(rig) == {"reclaimed": 1})
+
+
+def test_a_claim_that_kubelet_forgot_is_collected(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.delete_claim(ref)
+    look(rig)
+    wait_for("the janitor", rig.clean)
+    wait_for("the count", lambda: actions(rig) == {"collected": 1})
+
+
+@pytest.mark.parametrize(("reserved", "action"), [(True, "finished"), (False, "undone")])
+def test_what_was_left_half_done_is_an_action(rig: Rig, *, reserved: bool, action: str) -> None:
+    prepared(rig, reserved=reserved)
+    rig.stop()
+    change_entry(rig, state=State.CDI_WRITTEN)
+    rig.start()
+    assert actions(rig) == {action: 1}
+
+
+def test_a_rebuilt_journal_and_a_swept_spec_are_actions(rig: Rig) -> None:
+    prepared(rig)
+    rig.stop()
+    lose_journal(rig)
+    [spec] = (rig.roots.cdi / name for name in rig.specs())
+    spec.with_name(spec.name.replace("_", "_00000000-")).write_bytes(spec.read_bytes())
+    rig.start()
+    assert actions(rig) == {"rebuilt": 1, "swept": 1}
+
+
+def test_a_running_plugin_is_scraped_and_probed(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100))
+    command = [sys.executable, "-m", "sim", "plugin", "--hardware", str(rig.machine.directory)]
+    flags = ["--metrics-address", "127.0.0.1:0", *arguments(rig)]
+    with running([*command, "--", *flags], rig.folder) as plugin:
+        wait_for("the port", lambda: logged_port([plugin.log]))
+        port = logged_port([plugin.log])
+        wait_for("readiness", lambda: get(port, "/readyz") == (200, "ok\n"))
+        rig.prepared(rig.claim(SLICE))
+        found = scraped(port)
+        assert calls(found, "prepare", profile="1g.5gb", result="ok") == 1
+        gets = {"method": "GET", "resource": "resourceclaims", "code": "200"}
+        assert found.value("mig_dra_api_requests_total", **gets) >= 1
+        assert found.value("process_resident_memory_bytes") > 1e6
+        assert get(port, "/healthz") == (200, "ok\n")
+        plugin.end()
+
+
+def test_an_address_that_is_no_address_is_refused_at_once(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100))
+    command = [sys.executable, "-m", "kubeletplugin", *arguments(rig), "--metrics-address", "8080"]
+    with running(command, rig.folder) as plugin:
+        assert plugin.process.wait(PATIENCE) == 1
+        assert "--metrics-address: '8080' is no address" in plugin.log.read_text()
