@@ -18,7 +18,7 @@ from controller.cluster.trimming.volume_trimming import TRIMMERS
 from dra.claims.claims import ALLOCATED_BY, POD_CLAIM, allocation_managers, made_for
 from dra.claims.conditions import MADE, PREPARED
 from dra.claims.node_label import node_label
-from dra.claims.requests.size import trim_claim_spec, without_others
+from dra.claims.requests.size import trim_allocation, trim_claim_spec, without_others
 from dra.common.cache import BoundedCache, json_weight
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -111,7 +111,7 @@ class Trimmer:
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
             if allocation := said.pop("allocation", None):
-                allocation = without_others(allocation, "devices", self._driver)
+                allocation = trim_allocation(allocation, self._driver)
                 said["allocation"] = kept = _interned(allocation)
                 if "nodeSelector" in kept:
                     kept["nodeSelector"] = self._shared(kept["nodeSelector"])

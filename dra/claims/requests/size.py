@@ -37,6 +37,29 @@ def trim_claim_spec(spec: Obj, driver: str) -> Obj:
     return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
 
 
+def trim_allocation(allocation: Obj, driver: str) -> Obj:
+    """The part of a claim's allocation that is read.
+
+    kube-scheduler copies the claim's parameters into it, for whomever they are, and whoever's
+    devices it allocates. They are left out where ``driver`` has no device in it, and where there
+    are more than are read of a claim; those of classes stay.
+    """
+    kept = without_others(allocation, "devices", driver)
+    devices = kept.get("devices") or {}
+    config = devices.get("config") or ()
+    if not config:
+        return kept
+    of_classes = [c for c in config if c.get("source") == "FromClass"]
+    of_claim = [c for c in config if c.get("source") != "FromClass"]
+    if not any(r.get("driver") == driver for r in devices.get("results") or ()):
+        read = []
+    elif len(msgspec.json.encode(of_claim)) > CONFIG_BYTES:
+        read = of_classes
+    else:
+        return kept
+    return {**kept, "devices": {**devices, "config": read}}
+
+
 def without_others(holder: Obj, field: str, driver: str) -> Obj:
     """``holder``, and in ``field`` of it no configuration but that for ``driver``."""
     inner = holder.get(field) or {}

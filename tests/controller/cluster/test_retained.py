@@ -87,6 +87,20 @@ def allocated_by_another_driver(name: str) -> Obj:
     return body
 
 
+def allocated_by_another_driver_with_parameters_of_ours(name: str) -> Obj:
+    """As kube-scheduler copies them, which does not ask whose they are."""
+    body = allocated_by_another_driver(name)
+    body["status"]["allocation"]["devices"]["config"] = parameters(DRIVER, 32, 2_000)
+    return body
+
+
+def allocated_by_kube_scheduler(name: str) -> Obj:
+    body = allocated(with_parameters_of_ours(name), "node-a", "gpu-0", finalizer=False)
+    copied = [{"source": "FromClaim", **c} for c in body["spec"]["devices"]["config"]]
+    body["status"]["allocation"]["devices"]["config"] = copied
+    return body
+
+
 def shown_by_another_driver(name: str) -> Obj:
     body = allocated(claim(name, request("r", "other")), "node-a", "dev", finalizer=False)
     body["status"]["devices"] = [
@@ -139,6 +153,8 @@ LARGE = [
     of_ours_with_parameters_of_another,
     with_parameters_of_ours,
     allocated_by_another_driver,
+    allocated_by_another_driver_with_parameters_of_ours,
+    allocated_by_kube_scheduler,
     shown_by_another_driver,
     shown_by_ours_with_much_data,
     with_long_selectors,
