@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from api import nvidia
-from api.errors import InvalidObjectError
+from api.errors import InvalidObjectError, quoted
 from api.sharing import NOT_SHARED, SharingConfig, find_problem
 from api.strict import convert
 
@@ -152,7 +152,7 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
             KIND,
             "",
             f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, or {GPU_KIND!r} for whole "
-            f"GPUs, not {version!r} and {kind!r}",
+            f"GPUs, not {quoted(version)} and {quoted(kind)}",
         )
     config = convert(parameters, _KINDS[kind], kind)
     by = config.placement.nodes.by
@@ -170,8 +170,10 @@ def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
     kind = parameters.get("kind")
     if not isinstance(kind, str) or kind not in nvidia.KINDS:
         kinds = ", ".join(sorted(nvidia.KINDS))
-        problem = f"of {nvidia.API_VERSION} kind {kind!r} is not served here; allowed are: {kinds}"
-        raise InvalidObjectError(str(kind), "kind", problem)
+        problem = (
+            f"of {nvidia.API_VERSION} kind {quoted(kind)} is not served here; allowed are: {kinds}"
+        )
+        raise InvalidObjectError(KIND, "kind", problem)
     sharing = nvidia.sharing_fields(convert(parameters, nvidia.KINDS[kind], kind))
     made = {"apiVersion": API_VERSION, "kind": kind}
     return made if sharing is None else {**made, "sharing": sharing}

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+_MOST = 80
+
+
+def quoted(value: object) -> str:
+    """What a user wrote, cut to the room of a message; of what is no text only its type."""
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}" if value is not None else "None"
+    return repr(value if len(value) <= _MOST else f"{value[:_MOST]}…")
+
 
 class ApiError(Exception):
     """An object of ours that cannot be accepted."""

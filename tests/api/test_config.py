@@ -106,3 +106,24 @@ def test_bad_configuration_is_refused_with_the_path_of_the_field(
     assert error.value.path == path
     assert problem in error.value.problem
     assert KIND in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"x" * 9000: 1},
+        {"apiVersion": "x" * 9000},
+        {"apiVersion": ["x" * 9000]},
+        {"kind": "x" * 9000},
+        {"placement": {"policy": "x" * 9000}},
+        {"placement": {"x" * 9000: "sws"}},
+        {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "x" * 9000},
+        {"share": {"tenants": "x" * 9000}},
+    ],
+    ids=lambda parameters: str(parameters)[:30],
+)
+def test_an_error_does_not_repeat_all_that_a_user_wrote(parameters: dict[str, Any]) -> None:
+    """It stands in events, conditions and logs."""
+    with pytest.raises(InvalidObjectError) as caught:
+        decode({**HEAD, **parameters})
+    assert len(str(caught.value)) < 700
