@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
-from dra.claims.sharing import UNSHARED, Sharing, sharing_of
+from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
@@ -249,7 +249,7 @@ def _share(gpu: Gpu, device: Device, ask: Ask, namespace: str) -> Share | None:
 def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:
     """Sharing of a device by its allocation; none where that cannot be understood."""
     try:
-        return sharing_of(allocation.config, device.request, driver)
+        return sharing_of(settings_of(allocation.config, driver), device.request)
     except InvalidObjectError:
         return UNSHARED
 

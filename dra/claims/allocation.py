@@ -9,7 +9,8 @@ then refused as immutable.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,7 @@ class Allocation:
 def read_allocation(obj: Mapping[str, Any]) -> Allocation:
     """The allocation in ``status.allocation``."""
     config = tuple(at(obj, "devices", "config"))
+    shares = _Shares(config)
     return Allocation(
         devices=tuple(
             AllocatedDevice(
@@ -77,7 +79,7 @@ def read_allocation(obj: Mapping[str, Any]) -> Allocation:
                 admin_access=bool(r.get("adminAccess")),
                 tolerations=tuple(at(r, "tolerations")),
                 share_id=r.get("shareID") or "",
-                ask=_ask(r, config) if _may_be_part(r["device"]) else NO_ASK,
+                ask=shares.ask(r) if _may_be_part(r["device"]) else NO_ASK,
             )
             for r in at(obj, "devices", "results")
         ),
@@ -179,32 +181,46 @@ def _may_be_part(device: str) -> bool:
     return _SLICE not in device or device.endswith("-share")
 
 
-def _ask(result: Mapping[str, Any], config: Iterable[Mapping[str, Any]]) -> Ask:
-    """Limits of a share: what was consumed goes before what the configuration says.
+class _Shares:
+    """Limits of shares that configuration states, each entry decoded once, if it is asked for."""
 
-    Configuration that cannot be understood is told of elsewhere.
-    """
-    names = {result["request"], result["request"].partition("/")[0]}
-    said: dict[str, Any] = {}
-    for entry in config:
-        opaque = entry.get("opaque") or {}
-        wanted = entry.get("requests")
-        if opaque.get("driver") != result["driver"] or (wanted and names.isdisjoint(wanted)):
-            continue
-        try:
+    def __init__(self, config: Iterable[Mapping[str, Any]]) -> None:
+        self._config = config
+        self._said: dict[str, list[tuple[frozenset[str], dict[str, Any]]]] = {}
+
+    def ask(self, result: Mapping[str, Any]) -> Ask:
+        """Limits of one result: what was consumed goes before what the configuration says."""
+        names = {result["request"], result["request"].partition("/")[0]}
+        said: dict[str, Any] = {}
+        for wanted, fields in self._of(result["driver"]):
+            if not wanted or not names.isdisjoint(wanted):
+                said |= fields
+        consumed = at(result, "consumedCapacity", default={})
+        memory, cores = _whole(consumed.get("memory")), _whole(consumed.get("cores"))
+        if not said and memory is None and cores is None:
+            return NO_ASK
+        return Ask(
+            said.get("memory_mib") if memory is None else memory // _MIB,
+            said.get("cores") if cores is None else cores,
+            anybody=said.get("tenants") == "any",
+        )
+
+    def _of(self, driver: str) -> list[tuple[frozenset[str], dict[str, Any]]]:
+        if driver not in self._said:
+            self._said[driver] = [*self._decoded(driver)]
+        return self._said[driver]
+
+    def _decoded(self, driver: str) -> Iterator[tuple[frozenset[str], dict[str, Any]]]:
+        """Requests and fields; configuration that cannot be understood is told of elsewhere."""
+        for entry in self._config:
+            opaque = entry.get("opaque") or {}
+            if opaque.get("driver") != driver:
+                continue
             of_class = entry.get("source") == "FromClass"
-            said |= decode_share(opaque.get("parameters"), of_class=of_class)
-        except InvalidObjectError:
-            continue
-    consumed = at(result, "consumedCapacity", default={})
-    memory, cores = _whole(consumed.get("memory")), _whole(consumed.get("cores"))
-    if not said and memory is None and cores is None:
-        return NO_ASK
-    return Ask(
-        said.get("memory_mib") if memory is None else memory // _MIB,
-        said.get("cores") if cores is None else cores,
-        anybody=said.get("tenants") == "any",
-    )
+            with suppress(InvalidObjectError):
+                fields = decode_share(opaque.get("parameters"), of_class=of_class)
+                if fields:
+                    yield frozenset(at(entry, "requests")), fields
 
 
 def _whole(amount: Any) -> int | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dra.common.resources import at
+
+_NAMED = 6
 
 
 class Use(NamedTuple):
@@ -60,12 +63,14 @@ def find_crowd(uses: Iterable[Use], by_mps: Mapping[str, Mapping[str, bool]]) ->
 def crowded(container: str, uses: Iterable[Use]) -> str:
     """Fault of a container that uses a device shared by MPS beside others."""
     uses = sorted(uses)
-    claims = [use.claim for use in uses]
-    names = (
-        use.claim if claims.count(use.claim) == 1 else f"{use.claim}/{use.request}" for use in uses
+    requests = Counter(use.claim for use in uses)
+    names = ", ".join(
+        use.claim if requests[use.claim] == 1 else f"{use.claim}/{use.request}"
+        for use in uses[:_NAMED]
     )
+    more = f" and {len(uses) - _NAMED} more" if len(uses) > _NAMED else ""
     return (
-        f"container {container!r} uses claims {', '.join(names)}, of which at least one has "
+        f"container {container!r} uses claims {names}{more}, of which at least one has "
         "sharing.strategy 'MPS': a container is a client of one MPS daemon, which serves one "
         "device; name one of these claims in its resources.claims, with its request where it has "
         "several, the others in other containers"

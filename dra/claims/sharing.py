@@ -5,8 +5,9 @@ One text each, whoever finds it: controller, node or command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from api.config import GPU_KIND, KIND, decode_share, decode_sharing
@@ -44,49 +45,90 @@ class Sharing:
 UNSHARED = Sharing()
 
 
-def sharing_of(entries: Iterable[Mapping[str, Any]], request: str, driver: str) -> Sharing:
-    """Sharing of the devices of ``request`` by configuration entries, of which the last counts.
+class Setting:
+    """A configuration for the driver: the devices of some requests, or of all, are to be so.
 
-    ``request`` may be ``request/subrequest``. Entries are those of ``spec.devices.config`` or of
-    ``status.allocation.devices.config``; those of a class come first.
+    It is decoded once, when a request that it concerns is first asked about: a claim may have
+    dozens, and hundreds of requests that each of them concerns.
+    """
+
+    def __init__(self, requests: Iterable[str], parameters: object) -> None:
+        self._requests = frozenset(requests)
+        self._parameters = parameters
+
+    def concerns(self, names: Collection[str]) -> bool:
+        """True if it is for a request that is called one of ``names``."""
+        return not self._requests or not self._requests.isdisjoint(names)
+
+    @cached_property
+    def sharing(self) -> Sharing | None:
+        """Sharing that it sets; None where it does not speak of it.
+
+        Raises:
+            InvalidObjectError: it cannot be understood.
+        """
+        said = decode_sharing(self._parameters)
+        return Sharing(*said) if said is not None else None
+
+    @cached_property
+    def share(self) -> Mapping[str, Any]:
+        """Fields of the share that it sets, as ``decode_share`` has them.
+
+        Raises:
+            InvalidObjectError: it cannot be understood.
+        """
+        return decode_share(self._parameters, of_class=True)
+
+    @property
+    def kind(self) -> str:
+        """Kind of a configuration that can be understood."""
+        return str(self._parameters["kind"]) if isinstance(self._parameters, dict) else ""
+
+
+def settings_of(entries: Iterable[Mapping[str, Any]], driver: str) -> tuple[Setting, ...]:
+    """Those of the configurations that are for ``driver``, in their order.
+
+    They are entries of ``spec.devices.config`` or of ``status.allocation.devices.config``; those of
+    a class come first.
+    """
+    return tuple(
+        Setting(at(entry, "requests"), entry["opaque"].get("parameters"))
+        for entry in entries
+        if at(entry, "opaque", "driver") == driver
+    )
+
+
+def sharing_of(settings: Iterable[Setting], request: str) -> Sharing:
+    """Sharing of the devices of ``request``, of which the last that concerns it decides.
+
+    ``request`` may be ``request/subrequest``.
 
     Raises:
-        InvalidObjectError: an entry for ``driver`` that concerns the request cannot be understood.
+        InvalidObjectError: one that concerns the request cannot be understood.
     """
-    found = UNSHARED
-    for parameters in _parameters(entries, request, driver):
-        said = decode_sharing(parameters)
-        found = Sharing(*said) if said is not None else found
-    return found
+    names = (request, request.partition("/")[0])
+    said = [each.sharing for each in settings if each.concerns(names)]
+    return next((sharing for sharing in reversed(said) if sharing is not None), UNSHARED)
 
 
-def states_share(entries: Iterable[Mapping[str, Any]], request: str, driver: str) -> str:
+def states_share(settings: Iterable[Setting], request: str) -> str:
     """Kind of the configuration that says how large a part the devices of ``request`` are.
 
-    It is that of the last of the entries, as above, that says so; empty if none does.
+    It is that of the last, as above, that says so; empty if none does.
 
     Raises:
         InvalidObjectError: as above.
     """
+    names = (request, request.partition("/")[0])
     kind = ""
     said: dict[str, Any] = {}
-    for parameters in _parameters(entries, request, driver):
-        here = decode_share(parameters, of_class=True)
-        said |= here
-        if here.get("memory_mib") is not None or here.get("cores") is not None:
-            kind = parameters["kind"] if isinstance(parameters, dict) else ""
+    for each in settings:
+        if not each.concerns(names):
+            continue
+        said |= each.share
+        if each.share.get("memory_mib") is not None or each.share.get("cores") is not None:
+            kind = each.kind
     return kind if any(said.get(field) is not None for field in ("memory_mib", "cores")) else ""
-
-
-def _parameters(
-    entries: Iterable[Mapping[str, Any]], request: str, driver: str
-) -> Iterator[object]:
-    """Parameters of the entries for ``driver`` that concern a request, in their order."""
-    names = {request, request.partition("/")[0]}
-    for entry in entries:
-        wanted = entry.get("requests")
-        if at(entry, "opaque", "driver") == driver and not (wanted and names.isdisjoint(wanted)):
-            yield entry["opaque"].get("parameters")
 
 
 def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:

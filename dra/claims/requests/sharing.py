@@ -16,10 +16,12 @@ from dra.claims.classes import (
 )
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.sharing import (
+    Setting,
     Sharing,
     misplaced,
     misplaced_share,
     not_shared,
+    settings_of,
     sharing_of,
     states_share,
     too_many,
@@ -35,9 +37,10 @@ class RequestedSharing:
     """
 
     def __init__(self, config: _Entries, of_class: Callable[[str], _Entries], driver: str) -> None:
-        self._config = config
+        self._of_claim = settings_of(config, driver)
         self._of_class = of_class
         self._driver = driver
+        self._settings: dict[str, tuple[Setting, ...]] = {}
 
     def of(self, request: Request) -> Sharing:
         """Sharing of one exact request's devices.
@@ -45,10 +48,14 @@ class RequestedSharing:
         Raises:
             InvalidObjectError: a configuration cannot be understood.
         """
-        return sharing_of(self._entries(request), request.name, self._driver)
+        return sharing_of(self._of(request.class_name), request.name)
 
-    def _entries(self, request: Request) -> _Entries:
-        return (*self._of_class(request.class_name), *self._config)
+    def _of(self, name: str) -> tuple[Setting, ...]:
+        """What counts for the requests of a class."""
+        if name not in self._settings:
+            of_class = settings_of(self._of_class(name), self._driver)
+            self._settings[name] = (*of_class, *self._of_claim)
+        return self._settings[name]
 
     def by_mps(self, requests: Iterable[Request]) -> dict[str, bool]:
         """True for each request whose devices are shared by MPS; False for all if one is unclear.
@@ -56,6 +63,9 @@ class RequestedSharing:
         A request of which one choice is counts as one that is.
         """
         requests = tuple(requests)
+        classes = {choice.class_name for r in requests for choice in r.choices}
+        if not any(_may_be_mps(each) for name in classes for each in self._of(name)):
+            return dict.fromkeys((r.name for r in requests), False)
         try:
             return {r.name: any(self.of(choice).by_mps for choice in r.choices) for r in requests}
         except InvalidObjectError:
@@ -81,7 +91,7 @@ class RequestedSharing:
                 continue
             if fault := misplaced(found, device, is_slice=is_slice):
                 return fault
-            kind = states_share(self._entries(choice), choice.name, self._driver)
+            kind = states_share(self._of(name), choice.name)
             if kind and name not in (SHARE_CLASS, SLICE_SHARE_CLASS):
                 return not_shared(device, is_slice=is_slice)
             if fault := misplaced_share(kind, device, is_slice=is_slice):
@@ -94,6 +104,13 @@ class RequestedSharing:
             most[request] = max(choice.count, most.get(request, 0))
         count = sum(most.values())
         return too_many(str(count)) if count > 1 else ""
+
+
+def _may_be_mps(setting: Setting) -> bool:
+    try:
+        return setting.sharing is not None and setting.sharing.by_mps
+    except InvalidObjectError:
+        return True
 
 
 def find_problem(

@@ -17,6 +17,7 @@ from dra.claims.sharing import (
     misplaced,
     misplaced_share,
     not_shared,
+    settings_of,
     sharing_of,
     states_share,
     too_many,
@@ -185,14 +186,13 @@ def _with_sharing(
             ) from error
     if not allocation.config:
         return devices
-    shared = tuple(
-        replace(d, sharing=sharing_of(allocation.config, d.request, driver)) for d in devices
-    )
+    settings = settings_of(allocation.config, driver)
+    shared = tuple(replace(d, sharing=sharing_of(settings, d.request)) for d in devices)
     for device in shared:
         is_slice = _SLICE in device.device
         if problem := misplaced(device.sharing, device.device, is_slice=is_slice):
             raise ClaimError(f"{problem}; {_CORRECT}")
-        kind = states_share(allocation.config, device.request, driver)
+        kind = states_share(settings, device.request)
         if kind and is_slice and not device.device.endswith(_SHARE):
             raise ClaimError(f"{not_shared(device.device, is_slice=True)}; {_CORRECT}")
         if problem := misplaced_share(kind, device.device, is_slice=is_slice):

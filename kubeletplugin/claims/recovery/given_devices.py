@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import read_claim
-from dra.claims.sharing import UNSHARED, Sharing, sharing_of
+from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -76,7 +76,7 @@ def allocated_devices(
 def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:
     """Sharing that a device was prepared with: none where that could not be understood."""
     try:
-        return sharing_of(allocation.config, device.request, driver)
+        return sharing_of(settings_of(allocation.config, driver), device.request)
     except InvalidObjectError:
         return UNSHARED
 

@@ -12,7 +12,7 @@ from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.claims import Claim, Consumer, claim_names, read_claim
 from dra.claims.containers import container_uses, crowded, find_crowd
-from dra.claims.sharing import sharing_of
+from dra.claims.sharing import settings_of, sharing_of
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
@@ -118,10 +118,9 @@ class ContainerCheck:
         devices = allocation.of_driver(self._driver) if allocation is not None else ()
         if allocation is None or not devices:
             return {}
+        settings = settings_of(allocation.config, self._driver)
         try:
-            return _by_request(
-                (d, sharing_of(allocation.config, d.request, self._driver).by_mps) for d in devices
-            )
+            return _by_request((d, sharing_of(settings, d.request).by_mps) for d in devices)
         except InvalidObjectError:  # its own Prepare fails
             return dict.fromkeys((d.base_request for d in devices), False)
 

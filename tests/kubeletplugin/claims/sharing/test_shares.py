@@ -11,7 +11,7 @@ import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.claims.allocation import AllocatedDevice, share_id
-from dra.claims.sharing import UNSHARED, sharing_of
+from dra.claims.sharing import UNSHARED, settings_of, sharing_of
 from dra.common.resources import NODES, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
@@ -221,7 +221,7 @@ def test_mps_holds_clients_to_the_share_of_their_claim(
         "sharing": {"strategy": "MPS", **({"mps": mps} if mps else {})},
     }
     entries = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
-    sharing = sharing_of(entries, "r0", DRIVER)
+    sharing = sharing_of(settings_of(entries, DRIVER), "r0")
     device = AllocatedDevice("r0", DRIVER, "p", "gpu-0", sharing=sharing)
     assert mps_limits(device, share) == limits
     assert mps_limits(replace(device, sharing=UNSHARED), share) is None
