@@ -52,7 +52,8 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
 
 def _too_large(why: str) -> Obstacle:
     message = (
-        f"the pod is too large: {why}; state fewer labels, terms, tolerations, volumes or resources"
+        f"the pod is too large: {why}; state fewer labels, terms, tolerations, volumes, resources "
+        "or claims"
     )
     return Obstacle(Reason.UNSUPPORTED, message)
 

@@ -13,9 +13,20 @@ from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 
+MOST_CHOICES = 512
+"""Requests, or their alternatives, that are read of all claims of a pod together."""
+
 LOOKS_AND_HOLDS = Obstacle(
     Reason.UNSUPPORTED,
     "a claim with adminAccess and one without cannot be allocated for the same pod; use two pods",
+)
+
+
+TOO_MANY = Obstacle(
+    Reason.UNSUPPORTED,
+    f"it and the pod's claims before it have more than {MOST_CHOICES} requests and alternatives "
+    "together, which is more than this driver reads: ask for fewer, or by count, or put some into "
+    "claims of other pods",
 )
 
 
@@ -77,13 +88,15 @@ def read_claims(
 ) -> ReadClaims:
     """The claims of one pod, read. ``stops_early``: none is read after a faulty or a going one.
 
-    What ``reader`` raises goes through.
+    None is read either after more of our requests than are read: that takes time, and the search
+    for their devices more. What ``reader`` raises goes through.
     """
     wants: list[ClaimWants] = []
     pins: list[dict[str, Any]] = []
     faults: list[Fault] = []
     foreign: list[ClaimRef] = []
     ours = False
+    count = 0
     for known in claims:
         allocation = known.claim.allocation
         if allocation is not None:
@@ -92,6 +105,10 @@ def read_claims(
             ours = ours or bool(allocation.of_driver(driver))
             continue
         read = reader.read(known.claim)
+        count += 0 if read is None else sum(len(r.choices) for r in known.claim.requests)
+        if count > MOST_CHOICES:
+            faults.append(Fault(known.claim.ref, TOO_MANY))
+            break
         if isinstance(read, Obstacle):
             faults.append(Fault(known.claim.ref, read))
         elif read is None:

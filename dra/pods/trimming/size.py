@@ -26,8 +26,11 @@ MOST_TERMS = 200
 MOST_RESOURCES = 64
 """Different resources that a pod asks for."""
 
-MOST_CLAIMS = 64
-"""Claims that are kept of a pod that is not read."""
+MOST_CLAIMS = 128
+"""Claims that a pod has."""
+
+_KEPT_CLAIMS = 64
+"""Claims and gates that are kept of a pod that is not read."""
 
 _LABELS_BYTES = 16 * 2**10
 _COMPARED = ("affinity", "topologySpreadConstraints", "tolerations")
@@ -62,6 +65,9 @@ def _excess(text: bytes, spec: Mapping[str, Any]) -> str:
         compared = msgspec.json.encode([spec.get(field) for field in _COMPARED])
         if (terms := compared.count(b"{")) > MOST_TERMS:
             return f"affinity, spread and tolerations have {terms} parts, and {MOST_TERMS} are read"
+    claims = len(at(spec, "resourceClaims"))
+    if claims > MOST_CLAIMS:
+        return f"it has {claims} claims, and {MOST_CLAIMS} are read"
     resources = len({name for holder in _holders(spec) for name in holder})
     if resources > MOST_RESOURCES:
         return f"it asks for {resources} resources, and {MOST_RESOURCES} are read"
@@ -82,11 +88,11 @@ def _stub(pod: Obj, spec: Obj, why: str) -> Obj:
     if decoded_weight(msgspec.json.encode(metadata.get("labels"))) > _LABELS_BYTES:
         del metadata["labels"]
     if made := at(status, "resourceClaimStatuses"):
-        status["resourceClaimStatuses"] = made[:MOST_CLAIMS]
+        status["resourceClaimStatuses"] = made[:_KEPT_CLAIMS]
     kept: Obj = {field: spec[field] for field in _KEPT if field in spec}
     for field in ("schedulingGates", "resourceClaims"):
         if found := at(spec, field):
-            kept[field] = found[:MOST_CLAIMS]
+            kept[field] = found[:_KEPT_CLAIMS]
     kept["containers"] = [{"name": "", "resources": {"requests": _takes(spec)}}]
     kept[UNREAD] = why
     return {"metadata": metadata, "spec": kept, "status": status}

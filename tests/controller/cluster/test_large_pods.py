@@ -20,7 +20,7 @@ from dra.common.resources import (
 )
 from dra.kube.mirror.store import Store
 from dra.pods.pods import read_pod
-from dra.pods.trimming.size import MOST_RESOURCES, MOST_TERMS, POD_BYTES
+from dra.pods.trimming.size import MOST_CLAIMS, MOST_RESOURCES, MOST_TERMS, POD_BYTES
 from dra.pods.volumes.values import read_volume_claim
 from hack.bench.control.objects import as_stored
 from tests.controller.helpers.bench import Bench
@@ -218,7 +218,7 @@ def test_pods_with_much_to_say_are_read_whole() -> None:
 
 
 def test_limits_are_on_what_is_kept() -> None:
-    """A term more is too many, and so is a resource more."""
+    """A term more is too many, and so is a resource or a claim more."""
     half = MOST_TERMS // 2
     fits = versioned(pod("p", tolerations=[{"operator": "Exists", "key": "k" * 20}] * half * 2))
     assert not read_pod(Trimmer(PODS, DRIVER)(_claiming(fits))).unread
@@ -229,6 +229,10 @@ def test_limits_are_on_what_is_kept() -> None:
     assert not read_pod(Trimmer(PODS, DRIVER)(asks)).unread
     amounts["example.com/more"] = "1"
     assert f"{MOST_RESOURCES} are read" in read_pod(Trimmer(PODS, DRIVER)(asks)).unread
+    claims = versioned(pod("s", *(f"c{n}" for n in range(MOST_CLAIMS))))
+    assert not read_pod(Trimmer(PODS, DRIVER)(claims)).unread
+    claims["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "more"})
+    assert f"{MOST_CLAIMS} are read" in read_pod(Trimmer(PODS, DRIVER)(claims)).unread
     wide = versioned(pod("r", nodeSelector={"k": "x" * POD_BYTES}))
     assert "KiB" in read_pod(Trimmer(PODS, DRIVER)(_claiming(wide))).unread
 

@@ -13,7 +13,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.reader import Reader
 from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj
-from tests.controller.helpers.objects import DRIVER, claim, request, versioned
+from tests.controller.helpers.objects import DRIVER, claim, device_class, request, versioned
 
 
 class Listening(Reader):
@@ -95,3 +95,30 @@ def test_a_claim_that_looks_is_no_company_for_one_that_holds(
 ) -> None:
     mixture = read(*bodies).mixture
     assert (mixture.claim.name if mixture is not None else None) == looks
+
+
+def many(name: str) -> Obj:
+    """Alternatives, 32 requests of eight each, as many as a claim may have."""
+    each = {"deviceClassName": "mig-1g.5gb"}
+    alternatives = [{"name": f"s{n}", **each} for n in range(8)]
+    return claim(name, *({"name": f"r{n}", "firstAvailable": alternatives} for n in range(32)))
+
+
+def foreign(name: str) -> Obj:
+    body = many(name)
+    for each in body["spec"]["devices"]["requests"]:
+        each["firstAvailable"] = [{"name": "s", "deviceClassName": "theirs"}] * 8
+    return body
+
+
+def test_of_all_claims_of_a_pod_together_so_many_requests_are_read() -> None:
+    """Each was read, of hundreds, for seconds in the thread that decides."""
+    reader = Listening()
+    theirs = device_class("theirs", "device.driver == 'gpu.example.com'")
+    reader._classes = {**reader._classes, "theirs": read_class(theirs, DRIVER)}
+    others = [foreign(f"o{n}") for n in range(4)]
+    found = read(*others, *(many(f"c{n}") for n in range(6)), good("z"), reader=reader)
+    assert [(f.claim.name, f.obstacle.reason) for f in found.faults] == [("c2", Reason.UNSUPPORTED)]
+    assert "more than 512 requests and alternatives together" in found.faults[0].obstacle.message
+    assert reader.heard == ["o0", "o1", "o2", "o3", "c0", "c1", "c2"]
+    assert not read(many("a"), many("b")).faults
