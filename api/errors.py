@@ -6,7 +6,7 @@ _MOST = 80
 
 
 def quoted(value: object) -> str:
-    """What a user wrote, cut to the room of a message; of what is no text only its type."""
+    """Text of a user, cut to the room of a message; of what is no text only its type."""
     if not isinstance(value, str):
         return f"a {type(value).__name__}" if value is not None else "None"
     return repr(value if len(value) <= _MOST else f"{value[:_MOST]}…")

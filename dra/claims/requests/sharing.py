@@ -51,7 +51,7 @@ class RequestedSharing:
         return sharing_of(self._of(request.class_name), request.name)
 
     def _of(self, name: str) -> tuple[Setting, ...]:
-        """What counts for the requests of a class."""
+        """Settings that count for the requests of a class."""
         if name not in self._settings:
             of_class = settings_of(self._of_class(name), self._driver)
             self._settings[name] = (*of_class, *self._of_claim)
