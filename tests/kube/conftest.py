@@ -9,10 +9,10 @@ from dra.common.resources import PODS
 from dra.kube.client.transport import KubeApi
 from dra.kube.events.events import EventRecorder
 from dra.kube.mirror.reflector import Change, Reflector
-from tests.kube.certificates import Certificates, make_certificates
 from tests.kube.clocks import FakeClock
-from tests.kube.mirrors import Seen, Start
-from tests.kube.recorders import Make
+from tests.kube.connect.certificates import Certificates, make_certificates
+from tests.kube.events.recorders import Make
+from tests.kube.mirror.mirrors import Seen, Start
 from tests.kube.stub import Stub
 from tests.waiting import PATIENCE
 

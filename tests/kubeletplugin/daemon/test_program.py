@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from dra.common.resources import MIG_NODES
 from kubeletplugin.__main__ import main
 from sim.nvml.machine import GpuSpec
-from tests.kube.tlsrelay import in_a_pod
+from tests.kube.connect.tlsrelay import in_a_pod
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.helpers.rig import Rig, exists
 from tests.scrape import get, logged_port

@@ -13,7 +13,7 @@ import yaml
 from cli.shell.program import main
 from dra.common.resources import Obj
 
-EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 DEPLOYMENT = """
 apiVersion: apps/v1
 kind: Deployment

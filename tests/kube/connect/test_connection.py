@@ -14,7 +14,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.connect.configured import open_connection
 from dra.kube.connect.plain import open_plain
 from dra.kube.errors import KubeConfigError, UnavailableError
-from tests.kube.certificates import Certificates, make_certificates
+from tests.kube.connect.certificates import Certificates, make_certificates
 from tests.kube.stub import Stub, events, eventually, reply, thing
 from tests.waiting import PATIENCE
 

@@ -12,7 +12,7 @@ from dra.kube.errors import KubeError
 from dra.kube.events.events import EventLimits
 from dra.kube.timing import SystemClock
 from tests.kube.clocks import FakeClock
-from tests.kube.recorders import NODE, OK, POD, Make, sent
+from tests.kube.events.recorders import NODE, OK, POD, Make, sent
 from tests.kube.stub import Stub, drop, eventually, hang, refuse, thing
 from tests.waiting import PATIENCE
 

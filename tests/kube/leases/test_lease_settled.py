@@ -7,9 +7,9 @@ import pytest
 
 from dra.kube.leases.lease import LeaderElector
 from dra.kube.leases.leaselock import SETTLED
-from tests.kube.leases import LeaseServer
+from tests.kube.leases.leases import LeaseServer
+from tests.kube.leases.test_lease import TIMES, SkippingClock
 from tests.kube.stub import eventually
-from tests.kube.test_lease import TIMES, SkippingClock
 from tests.waiting import PATIENCE
 
 Act = Callable[[LeaderElector], None]

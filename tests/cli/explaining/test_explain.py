@@ -9,8 +9,8 @@ import pytest
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
-from tests.cli.obstacles import WAITS, all_taken
-from tests.cli.situations import LEADS, SITUATIONS, Situation
+from tests.cli.explaining.obstacles import WAITS, all_taken
+from tests.cli.explaining.situations import LEADS, SITUATIONS, Situation
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance, pod, request
 

@@ -9,7 +9,7 @@ from dra.common.resources import PODS, Obj
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import DOUBTFUL_SECONDS, Change, Reflector
 from tests.kube.clocks import FakeClock
-from tests.kube.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
+from tests.kube.mirror.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
 from tests.kube.stub import (
     Answer,
     Handler,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.cli.obstacles import (
+from tests.cli.explaining.obstacles import (
     affinity,
     all_taken,
     bad_cel,

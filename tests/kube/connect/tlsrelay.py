@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kube.certificates import make_certificates
+from tests.kube.connect.certificates import make_certificates
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from dra.kube.errors import UnavailableError
 from dra.kube.leases.leaselock import LeaseTimes
 from tests.kube.clocks import FakeClock
-from tests.kube.leases import TIMES, LeaseServer, Link, candidate
+from tests.kube.leases.leases import TIMES, LeaseServer, Link, candidate
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from dra.common.resources import Obj
 from dra.kube.events.events import EventLimits
 from tests.kube.clocks import FakeClock
-from tests.kube.recorders import EVENTS, NODE, OK, POD, Make, sent
+from tests.kube.events.recorders import EVENTS, NODE, OK, POD, Make, sent
 from tests.kube.stub import Stub, eventually, refuse, thing
 from tests.waiting import PATIENCE
 

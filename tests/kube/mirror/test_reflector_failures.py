@@ -9,7 +9,7 @@ import pytest
 from dra.kube.mirror.reflector import Change
 from dra.kube.timing import Backoff
 from tests.kube.clocks import FakeClock
-from tests.kube.mirrors import Start, bookmark, lists, summary, watched_versions
+from tests.kube.mirror.mirrors import Start, bookmark, lists, summary, watched_versions
 from tests.kube.stub import (
     Stub,
     drop,

@@ -22,7 +22,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import UnavailableError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.kube.certificates import Certificates
+from tests.kube.connect.certificates import Certificates
 from tests.kube.stub import Stub, reply, thing
 from tests.waiting import PATIENCE
 
@@ -57,7 +57,7 @@ def test_a_wrong_command_line_is_2(line: list[str], capsys: pytest.CaptureFixtur
 
 def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert f'version = "{capsys.readouterr().out.split()[1]}"' in text
 
 

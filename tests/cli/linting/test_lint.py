@@ -10,7 +10,7 @@ from cli.shell.program import main
 from tests.cli.conftest import Ran
 from tests.dra.cel.hostile import busy
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 POD = """\
 apiVersion: v1

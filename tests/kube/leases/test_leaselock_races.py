@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dra.kube.errors import UnavailableError
 from tests.kube.clocks import FakeClock
-from tests.kube.leases import TIMES, Fault, LeaseServer, Link, candidate
+from tests.kube.leases.leases import TIMES, Fault, LeaseServer, Link, candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dra.kube.errors import UnavailableError
 from dra.kube.leases import leaselock
 from dra.kube.leases.leaselock import SETTLED, LeaseLock
 from tests.kube.clocks import FakeClock
-from tests.kube.leases import TIMES, Fault, LeaseServer, candidate
+from tests.kube.leases.leases import TIMES, Fault, LeaseServer, candidate
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef, Instance
 from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
-from tests.cli.golden import check
+from tests.cli.site.golden import check
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
 from tests.waiting import PATIENCE

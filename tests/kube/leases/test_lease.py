@@ -9,7 +9,7 @@ import pytest
 from dra.kube.errors import ForbiddenError
 from dra.kube.leases.lease import LeaderElector, LeaseTimes
 from dra.kube.timing import SystemClock
-from tests.kube.leases import LeaseServer
+from tests.kube.leases.leases import LeaseServer
 from tests.kube.stub import eventually
 from tests.waiting import PATIENCE
 

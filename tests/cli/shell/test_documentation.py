@@ -19,7 +19,7 @@ from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
 
-PAGE = (Path(__file__).parents[2] / "docs/kubectl-mig.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/kubectl-mig.md").read_text()
 _FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED = set(re.findall(r"`([^`\n]+)`", _FENCES.sub("", PAGE)))
 _NOT_OF_WAITING = {

@@ -1,0 +1,1 @@
+"""Bundle for a helper."""

@@ -1,0 +1,1 @@
+"""Doctor: the checks of an installation."""

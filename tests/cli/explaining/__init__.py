@@ -1,0 +1,1 @@
+"""Explanations why a pod waits."""

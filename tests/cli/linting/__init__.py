@@ -1,0 +1,1 @@
+"""Manifests linted and converted."""

@@ -1,0 +1,1 @@
+"""Shell: the program, its completion and its documentation."""

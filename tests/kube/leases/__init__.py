@@ -1,0 +1,1 @@
+"""Leases, and the one leader who holds one."""

@@ -1,0 +1,1 @@
+"""Mirrors of what the API server has."""
