@@ -130,6 +130,7 @@ class AnyOrder(Mishaps):
         self._faults_stop()
         for _ in range(2):
             self.plant.look()
+            self.plant.eager_round()  # what has waited for this is begun at once
             self._collect()
             self.plant.tend()
             self.plant.publish()
@@ -163,6 +164,7 @@ class AnyOrder(Mishaps):
             expected = set(claim.devices) if claim.told else set()
             assert slices_made(self.site, claim.ref) == expected
             self.site.use(claim.ref)
+        self.plant.watch_ends()
 
     def _keep_or_end(self, claim: Known) -> None:
         """Kubelet asks again, as after its restart; what somebody else sits on now has to go."""

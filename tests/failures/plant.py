@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import sim.nvml
+from dra.claims.claims import read_claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, AnswerState, ClaimRef, Inventory
 from dra.gpu.reservations import Reservation
@@ -43,6 +44,7 @@ class Plant:
         self.recorder = recorder
         self.api_down = False
         self.events: list[tuple[str, str]] = []
+        self._watched: dict[str, Obj] = {}
         self.daemon: Daemon = self.run(self._build)
 
     def _build(self) -> Daemon:
@@ -165,12 +167,22 @@ class Plant:
 
         ``hung`` are UIDs of claims that are not waited for.
         """
-        claims = self.daemon.claims
-        assert claims.claim_watch is not None
-        watch = claims.claim_watch
         found = self.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-        self.run(lambda: watch._changed(Change("added", None, found)))
+        self._watched[ref.uid] = found
+        self._tell(Change("added", None, found))
         self.eager_round(hung=hung)
+
+    def watch_ends(self) -> None:
+        """The work that the same watch gives when it tells of the claims that are gone by now."""
+        for uid, known in [*self._watched.items()]:
+            if not self.site.has_claim(read_claim(known).ref):
+                self._tell(Change("deleted", self._watched.pop(uid), None))
+        self.eager_round()
+
+    def _tell(self, change: Change) -> None:
+        watch = self.daemon.claims.claim_watch
+        assert watch is not None
+        self.run(lambda: watch._changed(change))
 
     def take_reservations(
         self, *reserved: Reservation, hung: Collection[str] = ()

@@ -95,6 +95,12 @@ class Usage(Story):
         self.site.delete_claim(claim.ref)
         claim.live = False
 
+    @precondition(lambda self: not self.api_down and not self.hung)
+    @rule()
+    def the_watch_tells_of_ends(self) -> None:
+        """It does some time after claims have gone, and not while the API is away."""
+        self.plant.watch_ends()
+
     @rule(claim=claims)
     def prepare(self, claim: Known) -> None:
         self._answered(claim, self.plant.prepare(claim.ref, within=self.within(claim)))
