@@ -15,7 +15,7 @@ from dra.gpu.mignode import to_mignode
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.nodes import add_fake_node
 from tests.cluster.harness.background import Background
-from tests.cluster.harness.ledger import Piece, pieces
+from tests.cluster.scheduling.ledger import Piece, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
+from tests.cluster.allocators.test_scheduler_mode import Site, node, site, template
 from tests.cluster.kueue.program import mapping, missing, running
 from tests.cluster.kueue.workloads import (
     admitted,
@@ -18,7 +19,6 @@ from tests.cluster.kueue.workloads import (
     remove_all,
     waits,
 )
-from tests.cluster.test_scheduler_mode import Site, node, site, template
 
 RESOURCE = "nvidia.com/mig-1g.5gb"
 CLAIM = {"slice": "mig-1g.5gb"}

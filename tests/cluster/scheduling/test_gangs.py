@@ -18,8 +18,8 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
 from hack.cluster.plane.controlplane import Setup
 from hack.cluster.waiting import wait_for
+from tests.cluster.allocators.test_gates import GRACE, Site, site
 from tests.cluster.harness.workload import SLEEPING, node_of
-from tests.cluster.test_gates import GRACE, Site, site
 
 SIZE = 4
 ROOM = 6

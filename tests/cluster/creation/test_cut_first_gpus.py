@@ -13,9 +13,9 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
+from tests.cluster.creation.test_cut_first import REFUSED, made_first, reservations
 from tests.cluster.harness.nodesite import NodeSite, running_node
 from tests.cluster.harness.workload import SLEEPING
-from tests.cluster.test_cut_first import REFUSED, made_first, reservations
 
 NAME = "gpus"
 GPUS = 4

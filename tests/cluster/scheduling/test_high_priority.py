@@ -19,7 +19,7 @@ from hack.cluster.nodes import pod
 from hack.cluster.plane.controlplane import Setup
 from tests.cluster.harness.slicesite import Ground, Site, ground, site_on
 from tests.cluster.harness.workload import SLEEPING
-from tests.cluster.test_gangs import APIS, GATES
+from tests.cluster.scheduling.test_gangs import APIS, GATES
 from tests.controller.helpers.objects import FINALIZER
 
 NODES: dict[str, Obj] = {f"fake-high-{n}": {} for n in range(4)}

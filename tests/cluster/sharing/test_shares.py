@@ -12,9 +12,9 @@ from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
+from tests.cluster.allocators.test_examples import example
 from tests.cluster.harness.workload import SLEEPING, Workload
-from tests.cluster.test_examples import example
-from tests.cluster.test_slice_pod import SHOW, shown
+from tests.cluster.node.test_slice_pod import SHOW, shown
 
 SHAPE = Shape({"one": ("H100-80GB-HBM3",)})
 CLASS = {"mode": "whole", "migMode": "switch", "shares": 4, "sliceShares": 4}

@@ -16,8 +16,8 @@ from hack.cluster.nodes import pod
 from hack.cluster.plane.audit import Request
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import Workload
+from tests.cluster.node.test_slice_pod import SHOW
 from tests.cluster.rbac.requests import refusal
-from tests.cluster.test_slice_pod import SHOW
 
 MOST_KIB = 70 * 1024
 """What a plugin may take of its node; the simulated NVML is in the process here."""

@@ -14,7 +14,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.plane.credentials import ADMIN
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",

@@ -14,7 +14,7 @@ from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import Workload
-from tests.cluster.test_slice_pod import SHOW
+from tests.cluster.node.test_slice_pod import SHOW
 
 SHAPE = Shape({"one": ("A100-SXM4-40GB", "A100-SXM4-40GB")})
 

@@ -20,14 +20,14 @@ from hack.cluster.nodes import pod
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
-from tests.cluster.harness.churn import SHARED, Churn
 from tests.cluster.harness.daemons import DRIVER
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
-from tests.cluster.harness.ledger import Ledger
-from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING
+from tests.cluster.scheduling.churn import SHARED, Churn
+from tests.cluster.scheduling.ledger import Ledger
+from tests.cluster.scheduling.replicas import Replicas
 from tests.controller.helpers.objects import FINALIZER, allocated, gpu, inventory
 
 SECONDS = float(os.environ.get("MIG_CHURN_SECONDS", "180"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.harness.ledger import Ledger
+from tests.cluster.scheduling.ledger import Ledger
 
 DRIVER = "mig.dra.dev"
 

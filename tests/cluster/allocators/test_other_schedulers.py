@@ -14,8 +14,8 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.machine.processes import Process, free_ports
 from hack.cluster.nodes import pod
 from hack.cluster.plane import credentials
+from tests.cluster.allocators.test_scheduler_mode import Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
-from tests.cluster.test_scheduler_mode import Site, node, site, template
 
 SECOND = "second"
 NODES = {"ours": ("controller", 1), "theirs": ("scheduler", 1)}

@@ -14,9 +14,9 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import render
 from hack.cluster.driver.installation import apply
 from hack.cluster.nodes import pod
+from tests.cluster.allocators.test_examples import Applied, admitted, devices, example
+from tests.cluster.allocators.test_scheduler_mode import Site, settled, site
 from tests.cluster.harness.workload import SLEEPING
-from tests.cluster.test_examples import Applied, admitted, devices, example
-from tests.cluster.test_scheduler_mode import Site, settled, site
 
 NAME = "nvidia.com/mig-1g.5gb"
 OURS, THEIRS = "mig-1g.5gb", "nvidia-mig-1g.5gb"

@@ -1,0 +1,1 @@
+"""Allocators beside or in place of the controller."""

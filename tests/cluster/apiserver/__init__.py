@@ -1,0 +1,1 @@
+"""API server: what only a real one accepts, refuses, or says."""

@@ -1,0 +1,1 @@
+"""Creation of slices: ahead of kubelet, before the allocation, again, and elsewhere."""

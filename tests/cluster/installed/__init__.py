@@ -1,0 +1,1 @@
+"""Installation by the chart, and the cluster that tests stand on."""

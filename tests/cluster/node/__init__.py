@@ -1,0 +1,1 @@
+"""Node: a pod gets its slice, and whatever restarts or dies there, nothing is lost."""

@@ -1,0 +1,1 @@
+"""Scheduling of pods whose claims the controller allocates."""
