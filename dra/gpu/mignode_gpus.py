@@ -171,7 +171,7 @@ def _sharing_in(field: wire.SharingField | None) -> ShareOffer | None:
 def _instance_in(field: wire.InstanceField) -> Instance:
     claim = field.claim
     return Instance(
-        placement=Placement(field.placement.start, field.placement.size),
+        placement=_placement_in(field.placement.start, field.placement.size),
         state=InstanceState(field.state),
         profile_id=field.profile_id,
         profile=sys.intern(field.profile),
@@ -182,6 +182,12 @@ def _instance_in(field: wire.InstanceField) -> Instance:
         message=field.message,
         unhealthy=field.unhealthy,
     )
+
+
+@lru_cache(maxsize=256)
+def _placement_in(start: int, size: int) -> Placement:
+    """One value for all GPUs, which have few placements between them."""
+    return Placement(start, size)
 
 
 def _claim_in(field: wire.ClaimField) -> ClaimRef:
