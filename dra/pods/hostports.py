@@ -17,12 +17,6 @@ class HostPort(NamedTuple):
     protocol: str
     number: int
 
-    def conflicts(self, other: HostPort) -> bool:
-        """True if a node cannot have both."""
-        if (self.protocol, self.number) != (other.protocol, other.number):
-            return False
-        return self.address == other.address or _EVERY_ADDRESS in (self.address, other.address)
-
     def __str__(self) -> str:
         where = "" if self.address == _EVERY_ADDRESS else f" of {self.address}"
         return f"{self.protocol} {self.number}{where}"
@@ -35,10 +29,23 @@ def read_host_ports(spec: Mapping[str, Any]) -> tuple[HostPort, ...]:
     return tuple(dict.fromkeys(port for c in containers for port in _of(c)))
 
 
-def find_conflict(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> HostPort | None:
-    """The first of ``wanted`` that one of ``taken`` rules out."""
-    all_taken = [*taken]
-    return next((w for w in wanted if any(w.conflicts(t) for t in all_taken)), None)
+class TakenPorts:
+    """Host ports that pods take on a node, found by their number: there may be thousands."""
+
+    def __init__(self, ports: Iterable[HostPort]) -> None:
+        self._taken: dict[tuple[str, int], set[str]] = {}
+        for port in ports:
+            self._taken.setdefault((port.protocol, port.number), set()).add(port.address)
+
+    def find_conflict(self, wanted: Iterable[HostPort]) -> HostPort | None:
+        """The first of ``wanted`` that one of these rules out: a node cannot have both."""
+        return next(filter(self._rules_out, wanted), None)
+
+    def _rules_out(self, port: HostPort) -> bool:
+        taken = self._taken.get((port.protocol, port.number))
+        if not taken or port.address == _EVERY_ADDRESS:
+            return bool(taken)
+        return not taken.isdisjoint((port.address, _EVERY_ADDRESS))
 
 
 def _of(container: Mapping[str, Any]) -> Iterator[HostPort]:

@@ -94,18 +94,24 @@ def find_misfit(
         deselection := find_deselection(pod, node)
     ) is not None:
         return deselection
-    short = []
-    allocatable = node.allocatable
-    for name, wanted in pod.requests.items():
-        if (
-            wanted > allocatable.get(name, 0) - used.get(name, 0)
-            and wanted > 0
-            and not _is_delegated(name, node, delegated)
-        ):
-            short.append(name)
+    short = find_short(pod, node, used, delegated=delegated)
     if short:
         return Misfit(MisfitReason.RESOURCES, f"insufficient {', '.join(sorted(short))}")
     return None
+
+
+def find_short(
+    pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
+) -> list[str]:
+    """Resources of which ``node`` has not enough left; arguments as above."""
+    allocatable = node.allocatable
+    return [
+        name
+        for name, wanted in pod.requests.items()
+        if wanted > allocatable.get(name, 0) - used.get(name, 0)
+        and wanted > 0
+        and not _is_delegated(name, node, delegated)
+    ]
 
 
 def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:

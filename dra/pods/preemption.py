@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from dra.pods.hostports import find_conflict
+from dra.pods.hostports import TakenPorts
 from dra.pods.hosts import Hosts
-from dra.pods.nodefit import NodeFacts, find_misfit
+from dra.pods.nodefit import NodeFacts, find_misfit, find_short
 from dra.pods.podneeds import Amounts
 from dra.pods.pods import Pod
 
@@ -32,24 +32,27 @@ def find_victims(
     for other in lower:
         _add(used, other.needs.requests, sign=-1)
 
-    def fits(stay: Iterable[Pod]) -> bool:
-        taken = [port for other in (*higher, *stay) for port in other.needs.host_ports]
-        if find_conflict(pod.needs.host_ports, taken) is not None:
-            return False
-        return find_misfit(pod.needs, node, used, delegated=delegated) is None
-
-    if not lower or not fits(()):
+    if not lower or _clashes(pod, higher):
         return None
-    stay: list[Pod] = []
+    if find_misfit(pod.needs, node, used, delegated=delegated) is not None:
+        return None
     victims: list[Pod] = []
     for other in sorted(lower, key=lambda o: (-o.priority, o.created, o.key)):
         _add(used, other.needs.requests, sign=1)
-        if fits((*stay, other)):
-            stay.append(other)
-        else:
+        short = find_short(pod.needs, node, used, delegated=delegated)
+        if short or _clashes(pod, [other]):
             _add(used, other.needs.requests, sign=-1)
             victims.append(other)
     return victims
+
+
+def _clashes(pod: Pod, others: Iterable[Pod]) -> bool:
+    """True if one of ``others`` has a host port of ``pod``."""
+    wanted = pod.needs.host_ports
+    if not wanted:
+        return False
+    taken = TakenPorts(port for other in others for port in other.needs.host_ports)
+    return taken.find_conflict(wanted) is not None
 
 
 def _add(used: dict[str, int], amounts: Amounts, *, sign: int) -> None:

@@ -12,7 +12,7 @@ from dra.pods.company.preferences import Preferences
 from dra.pods.company.residents import Residents
 from dra.pods.company.spread import find_domains
 from dra.pods.company.terms import ALONE
-from dra.pods.hostports import find_conflict
+from dra.pods.hostports import TakenPorts
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
@@ -35,8 +35,8 @@ class _HostPorts:
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
         there = self.residents.on(node.name)
         others = (o for o in there if o.key != self.pod.key and not self.thought_away(o))
-        taken = [port for other in others for port in other.needs.host_ports]
-        port = find_conflict(self.pod.needs.host_ports, taken)
+        taken = TakenPorts(port for other in others for port in other.needs.host_ports)
+        port = taken.find_conflict(self.pod.needs.host_ports)
         return None if port is None else Misfit(MisfitReason.HOST_PORT, f"host port {port} taken")
 
 

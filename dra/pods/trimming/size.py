@@ -29,6 +29,12 @@ MOST_RESOURCES = 64
 MOST_CLAIMS = 128
 """Claims that a pod has."""
 
+MOST_VOLUMES = 64
+"""Volumes of a pod that have PersistentVolumeClaims."""
+
+MOST_PORTS = 128
+"""Host ports of a pod."""
+
 _KEPT_CLAIMS = 64
 """Claims and gates that are kept of a pod that is not read."""
 
@@ -65,13 +71,21 @@ def _excess(text: bytes, spec: Mapping[str, Any]) -> str:
         compared = msgspec.json.encode([spec.get(field) for field in _COMPARED])
         if (terms := compared.count(b"{")) > MOST_TERMS:
             return f"affinity, spread and tolerations have {terms} parts, and {MOST_TERMS} are read"
-    claims = len(at(spec, "resourceClaims"))
-    if claims > MOST_CLAIMS:
-        return f"it has {claims} claims, and {MOST_CLAIMS} are read"
+    for what, number, most in _counted(spec):
+        if number > most:
+            return f"it has {number} {what}, and {most} are read"
     resources = len({name for holder in _holders(spec) for name in holder})
     if resources > MOST_RESOURCES:
         return f"it asks for {resources} resources, and {MOST_RESOURCES} are read"
     return ""
+
+
+def _counted(spec: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Things of which a pod has some, with the number that it has and that are read."""
+    containers = (*at(spec, "containers"), *at(spec, "initContainers"))
+    yield "claims", len(at(spec, "resourceClaims")), MOST_CLAIMS
+    yield "volumes with claims", len(at(spec, "volumes")), MOST_VOLUMES
+    yield "host ports", sum(len(at(each, "ports")) for each in containers), MOST_PORTS
 
 
 def _holders(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

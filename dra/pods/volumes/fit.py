@@ -12,9 +12,9 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj, at
 from dra.pods.company.residents import Residents
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
-from dra.pods.nodeselector import matches_terms
 from dra.pods.pods import Pod
 from dra.pods.volumes.known import Volumes
+from dra.pods.volumes.open_volumes import reaches
 from dra.pods.volumes.values import Volume, VolumeClaim
 
 _BETA = "failure-domain.beta.kubernetes.io"
@@ -73,7 +73,7 @@ class VolumeFit:
 
     def _elsewhere(self, node: NodeFacts) -> str:
         for volume in self._bound:
-            if not _reaches(volume, node) or not _in_zone(volume, node):
+            if not reaches(volume, node) or not _in_zone(volume, node):
                 return "volume node affinity does not match"
         for claim in self._late:
             where = claim.selected_node or self._shared.get(claim.key[1], node.name)
@@ -105,10 +105,10 @@ class VolumeFit:
 
     def _find(self, claim: VolumeClaim, node: NodeFacts, chosen: set[str]) -> bool:
         """Choose a volume that is there for ``claim``: the one meant for it, or the smallest."""
-        there = self._volumes.of_class(claim.wish.class_name)
-        suitable = [v for v in there if v.name not in chosen and _suits(v, claim)]
-        meant = [v for v in suitable if v.claim is not None]
-        found = next((v for v in meant or suitable if _reaches(v, node)), None)
+        meant = [v for v in self._volumes.meant_for(claim) if v.name not in chosen]
+        here = (v for v in meant if reaches(v, node))
+        there = here if meant else self._volumes.open_to(claim).on(node)
+        found = next((v for v in there if v.name not in chosen), None)
         if found is not None:
             chosen.add(found.name)
         return found is not None
@@ -141,10 +141,6 @@ def _problem(claim: VolumeClaim, pod: Pod, volumes: Volumes, *, owned: bool) -> 
     return ""
 
 
-def _reaches(volume: Volume, node: NodeFacts) -> bool:
-    return volume.terms is None or matches_terms(volume.terms, node.labels, "")
-
-
 def _in_zone(volume: Volume, node: NodeFacts) -> bool:
     """True if labels of a volume say its zone, and the node's is another."""
     if not any(key in node.labels for key in _ZONES):
@@ -155,16 +151,3 @@ def _in_zone(volume: Volume, node: NodeFacts) -> bool:
             if here not in volume.labels[key].split(_SEPARATOR):
                 return False
     return True
-
-
-def _suits(volume: Volume, claim: VolumeClaim) -> bool:
-    """True if a claim may be bound to a volume, wherever it is."""
-    wish, has = claim.wish, volume.wish
-    if has.size < wish.size or has.mode != wish.mode or volume.deleting:
-        return False
-    if has.attributes_class != wish.attributes_class:
-        return False
-    if volume.claim is not None:
-        return volume.claim == claim.key and volume.claim_uid in ("", claim.uid)
-    selected = claim.selector is None or claim.selector.matches(volume.labels)
-    return volume.available and selected and wish.modes <= has.modes

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from typing import TypeVar
 
+import msgspec
+
+from dra.common.cache import BoundedCache
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
-from dra.pods.volumes.values import StorageClass, Volume, VolumeClaim
+from dra.pods.volumes.open_volumes import OpenVolumes
+from dra.pods.volumes.values import StorageClass, Volume, VolumeClaim, suits
+
+_REMEMBERED = 64
+"""Wishes of claims of which it is remembered what is open to them."""
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 class Volumes:
@@ -21,7 +31,10 @@ class Volumes:
         self._claims: dict[ObjectKey, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._classes: dict[str, StorageClass] = {}
+        # Those that nobody has by their class, the others by the claim that they are for.
         self._of_class: dict[str, set[str]] = {}
+        self._meant: dict[ObjectKey, set[str]] = {}
+        self._open: BoundedCache[Hashable, OpenVolumes] = BoundedCache(_REMEMBERED)
 
     @property
     def claims(self) -> Mapping[ObjectKey, VolumeClaim]:
@@ -48,10 +61,20 @@ class Volumes:
         known = self._classes.get(claim.wish.class_name)
         return not claim.bound and not claim.volume and known is not None and known.waits
 
-    def of_class(self, name: str) -> Iterator[Volume]:
-        """The volumes of a class, by size and then by name."""
-        found = (self._volumes[volume] for volume in self._of_class.get(name, ()))
-        return iter(sorted(found, key=lambda v: (v.wish.size, v.name)))
+    def meant_for(self, claim: VolumeClaim) -> list[Volume]:
+        """The volumes for which ``claim`` has been chosen already, by size and then by name."""
+        there = (self._volumes[name] for name in self._meant.get(claim.key, ()))
+        found = (v for v in there if v.wish.class_name == claim.wish.class_name)
+        return sorted((v for v in found if suits(v, claim)), key=lambda v: (v.wish.size, v.name))
+
+    def open_to(self, claim: VolumeClaim) -> OpenVolumes:
+        """The volumes that nobody has and that ``claim`` may be bound to."""
+        selected = None if claim.selector is None else msgspec.json.encode(claim.selector)
+        return self._open.get((claim.wish, selected), lambda: OpenVolumes(self._suiting(claim)))
+
+    def _suiting(self, claim: VolumeClaim) -> Iterator[Volume]:
+        there = (self._volumes[n] for n in self._of_class.get(claim.wish.class_name, ()))
+        return (volume for volume in there if suits(volume, claim))
 
     def set_claim(self, claim: VolumeClaim) -> bool:
         """A claim was added or changed; False when nothing did."""
@@ -67,7 +90,11 @@ class Volumes:
             return False
         self.remove_volume(volume.name)
         self._volumes[volume.name] = volume
-        self._of_class.setdefault(volume.wish.class_name, set()).add(volume.name)
+        if volume.claim is None:
+            self._of_class.setdefault(volume.wish.class_name, set()).add(volume.name)
+            self._open.clear()
+        else:
+            self._meant.setdefault(volume.claim, set()).add(volume.name)
         self.version += 1
         return True
 
@@ -87,14 +114,20 @@ class Volumes:
     def remove_volume(self, name: str) -> None:
         """A volume is gone."""
         volume = self._volumes.pop(name, None)
-        if volume is not None:
-            names = self._of_class[volume.wish.class_name]
-            names.discard(name)
-            if not names:
-                del self._of_class[volume.wish.class_name]
+        if volume is not None and volume.claim is None:
+            _discard(self._of_class, volume.wish.class_name, name)
+            self._open.clear()
+        elif volume is not None and volume.claim is not None:
+            _discard(self._meant, volume.claim, name)
         self.version += 1
 
     def remove_class(self, name: str) -> None:
         """A class is gone."""
         self._classes.pop(name, None)
         self.version += 1
+
+
+def _discard(index: dict[_K, set[str]], key: _K, name: str) -> None:
+    index[key].discard(name)
+    if not index[key]:
+        del index[key]

@@ -128,6 +128,19 @@ def read_storage_class(obj: Obj) -> StorageClass:
     )
 
 
+def suits(volume: Volume, claim: VolumeClaim) -> bool:
+    """True if a claim may be bound to a volume, wherever it is."""
+    wish, has = claim.wish, volume.wish
+    if has.size < wish.size or has.mode != wish.mode or volume.deleting:
+        return False
+    if has.attributes_class != wish.attributes_class:
+        return False
+    if volume.claim is not None:
+        return volume.claim == claim.key and volume.claim_uid in ("", claim.uid)
+    selected = claim.selector is None or claim.selector.matches(volume.labels)
+    return volume.available and selected and wish.modes <= has.modes
+
+
 def _wish(spec: Obj, annotations: Labels, size: str) -> Wish:
     return Wish(
         class_name=annotations.get(CLASS, spec.get("storageClassName") or ""),

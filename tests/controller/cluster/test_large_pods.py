@@ -20,7 +20,14 @@ from dra.common.resources import (
 )
 from dra.kube.mirror.store import Store
 from dra.pods.pods import read_pod
-from dra.pods.trimming.size import MOST_CLAIMS, MOST_RESOURCES, MOST_TERMS, POD_BYTES
+from dra.pods.trimming.size import (
+    MOST_CLAIMS,
+    MOST_PORTS,
+    MOST_RESOURCES,
+    MOST_TERMS,
+    MOST_VOLUMES,
+    POD_BYTES,
+)
 from dra.pods.volumes.values import read_volume_claim
 from hack.bench.control.objects import as_stored
 from tests.controller.helpers.bench import Bench
@@ -218,7 +225,7 @@ def test_pods_with_much_to_say_are_read_whole() -> None:
 
 
 def test_limits_are_on_what_is_kept() -> None:
-    """A term more is too many, and so is a resource or a claim more."""
+    """A term more is too many, and so is one more of whatever is counted."""
     half = MOST_TERMS // 2
     fits = versioned(pod("p", tolerations=[{"operator": "Exists", "key": "k" * 20}] * half * 2))
     assert not read_pod(Trimmer(PODS, DRIVER)(_claiming(fits))).unread
@@ -233,6 +240,16 @@ def test_limits_are_on_what_is_kept() -> None:
     assert not read_pod(Trimmer(PODS, DRIVER)(claims)).unread
     claims["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "more"})
     assert f"{MOST_CLAIMS} are read" in read_pod(Trimmer(PODS, DRIVER)(claims)).unread
+    ports = [{"containerPort": n, "hostPort": n} for n in range(1, MOST_PORTS + 1)]
+    takes = versioned(pod("t", containers=[{"name": "main", "ports": ports}]))
+    assert not read_pod(Trimmer(PODS, DRIVER)(takes)).unread
+    ports.append({"containerPort": 8000, "hostPort": 8000})
+    assert f"{MOST_PORTS} are read" in read_pod(Trimmer(PODS, DRIVER)(takes)).unread
+    volumes = [{"name": f"v{n}", "ephemeral": {}} for n in range(MOST_VOLUMES)]
+    stores = _claiming(versioned(pod("u", volumes=volumes)))
+    assert not read_pod(Trimmer(PODS, DRIVER)(stores)).unread
+    volumes.append({"name": "more", "ephemeral": {}})
+    assert f"{MOST_VOLUMES} are read" in read_pod(Trimmer(PODS, DRIVER)(stores)).unread
     wide = versioned(pod("r", nodeSelector={"k": "x" * POD_BYTES}))
     assert "KiB" in read_pod(Trimmer(PODS, DRIVER)(_claiming(wide))).unread
 
