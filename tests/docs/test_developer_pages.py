@@ -14,7 +14,10 @@ ARCHITECTURE = ROOT / "docs/architecture.md"
 PAGES = (ARCHITECTURE, ROOT / "docs/developing.md")
 TOP = ("api", "cdi", "dra", "controller", "kubeletplugin", "cli", "sim", "hack")
 TOPS = {*TOP, "tests", "deploy"}
-ROOMS_OF_TESTS = ("cli", "cluster", "controller", "dra", "kube", "kubeletplugin")
+ROOMS_OF_TESTS = (
+    *("cli", "cluster", "controller", "deploy"),
+    *("dra", "failures", "kube", "kubeletplugin"),
+)
 DOZEN = 12
 _SPAN = re.compile(r"`([\w.-]+/[\w./-]*)(?::([\w.]+))?`")
 _FILE = re.compile(r"`([\w-]+\.(?:toml|md|yml|txt))`")

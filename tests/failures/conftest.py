@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.failures.plant import Plant
-from tests.failures.site import Site
-from tests.failures.steps import StepRecorder, hooked
+from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.site import Site
+from tests.failures.helpers.steps import StepRecorder, hooked
 from tests.kubeletplugin.conftest import folder, kubeconfig, make_rig, rig, variants
 
 __all__ = ["folder", "kubeconfig", "make_rig", "rig", "variants"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kubeletplugin.claims.eager import watched_claims
-from tests.failures.agreement import check_settled, entries
-from tests.failures.anyorder import AnyOrder
-from tests.failures.plant import Plant
+from tests.failures.helpers.agreement import check_settled, entries
+from tests.failures.helpers.plant import Plant
+from tests.failures.stories.anyorder import AnyOrder
 
 
 @pytest.fixture(autouse=True)

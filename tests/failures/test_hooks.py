@@ -15,7 +15,7 @@ import pytest
 
 import cdi
 import kubeletplugin
-from tests.failures.steps import OS_WRITERS, StepRecorder, hooked
+from tests.failures.helpers.steps import OS_WRITERS, StepRecorder, hooked
 from tests.waiting import PATIENCE
 
 HARMLESS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.test_image_packages import needed
+from tests.deploy.images.test_image_packages import needed
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))

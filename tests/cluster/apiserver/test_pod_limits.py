@@ -17,7 +17,7 @@ from hack.cluster.driver.installation import apply
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.apiserver.test_webhook import VALUES, Webhook
-from tests.deploy.charts import rendered_before_policies
+from tests.deploy.chart.charts import rendered_before_policies
 from tests.dra.limits.limitcases import CASES, Case, S, expected, pod_of, seen
 
 POLICY, APART = "policy", "apart"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.failures.helpers.plant import Plant
 from tests.failures.interrupted.scene import Scene
-from tests.failures.plant import Plant
 
 
 def kept(*devices: str) -> Callable[[Scene, Plant], None]:

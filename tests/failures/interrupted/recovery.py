@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import ARRIVING, HELD
-from tests.failures.agreement import (
+from tests.failures.helpers.agreement import (
     check_claim,
     check_foreign,
     check_running_daemons,
@@ -18,6 +18,8 @@ from tests.failures.agreement import (
     instance_of,
     slices_made,
 )
+from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.steps import StepRecorder
 from tests.failures.interrupted.scenarios import SCENARIOS
 from tests.failures.interrupted.scene import (
     DECLARED,
@@ -28,8 +30,6 @@ from tests.failures.interrupted.scene import (
     Scene,
     running_plant,
 )
-from tests.failures.plant import Plant
-from tests.failures.steps import StepRecorder
 
 
 def recover(scene: Scene, name: str, kept: str, *, way: int | None) -> None:

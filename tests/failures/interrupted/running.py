@@ -7,7 +7,10 @@ from pathlib import Path
 
 from api.config import API_VERSION
 from dra.common.resources import Obj
-from tests.failures.disk import Disk
+from tests.failures.helpers.disk import Disk
+from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.site import DRIVER, Site
+from tests.failures.helpers.steps import Step, StepRecorder, hooked
 from tests.failures.interrupted.scenarios import SCENARIOS
 from tests.failures.interrupted.scene import (
     FOREIGN,
@@ -20,9 +23,6 @@ from tests.failures.interrupted.scene import (
     running_plant,
 )
 from tests.failures.interrupted.setups import make_foreign
-from tests.failures.plant import Plant
-from tests.failures.site import DRIVER, Site
-from tests.failures.steps import Step, StepRecorder, hooked
 
 _QUERIES = ("nvmlDeviceGet", "nvmlGpuInstanceGet", "nvmlComputeInstanceGet", "nvmlSystemGet")
 """Calls that only ask NVML and change nothing: most of the steps, and a look at it is dear."""

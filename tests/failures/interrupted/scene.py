@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from tests.failures.plant import Plant
-from tests.failures.site import Site
-from tests.failures.steps import StepRecorder, hooked
+from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.site import Site
+from tests.failures.helpers.steps import StepRecorder, hooked
 
 TARGET = ("gpu-0-mig-1g5gb-19-4",)
 TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import State
-from tests.failures.agreement import entries, instance_of
+from tests.failures.helpers.agreement import entries, instance_of
+from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.site import Site
+from tests.failures.helpers.steps import KilledError, Step, StepRecorder
 from tests.failures.interrupted.operations import make_ahead, make_reserved
 from tests.failures.interrupted.scene import FOREIGN, Scene, running_plant
-from tests.failures.plant import Plant
-from tests.failures.site import Site
-from tests.failures.steps import KilledError, Step, StepRecorder
 
 CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
 

@@ -20,7 +20,7 @@ from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.errors import ClaimError, PluginError, StartingError
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
 from kubeletplugin.journal.journal import Journal
-from tests.failures.folderapi import FolderHttp
+from tests.failures.helpers.folderapi import FolderHttp
 
 DRIVER, NODE = "mig.dra.dev", "node-1"
 PLACES = {"one": "gpu-0-mig-1g5gb-19-4", "two": "gpu-0-mig-1g5gb-19-5", "nic": "eth0"}

@@ -17,7 +17,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, read_devices
 from kubeletplugin.errors import ClaimError, PluginError
-from tests.failures.folderapi import FolderHttp
+from tests.failures.helpers.folderapi import FolderHttp
 
 DRIVER, POOL = "mig.dra.dev", "node-1"
 GOOD = "gpu-0-mig-1g5gb-19-4"

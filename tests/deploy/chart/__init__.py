@@ -1,0 +1,1 @@
+"""Chart: what it renders, and the options that it sets."""

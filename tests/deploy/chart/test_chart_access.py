@@ -1,0 +1,77 @@
+"""Who may reach and do what in an installation of the chart."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.common.resources import Obj
+from hack.cluster.driver.chart import find, render
+from tests.deploy.chart.charts import MONITORING, VALUES, rendered, rules
+
+
+def test_only_the_metrics_can_be_reached_and_only_by_who_is_named() -> None:
+    (anybody,) = find(rendered("defaults"), "NetworkPolicy")["spec"]["ingress"]
+    assert anybody == {"ports": [{"protocol": "TCP", "port": "metrics"}]}
+    (named,) = find(rendered("everything"), "NetworkPolicy")["spec"]["ingress"]
+    assert named["from"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+
+
+def test_prometheus_finds_both_daemons_where_it_is_asked_for() -> None:
+    assert [each for each in rendered("defaults") if each["apiVersion"] == MONITORING] == []
+    monitor = find(rendered("everything"), "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    for kind in ("Deployment", "DaemonSet"):
+        labels = find(rendered("everything"), kind)["spec"]["template"]["metadata"]["labels"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("metrics", "/metrics")
+    assert endpoint["honorLabels"] is True, "claims' namespaces and pods, not the plugin's"
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_no_role_grants_a_wildcard_or_secrets(name: str) -> None:
+    for each in rendered(name):
+        for rule in each.get("rules", []) if each["kind"].endswith("Role") else []:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert not {"configmaps", "pods/exec"} & set(rule["resources"])
+            # The webhook's own certificate, by name; nothing that lists or creates.
+            if "secrets" in rule["resources"]:
+                assert name == "webhook"
+                assert set(rule["verbs"]) == {"get", "update"}
+                assert len(rule["resourceNames"]) == 1
+
+
+def test_the_plugin_may_write_slices_only_where_the_scheduler_allocates() -> None:
+    def slices(name: str) -> list[Obj]:
+        found = rules(rendered(name), "kubelet-plugin")
+        return [rule for rule in found if "resourceslices" in rule["resources"]]
+
+    (before,), (now,) = slices("defaults"), slices("scheduler")
+    assert set(before["verbs"]) == {"list", "watch", "delete"}
+    assert set(now["verbs"]) == {"list", "watch", "create", "update", "delete"}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_controller_may_evict_pods_only_where_the_administrator_allows_it(
+    *, allowed: bool
+) -> None:
+    found = rules(render({"evictFailed": {"enabled": allowed}}), "controller")
+    granted = [rule["verbs"] for rule in found if "pods/eviction" in rule["resources"]]
+    assert granted == ([["create"]] if allowed else [])
+    assert not any("delete" in rule["verbs"] for rule in found if "pods" in rule["resources"])
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_kubelets_may_get_claims_besides_only_where_the_administrator_enables_it(
+    *, allowed: bool
+) -> None:
+    objects = render({"kubeletClaims": {"enabled": True}} if allowed else {})
+    granted = [rule for each in _for_kubelets(objects) for rule in each.get("rules", ())]
+    named = [who["name"] for each in _for_kubelets(objects) for who in each.get("subjects", ())]
+    only = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    assert granted == ([only] if allowed else [])
+    assert named == (["system:nodes"] if allowed else [])
+
+
+def _for_kubelets(objects: list[Obj]) -> list[Obj]:
+    return [each for each in objects if each["metadata"]["name"].endswith("-kubelet")]

@@ -1,0 +1,68 @@
+"""The chart's policy that puts the controller's finalizer on new claims."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra.claims.classes import looks_ours
+from dra.common.resources import Obj
+from hack.cluster.driver.chart import find, pod_spec
+from tests.deploy.chart.charts import VALUES, rendered, rendered_before_policies
+
+FLAG = "--finalizer-at-creation"
+POLICIES = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+SUFFIX = "claim-finalizer"
+
+
+def policy(objects: list[Obj]) -> Obj:
+    found: Obj = find(objects, "MutatingAdmissionPolicy", SUFFIX)["spec"]
+    return found
+
+
+def of_class(objects: list[Obj]) -> str:
+    """The condition on the names of classes."""
+    (found,) = (c for c in policy(objects)["matchConditions"] if c["name"] == "class")
+    return str(found["expression"])
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_controller_knows_whether_there_is_the_policy(name: str) -> None:
+    there = {e["kind"] for e in rendered(name) if e["metadata"]["name"].endswith(SUFFIX)}
+    assert there in (set(), POLICIES)
+    (container,) = pod_spec(rendered(name), "controller")["containers"]
+    assert (FLAG in container["args"]) is bool(there)
+    assert bool(there) is (name not in {"scheduler", "bare"})
+
+
+def test_a_kubernetes_that_does_not_serve_such_policies_gets_none(tmp_path: Path) -> None:
+    objects = rendered_before_policies(tmp_path)
+    assert not POLICIES & {each["kind"] for each in objects}
+    (container,) = pod_spec(objects, "controller")["containers"]
+    assert FLAG not in container["args"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mig-1g.5gb", "mig-1g.5gb-me", "mig-7g.141gb", "mig-min-20gb", "mig.dra.dev"),
+        *("gpu.dra.dev", "mig-min-20gb-mine", "mig.nvidia.com", "gpu.nvidia.com", "mig-small"),
+        *("amig-1g.5gb", "migxdra.dev", "mig-1gx5gb", ""),
+        *("gpu-share.dra.dev", "mig-share.dra.dev", "mig-shares.dra.dev"),
+    ],
+)
+def test_the_classes_that_the_controller_makes_are_known_by_their_names(name: str) -> None:
+    (pattern,) = set(re.findall(r"matches\('([^']+)'\)", of_class(rendered("defaults"))))
+    assert (re.search(pattern, name) is not None) is looks_ours(name)
+
+
+def test_other_names_are_taken_from_the_values() -> None:
+    assert of_class(rendered("everything")).count('in ["team-slices","other.example.com"]') == 2
+    assert of_class(rendered("defaults")).count("in []") == 2
+
+
+def test_the_finalizer_is_that_of_the_driver() -> None:
+    (mutation,) = policy(rendered("webhook"))["mutations"]
+    assert '"other.example.com/allocation"' in mutation["applyConfiguration"]["expression"]

@@ -1,0 +1,216 @@
+"""The pods of the chart: images, rights, probes, where they run, how they are updated."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.common.resources import Obj
+from hack.cluster.driver.chart import find, pod_spec, render
+from tests.deploy.chart.charts import COMPONENTS, VALUES, containers, rendered
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_no_image_moves_and_no_container_is_without_bounds(name: str) -> None:
+    for each in containers(rendered(name)):
+        repository, _, tag = each["image"].rpartition(":")
+        assert repository
+        assert tag not in {"", "latest"}
+        assert each["resources"]["limits"]["memory"]
+        assert {"cpu", "memory"} <= each["resources"]["requests"].keys()
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_only_the_plugin_over_real_gpus_is_privileged(name: str) -> None:
+    privileged = [
+        each["name"]
+        for each in containers(rendered(name))
+        if each["securityContext"].get("privileged")
+    ]
+    assert privileged == ([] if name == "simulated" else ["kubelet-plugin"])
+    for each in containers(rendered(name)):
+        if each["name"] not in privileged:
+            assert each["securityContext"]["allowPrivilegeEscalation"] is False
+            assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_seccomp_binds_every_container_that_is_not_privileged(name: str) -> None:
+    """The runtime has no profile for a privileged one."""
+    for each in containers(rendered(name)):
+        context = each["securityContext"]
+        profile = None if context.get("privileged") else {"type": "RuntimeDefault"}
+        assert context.get("seccompProfile") == profile
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_root_is_only_who_writes_to_the_node(name: str) -> None:
+    found = containers(rendered(name))
+    root = {e["name"] for e in found if not e["securityContext"].get("runAsNonRoot")}
+    assert root == {"kubelet-plugin"} | ({"gpus"} if name == "simulated" else set())
+    users = {e["securityContext"]["runAsUser"] for e in found if e["name"] not in root}
+    assert users == {65532}
+
+
+def test_the_webhook_is_bound_as_the_controller_is() -> None:
+    found = {e["name"]: e for e in containers(render({"webhook": {"enabled": True}}))}
+    assert found["webhook"]["securityContext"] == found["controller"]["securityContext"]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_plugin_over_real_gpus_sees_the_processes_of_the_whole_node(name: str) -> None:
+    for component in COMPONENTS:
+        wanted = component == "kubelet-plugin" and name != "simulated"
+        assert pod_spec(rendered(name), component).get("hostPID", False) is wanted
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_plugin_outlives_a_pause_of_gpu_clients(name: str) -> None:
+    # Gated by that label it would be gone before those are who only it can unprepare.
+    assert "gpu.deploy.client" not in str(
+        [
+            pod_spec(rendered(name), "kubelet-plugin").get(each)
+            for each in ("nodeSelector", "affinity")
+        ]
+    )
+
+
+def test_the_controller_is_no_root_and_has_a_standby_elsewhere() -> None:
+    objects = rendered("defaults")
+    spec = pod_spec(objects, "controller")
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    deployment = find(objects, "Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    (term,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        term["podAffinityTerm"]["labelSelector"]["matchLabels"],
+        deployment["spec"]["selector"]["matchLabels"],
+        find(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        find(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels.items()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_label_of_the_user_does_not_break_the_selector(name: str) -> None:
+    for each in rendered(name):
+        if each["kind"] in {"Deployment", "DaemonSet"}:
+            selector = each["spec"]["selector"]["matchLabels"]
+            assert selector.items() <= each["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("name", "surge", "unavailable"),
+    [("defaults", 1, 0), ("everything", "10%", 0), ("bare", 0, "25%")],
+)
+def test_a_new_plugin_starts_beside_the_old_one_or_after_it(
+    name: str, surge: object, unavailable: object
+) -> None:
+    update = find(rendered(name), "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]
+    assert update == {"maxSurge": surge, "maxUnavailable": unavailable}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_two_plugins_of_a_node_have_sockets_of_their_own_and_no_port_in_common(name: str) -> None:
+    spec = pod_spec(rendered(name), "kubelet-plugin")
+    (container,) = spec["containers"]
+    assert "--instance=$(POD_UID)" in container["args"]
+    (uid,) = (each for each in container["env"] if each["name"] == "POD_UID")
+    assert uid["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert "hostNetwork" not in spec
+    assert all("hostPort" not in each for each in container["ports"])
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_kubelet_probes_the_port_on_which_metrics_are_served(name: str, component: str) -> None:
+    (container,) = pod_spec(rendered(name), component)["containers"]
+    port = VALUES[name].get("metrics", {}).get("port", 8080)
+    assert container["ports"] == [{"name": "metrics", "containerPort": port, "protocol": "TCP"}]
+    assert f"--metrics-address=:{port}" in container["args"]
+    paths = {
+        kind: container[kind]["httpGet"]
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert paths == {
+        "startupProbe": {"path": "/healthz", "port": "metrics"},
+        "livenessProbe": {"path": "/healthz", "port": "metrics"},
+        "readinessProbe": {"path": "/readyz", "port": "metrics"},
+    }
+
+
+DRA = "nvidia.com/gpu.deploy.dra-driver"
+
+
+def matches(term: Obj, labels: dict[str, str]) -> bool:
+    found = True
+    for each in term["matchExpressions"]:
+        within = labels.get(each["key"]) in each["values"]
+        found &= within if each["operator"] == "In" else not within
+    return found
+
+
+@pytest.mark.parametrize(
+    ("labels", "chosen"),
+    [
+        ({}, False),
+        ({"nvidia.com/gpu.present": "true"}, True),
+        ({"nvidia.com/gpu.present": "true", "nvidia.com/mig.capable": "true"}, True),
+        ({"nvidia.com/gpu.present": "true", "nvidia.com/mig.capable": "false"}, False),
+        ({"feature.node.kubernetes.io/pci-10de.present": "true"}, True),
+        ({"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, True),
+        ({"nvidia.com/gpu.present": "true", "mig.dra.dev/node": "false"}, False),
+        ({"mig.dra.dev/node": "true"}, True),
+        ({"mig.dra.dev/node": "true", "nvidia.com/mig.capable": "false"}, True),
+        ({"mig.dra.dev/node": "true", DRA: "false"}, True),
+        ({"mig.dra.dev/node": "true", DRA: "true"}, False),
+        ({"nvidia.com/gpu.present": "true", DRA: "true"}, False),
+        ({"nvidia.com/gpu.present": "true", DRA: "paused-for-driver-upgrade"}, True),
+    ],
+)
+def test_the_plugin_runs_where_a_label_shows_a_gpu(labels: dict[str, str], *, chosen: bool) -> None:
+    spec = pod_spec(rendered("defaults"), "kubelet-plugin")
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert any(matches(term, labels) for term in required["nodeSelectorTerms"]) is chosen
+
+
+def terms(plugin: Obj) -> list[Obj]:
+    spec = pod_spec(render({"kubeletPlugin": plugin}), "kubelet-plugin")
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    found: list[Obj] = required["nodeSelectorTerms"]
+    return found
+
+
+def test_nodes_of_nvidias_dra_driver_are_left_out_of_terms_of_ones_own() -> None:
+    own = {"key": "pool", "operator": "In", "values": ["gpu"]}
+    field = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    apart = {"key": DRA, "operator": "NotIn", "values": ["true"]}
+    given = [{"matchExpressions": [own]}, {"matchFields": [field]}]
+    assert terms({"nodeSelectorTerms": given}) == [
+        {"matchExpressions": [own, apart]},
+        {"matchFields": [field], "matchExpressions": [apart]},
+    ]
+    assert terms({"nodeSelectorTerms": []}) == [{"matchExpressions": [apart]}]
+    assert terms({"nodeSelectorTerms": given, "nodeRequirements": []}) == given
+
+
+@pytest.mark.parametrize("name", ["simulated", "bare"])
+def test_the_plugin_can_run_on_every_linux_node(name: str) -> None:
+    spec = pod_spec(rendered(name), "kubelet-plugin")
+    assert "affinity" not in spec
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
+def test_every_volume_is_mounted_and_every_mount_is_a_volume() -> None:
+    for name in VALUES:
+        for component in COMPONENTS:
+            spec = pod_spec(rendered(name), component)
+            mounted = {
+                mount["name"]
+                for each in [*spec.get("initContainers", []), *spec["containers"]]
+                for mount in each.get("volumeMounts", [])
+            }
+            assert mounted == {each["name"] for each in spec.get("volumes", [])}

@@ -1,0 +1,222 @@
+"""Every option of the programs can be set by a value of the chart, or the chart says why not."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from dra.common.resources import Obj
+from hack.cluster.driver.chart import CHART, REPOSITORY, pod_spec, render
+from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
+from tests.deploy.chart.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program, nested, options
+
+HERE = "tests/deploy/chart/options.py"
+MINE = CHART.relative_to(REPOSITORY)
+PAGE = "docs/configuration.md"
+ROWS = [(name, option) for name, given in BY_VALUE.items() for option in given]
+
+
+def started(program: Program, values: Obj) -> dict[str, Any]:
+    """What the program that the chart starts with these values makes of its arguments."""
+    (container,) = pod_spec(render(_merged(program.values, values)), program.component)[
+        "containers"
+    ]
+    given = [re.sub(r"\$\(([A-Z_]+)\)", r"\1", each) for each in container["args"]]
+    return program.command.make_context("program", given).params
+
+
+@functools.cache
+def defaults(name: str) -> dict[str, Any]:
+    """The program's options from the arguments that the chart gives it without any values."""
+    return started(PROGRAMS[name], {})
+
+
+def _merged(one: Obj, other: Obj) -> Obj:
+    both = dict(one)
+    for key, value in other.items():
+        both[key] = _merged(one.get(key, {}), value) if isinstance(value, dict) else value
+    return both
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_option_is_a_value_of_the_chart_or_has_a_reason(name: str) -> None:
+    program, known = PROGRAMS[name], BY_VALUE[name].keys() | BY_THE_CHART[name].keys()
+    listed = options(program).keys()
+    for option in sorted(listed - known):
+        pytest.fail(
+            f"{option} of `python -m {program.module}` is no value of the chart. Add one: render "
+            f"it in {MINE}/templates/{program.template}, with its default and a reason in "
+            f"{MINE}/values.yaml, its type in {MINE}/values.schema.json, a row in {PAGE} under "
+            f"'The programs', and a row in BY_VALUE of {HERE}. Where the chart must set it itself, "
+            f"say why in BY_THE_CHART there."
+        )
+    for option in sorted(known - listed):
+        pytest.fail(
+            f"`python -m {program.module}` has no option {option} any more: take it out of {HERE}, "
+            f"{PAGE} and {MINE} (values.yaml, values.schema.json, templates/{program.template})"
+        )
+
+
+@pytest.mark.parametrize(("name", "option"), ROWS)
+def test_the_value_reaches_the_program(name: str, option: str) -> None:
+    program = PROGRAMS[name]
+    path, value, expected = BY_VALUE[name][option]
+    parameter = options(program)[option].name
+    assert parameter
+    assert defaults(name)[parameter] != expected, f"{path}: {value} is the default"
+    assert started(program, nested(path, value))[parameter] == expected, (
+        f"{path} of values.yaml does not set {option}: {MINE}/templates/{program.template}"
+    )
+
+
+OWN_DEFAULTS = {
+    "--metrics-address",  # of a person who starts a program, the port may be taken
+    "--finalizer-at-creation",  # goes with the policy that the chart makes
+}
+
+
+@pytest.mark.parametrize(("name", "option"), [row for row in ROWS if row[1] not in OWN_DEFAULTS])
+def test_the_chart_and_the_program_have_the_same_default(name: str, option: str) -> None:
+    program, chosen = PROGRAMS[name], options(PROGRAMS[name])[option].name
+    required = [f"{key}=x" for key, each in options(program).items() if each.required]
+    own = program.command.make_context("program", required).params
+    assert chosen
+    assert defaults(name)[chosen] == own[chosen], (
+        f"{BY_VALUE[name][option][0]} in {MINE}/values.yaml and {option} of `python -m {name}` "
+        "have different defaults"
+    )
+
+
+def test_every_option_is_in_the_handbook_beside_its_value() -> None:
+    page = (REPOSITORY / PAGE).read_text()
+    for name, program in PROGRAMS.items():
+        section = _section(page, f"`python -m {program.module}`")
+        rows = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.+?) \|", section, re.MULTILINE))
+        for option, (path, _, _) in BY_VALUE[name].items():
+            assert rows.pop(option, None) == f"`{path}`", f"{option} of {program.module}: {PAGE}"
+        for option in BY_THE_CHART[name]:
+            assert rows.pop(option, None) == "-", f"{option} of {program.module}: {PAGE}"
+        assert rows == {}
+
+
+def _section(page: str, heading: str) -> str:
+    match = re.search(rf"^### {re.escape(heading)}$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert match, f"no heading '### {heading}' in {PAGE}"
+    return match[1]
+
+
+def test_every_value_has_its_reason() -> None:
+    """A comment of its own; of a group it may stand above the group."""
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    for given in BY_VALUE.values():
+        for path, _, _ in given.values():
+            places = [_place(lines, each) for each in (path, path.rpartition(".")[0]) if each]
+            if path.startswith(("kubeletPlugin.", "webhook.")):
+                places = places[:1]
+            assert any(lines[number - 1].strip().startswith("#") for number in places), path
+
+
+def _place(lines: list[str], path: str) -> int:
+    tree: list[str] = []
+    for number, line in enumerate(lines):
+        if match := re.match(r"((?:  )*)([A-Za-z]+):", line):
+            tree = [*tree[: len(match[1]) // 2], match[2]]
+            if ".".join(tree) == path:
+                return number
+    raise AssertionError(f"{path} is not in values.yaml")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_further_arguments_and_variables_reach_the_program(name: str) -> None:
+    program = PROGRAMS[name]
+    group = {"kubelet-plugin": "kubeletPlugin"}.get(program.component, program.component)
+    values = {
+        group: {
+            "extraArgs": ["--log-level=warning", "--driver-name=last.example"],
+            "extraEnv": [
+                {"name": "KUBERNETES_SERVICE_HOST", "value": "192.0.2.7"},
+                {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+            ],
+        }
+    }
+    seen = started(program, values)
+    assert (seen["log_level"], seen["driver_name"]) == ("warning", "last.example")
+    (container,) = pod_spec(render(_merged(program.values, values)), program.component)[
+        "containers"
+    ]
+    assert container["env"][-2:] == values[group]["extraEnv"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"kubeletPlugin": {"extraArgs": ["--enable-mig --x", "y"]}}, "extraArgs/1"),
+        ({"controller": {"extraEnv": [{"key": "x"}]}}, "extraEnv/0"),
+        ({"kubeletPlugin": {"enableMig": "yes"}}, "enableMig"),
+        ({"kubeletPlugin": {"nvmlTimeout": 0}}, "nvmlTimeout"),
+        ({"kubeletPlugin": {"forgottenAfter": 0}}, "forgottenAfter"),
+        ({"kubeletPlugin": {"ignoreXids": "some"}}, "ignoreXids"),
+        ({"kubeletPlugin": {"fatalXids": "all"}}, "fatalXids"),
+        ({"kubeletPlugin": {"stateDir": "relative"}}, "stateDir"),
+        ({"kubeletPlugin": {"updateStrategy": "Recreate"}}, "updateStrategy"),
+        ({"controller": {"updateStrategy": {"type": "OnDelete"}}}, "updateStrategy"),
+        ({"logFormat": "xml"}, "logFormat"),
+    ],
+)
+def test_a_bad_value_is_refused_and_named(values: Obj, named: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=named):
+        render(values)
+
+
+def test_all_xids_can_be_ignored() -> None:
+    seen = started(PROGRAMS["kubeletplugin"], {"kubeletPlugin": {"ignoreXids": "all"}})
+    assert seen["ignore_xids"] == "all"
+
+
+def test_another_place_for_the_journal_is_mounted_from_the_node() -> None:
+    spec = pod_spec(render({"kubeletPlugin": {"stateDir": "/srv/state"}}), "kubelet-plugin")
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "state")
+    assert volume["hostPath"] == {"path": "/srv/state", "type": "DirectoryOrCreate"}
+    (container,) = spec["containers"]
+    assert {"name": "state", "mountPath": "/srv/state"} in container["volumeMounts"]
+
+
+def test_the_platform_may_choose_the_user() -> None:
+    values: Obj = {"controller": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None}}}
+    context = pod_spec(render(values), "controller")["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_the_plugins_rights_can_be_added_to() -> None:
+    labels = {"seLinuxOptions": {"type": "spc_t"}}
+    (container,) = pod_spec(
+        render({"kubeletPlugin": {"securityContext": labels}}), "kubelet-plugin"
+    )["containers"]
+    assert container["securityContext"] == {
+        "privileged": True,
+        "readOnlyRootFilesystem": True,
+        **labels,
+    }
+
+
+def test_updates_can_be_left_to_somebody_else() -> None:
+    objects = render(
+        {
+            "kubeletPlugin": {"updateStrategy": "OnDelete"},
+            "controller": {"updateStrategy": {"type": "Recreate"}},
+        }
+    )
+    (plugin,) = (each for each in objects if each["kind"] == "DaemonSet")
+    (controller,) = (each for each in objects if each["kind"] == "Deployment")
+    assert plugin["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert controller["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_chart_s_directories_of_libraries_are_the_program_s() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert tuple(values["kubeletPlugin"]["libraryDirectories"]) == LIBRARY_DIRECTORIES

@@ -1,0 +1,1 @@
+"""Images: their packages, and programs that start in them."""

@@ -1,0 +1,214 @@
+"""One node in a folder: its hardware, its host's files, its state, and the API's objects."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from dra.claims.binding import published_binding
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import parse_device
+from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError, ObjectNotFoundError
+from kubeletplugin.host.roots import Roots
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import OTHERS, Variants
+from tests.failures.helpers.folderapi import FolderHttp
+
+DRIVER = "mig.dra.dev"
+NODE = "node-1"
+A100 = "A100-SXM4-40GB"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The node's folder: hardware, host, state, CDI specs, and the API's objects.
+
+    ``idle_seconds`` is the program's option. With ``layouts`` the node has the directory of
+    classes of nodes, with ``mps`` the daemons of claims.
+    """
+
+    root: Path
+    idle_seconds: float = 0.0
+    layouts: bool = False
+    mps: bool = False
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        *,
+        gpus: int = 2,
+        variant: str = "",
+        idle_seconds: float = 0.0,
+        layouts: str = "",
+        whole: int = 0,
+        mps: bool = False,
+    ) -> Site:
+        """A node that has just been put up; its driver behaves in one of the OTHERS' ways.
+
+        The last ``whole`` of its GPUs are not in MIG mode.
+        """
+        variants = OTHERS[variant] if variant else Variants()
+        specs = [GpuSpec(A100, mig=number < gpus - whole) for number in range(gpus)]
+        Machine.create(root / "hw", specs, variants=variants)
+        site = cls(root, idle_seconds, bool(layouts), mps)
+        if layouts:
+            (root / "classes").mkdir()
+            (root / "classes/config.yaml").write_text(layouts)
+        site.api().create(NODES, {"metadata": {"name": NODE}})
+        return site
+
+    @property
+    def machine(self) -> Machine:
+        """The hardware."""
+        return Machine(self.root / "hw")
+
+    @property
+    def roots(self) -> Roots:
+        """The folders in which the program finds everything."""
+        return Roots(
+            host=self.root / "hw/host",
+            driver=Path("/"),
+            cdi=self.root / "cdi",
+            kubelet=self.root / "k",
+            state=self.root / "state",
+        )
+
+    @property
+    def daemons(self) -> Path:
+        """The folder of the files that MPS daemons of claims have."""
+        return self.roots.state / "mps"
+
+    def tell(self, ref: ClaimRef, answer: Iterable[tuple[str, ...]]) -> None:
+        """Kubelet is told the CDI names of each device; it adds them to what it knows."""
+        known = set(self.told(ref))
+        if new := [names for names in dict.fromkeys(answer) if names not in known]:
+            with (self.root / f"told-{ref.uid}").open("a") as file:
+                file.writelines(f"{' '.join(names)}\n" for names in new)
+
+    def told(self, ref: ClaimRef) -> list[tuple[str, ...]]:
+        """All that kubelet was told of a claim, by which it starts containers without asking."""
+        try:
+            lines = (self.root / f"told-{ref.uid}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [tuple(line.split()) for line in lines]
+
+    def forget(self, ref: ClaimRef) -> None:
+        """Kubelet has taken a claim back, and forgets what it was told."""
+        (self.root / f"told-{ref.uid}").unlink(missing_ok=True)
+
+    def api(self, reach: Callable[[str, str], None] | None = None) -> KubeApi:
+        """The API server's clients."""
+        return KubeApi(FolderHttp(self.root / "api", reach=reach))
+
+    def declare(self, layout: str) -> None:
+        """The Node gets the label that chooses a layout."""
+        labels = {"nvidia.com/mig.config": layout}
+        self.api().patch(NODES, NODE, {"metadata": {"labels": labels}})
+
+    def claim(
+        self,
+        name: str,
+        devices: Sequence[str],
+        *,
+        awaited: bool = False,
+        config: Sequence[Obj] = (),
+    ) -> ClaimRef:
+        """A claim that was given these devices, one request each, with ``config``.
+
+        ``awaited``: kube-scheduler binds its pod only once they are made.
+        """
+        body = {"metadata": {"name": name, "namespace": "default"}}
+        status = _given(name, devices)
+        status["allocation"]["devices"] |= {"config": [*config]} if config else {}
+        for result in status["allocation"]["devices"]["results"] if awaited else ():
+            result.update(published_binding())
+        made = self.api().create(RESOURCE_CLAIMS, {**body, "status": status})
+        return ClaimRef("default", name, made["metadata"]["uid"])
+
+    def allocate(self, ref: ClaimRef, devices: Sequence[str]) -> None:
+        """Give devices to a claim that has none."""
+        api, body = self.api(), {"status": _given(ref.name, devices)}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def reserve(self, ref: ClaimRef, devices: Sequence[str]) -> None:
+        """Have devices made for a claim that is not allocated; without any, no more."""
+        fields = as_fields([self.reservation(ref, devices)] if devices else [])
+        self.api().patch(MIG_NODES, NODE, {"spec": {"reservations": fields or None}})
+
+    def reservation(self, ref: ClaimRef, devices: Sequence[str]) -> Reservation:
+        """A reservation of devices for a claim."""
+        uuids = [g.uuid for g in self.machine.state().gpus]
+        reserved = tuple(
+            ReservedDevice(d, uuids[parse_device(d).minor], f"r{i}") for i, d in enumerate(devices)
+        )
+        return Reservation(f"reservation-{ref.uid}", ref, reserved, 3600)
+
+    def delete_claim(self, ref: ClaimRef) -> None:
+        """The claim is gone; that it is gone already is fine."""
+        try:
+            self.api().delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace, uid=ref.uid)
+        except KubeError:
+            return
+
+    def unreserve(self, ref: ClaimRef) -> None:
+        """No pod is to use it any more; its allocation stays."""
+        api, body = self.api(), {"status": {"reservedFor": None}}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def use(self, ref: ClaimRef) -> None:
+        """A pod is to use it."""
+        api, body = self.api(), {"status": {"reservedFor": [_user(ref.name)]}}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def status(self, ref: ClaimRef) -> Obj:
+        """Status of a claim as the API has it."""
+        found = self.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        status: Obj = found["status"]
+        return status
+
+    def deallocate(self, ref: ClaimRef) -> None:
+        """The allocation is taken back, as no pod uses it."""
+        status = {"allocation": None, "reservedFor": None}
+        api, body = self.api(), {"status": status}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def has_claim(self, ref: ClaimRef) -> bool:
+        """True if the claim itself is in the API."""
+        try:
+            found = self.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        except ObjectNotFoundError:
+            return False
+        return bool(found["metadata"]["uid"] == ref.uid)
+
+    def save(self, place: Path) -> None:
+        """Keep a copy of everything."""
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(self.root, place, symlinks=True)
+
+    def restore(self, place: Path) -> None:
+        """Everything as it was when it was saved."""
+        shutil.rmtree(self.root)
+        shutil.copytree(place, self.root, symlinks=True)
+
+
+def _given(name: str, devices: Sequence[str]) -> Obj:
+    results = [
+        {"request": f"r{i}", "driver": DRIVER, "pool": NODE, "device": d}
+        for i, d in enumerate(devices)
+    ]
+    return {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [_user(name)],
+    }
+
+
+def _user(name: str) -> Obj:
+    return {"resource": "pods", "name": f"{name}-pod", "uid": str(uuid4())}

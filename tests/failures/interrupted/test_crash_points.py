@@ -1,0 +1,252 @@
+"""The process is killed after every single step, and a new one makes everything agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+
+from sim.nvml.variants import OTHERS
+from tests.failures.helpers.disk import disk
+from tests.failures.helpers.forks import Forks
+from tests.failures.helpers.steps import Step
+from tests.failures.interrupted import recovery, running, scene
+from tests.failures.interrupted.scenarios import SCENARIOS
+
+EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
+"""Without, only the steps that ``points`` chooses are killed after, and ways to go on alternate."""
+
+KINDS = {
+    "prepare": {
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
+        ("file", "open"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PATCH"),
+        ("api", "PUT"),
+    },
+    "unprepare": {
+        ("nvml", "nvmlComputeInstanceDestroy"),
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("file", "open"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("file", "unlink"),
+        ("api", "PATCH"),
+        ("api", "PUT"),
+    },
+    "recover": {("file", "fsync"), ("file", "replace")},
+    "make": {
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "keep": {
+        ("nvml", "nvmlComputeInstanceDestroy"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("file", "unlink"),
+        ("api", "PUT"),
+    },
+    "use": {
+        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "replace": {
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "meet": {("file", "fsync"), ("file", "replace"), ("api", "PATCH")},
+    "give": {
+        ("nvml", "nvmlComputeInstanceDestroy"),
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+}
+KINDS |= {
+    "change": {
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "take": KINDS["use"],
+    "leave": KINDS["keep"],
+    "share": {("file", "fsync"), ("file", "replace"), ("api", "PATCH"), ("api", "PUT")},
+    "leave a slice to another claim": {("file", "fsync"), ("file", "unlink"), ("api", "PUT")},
+    "make ahead a share of a slice that another claim has": {("file", "replace"), ("api", "PATCH")},
+    "give back a share of a slice that another claim has": {("file", "fsync"), ("api", "PUT")},
+    "prepare a slice with an MPS daemon": KINDS["prepare"] | {("api", "POST")},
+    "unprepare a slice with an MPS daemon": KINDS["unprepare"] | {("api", "DELETE")},
+    "prepare a GPU with time slices": {
+        ("program", "nvidia-smi"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PATCH"),
+    },
+    "unprepare a GPU with time slices": {
+        ("program", "nvidia-smi"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("file", "unlink"),
+        ("api", "PATCH"),
+    },
+}
+LEAST_STEPS: dict[tuple[str, ...], int] = {scene.WHOLE: 10, scene.SHARED: 25}
+"""30 of all others: what is not cut has fewer."""
+CONTAINED = (
+    "make again two slices that were lost",
+    "prepare one slice",
+    "unprepare one slice",
+    "give back a slice that was reserved",
+    "unprepare the last share of a slice",
+    "make ahead a share of a slice that another claim has",
+    "give back a share of a slice that another claim has",
+    "take a slice of a layout",
+    "leave a slice of a layout",
+)
+"""The same is done after a reboot, for the first of two slices, for one made ahead or kept."""
+BRIEFLY = {
+    "make a slice that is reserved": 2,
+    "share a slice that another claim has": 2,
+    "leave a slice to another claim": 2,
+    "change the layout of a GPU": 2,
+    "prepare a slice with an MPS daemon": 2,
+    "unprepare a slice with an MPS daemon": 3,
+    "prepare a GPU with time slices": 2,
+    "unprepare a GPU with time slices": 2,
+}
+"""At most so many steps are killed after, spread over those that change more than files, if any."""
+OPERATIONS = [name for name in SCENARIOS if EVERY_STEP or name not in CONTAINED]
+CORE = (
+    "prepare two slices on two GPUs",
+    "unprepare two slices on two GPUs",
+    "recover a slice that is half made",
+)
+SHARES = len(OTHERS) // len(CORE)
+"""Number of variants that share the steps of one operation."""
+_ON_THE_WAY = re.compile(r"(?:\.[a-z0-9_]{8})?\.(tmp|link|previous)$")
+"""Names of files that come before what a start reads."""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.mark.timeout(3600 if EVERY_STEP else 600)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_killed_after_any_step_a_new_process_makes_everything_agree(
+    forks: Forks, name: str, folder: Path
+) -> None:
+    taken, killed = kill_after_steps(forks, folder, name)
+    kinds = {(t.step.kind, t.step.name) for t in taken}
+    assert kinds >= KINDS.get(name, KINDS[name.split(maxsplit=1)[0]])
+    assert not SCENARIOS[name].awaited or ("api", "PATCH") in kinds
+    assert len(taken) >= LEAST_STEPS.get(SCENARIOS[name].devices, 30)
+    assert killed == len(taken) or not EVERY_STEP
+
+
+@pytest.mark.timeout(3600 if EVERY_STEP else 600)
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [*(product(SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))],
+)
+def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver_does(
+    forks: Forks, name: str, variant: str, folder: Path
+) -> None:
+    """A soak takes every step of every operation; otherwise the variants share those of three."""
+    taken, killed = kill_after_steps(forks, folder, name, variant=variant)
+    assert killed >= 1
+    assert killed == len(taken) or not EVERY_STEP
+
+
+def kill_after_steps(
+    forks: Forks, folder: Path, name: str, *, variant: str = ""
+) -> tuple[list[running.Taken], int]:
+    """Kill after steps of the operation, and recover each time.
+
+    Returns the operation's steps, and how many of them a process was killed after.
+    """
+    root, before, kept = (folder / n for n in ("node", "before", "kept"))
+    scene = forks.run(running.set_scene, str(root), name, variant)
+    scene.site.save(before)
+    taken = forks.run(running.record, scene, name)
+    recovered, killed = set[str](), 0
+    for k in points(taken, variant, most=BRIEFLY.get(name, 0)):
+        scene.site.restore(before)
+        assert forks.kill(running.act, scene, name, k) == signal.SIGKILL
+        killed += 1
+        left = disk(str(root))
+        if left in recovered:
+            continue  # byte for byte what was recovered from already
+        recovered.add(left)
+        try:
+            way = None if EVERY_STEP else len(recovered)
+            forks.run(recovery.recover, scene, name, str(kept), way=way)
+        except AssertionError as error:
+            error.add_note(f"killed after step {k} of {len(taken)}: {taken[k - 1].step}")
+            raise
+    kinds = Counter(t.step.kind for t in taken)
+    print(f"{name}: {len(taken)} steps ({dict(kinds)}), killed after {killed}")  # noqa: T201
+    print(f"  recovered from {len(recovered)} different nodes")  # noqa: T201
+    return taken, killed
+
+
+def points(taken: list[running.Taken], variant: str, *, most: int = 0) -> list[int]:
+    """The numbers of the steps to be killed after, no more than ``most`` where that is given.
+
+    All but those that changed nothing, as most of NVML's or a sync of a file: to a new process all
+    is then as after the step before. Files on the way to another count once of each kind and step.
+    A variant takes its share of the changes of the hardware, and of the next file that is put in
+    its place after each; ``most`` are spread over those, and over changes of pods and settings, or
+    over files that are put in their places where nothing else changes.
+    """
+    steps = list(enumerate(taken, 1))
+    if EVERY_STEP:
+        return [k for k, _ in steps]
+    before = ["", *(t.left for t in taken)]
+    changed = [(k, t.step) for k, t in steps if t.left != before[k - 1]]
+    if not variant and not most:
+        first = {on_the_way(step) or str(k): k for k, step in reversed(changed)}
+        return sorted(first.values())
+    chosen: list[int] = []
+    due, only_files = True, not any(_is_more_than_a_file(step) for _, step in changed)
+    for k, step in changed:
+        changes = _is_more_than_a_file(step)
+        in_place = step.name == "replace" and not on_the_way(step)
+        only_file = only_files and (in_place or step.name == "unlink")
+        if changes or only_file or (due and in_place):
+            chosen.append(k)
+            due = changes
+    if not variant:
+        return chosen[:: -(-len(chosen) // most)]
+    return chosen[list(OTHERS).index(variant) // len(CORE) :: SHARES]
+
+
+def _is_more_than_a_file(step: Step) -> bool:
+    return step.kind in {"nvml", "program"} or step.name in {"POST", "DELETE"}
+
+
+def on_the_way(step: Step) -> str:
+    """Step and kind of a file that no start depends on, but that it may find; else empty."""
+    path = Path(step.path)
+    found = _ON_THE_WAY.search(path.name)
+    return f"{step.name} {path.parent.name} {found[1]}" if found else ""

@@ -1,0 +1,1 @@
+"""Slices that were lost, or taken by others."""

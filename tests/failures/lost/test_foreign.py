@@ -1,0 +1,330 @@
+"""Instances that others made exactly where a claim's slice belongs are never touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef, InstanceState
+from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
+from kubeletplugin.journal.entries import State
+from sim.nvml.faults import Fault
+from sim.nvml.files import host
+from tests.failures.helpers.agreement import check_foreign, check_settled, entries
+from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.site import Site
+from tests.failures.helpers.steps import KilledError, Step, StepRecorder, hooked
+
+DEVICE = "gpu-0-mig-3g20gb-9-4"
+CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+
+
+@pytest.fixture(params=["", "mig-uuid-of-the-place"], ids=["new UUIDs", "UUIDs of the place"])
+def plant(folder: Path, recorder: StepRecorder, request: pytest.FixtureRequest) -> Plant:
+    plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
+    plant.start()
+    return plant
+
+
+def foreign(site: Site, *, compute: bool) -> set[int]:
+    """Somebody's instance of the claim's own shape, in its place; its key."""
+    site.machine.create_slice(0, "3g.20gb", start=4, compute=compute)
+    return {g.key for g in site.machine.gpu(0).gpu_instances}
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_in_the_place_of_a_new_claim_is_named_and_stays(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    keys = foreign(plant.site, compute=compute)
+    ref = plant.site.claim("new", [DEVICE])
+    for _ in range(2):
+        assert "did not make" in plant.prepare(ref).error
+        check_foreign(plant.site, keys)
+    assert not plant.unprepare(ref).error
+    plant.tend()
+    check_settled(plant.site, {}, keys)
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_that_comes_at_the_last_moment_stays(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    keys: set[int] = set()
+
+    def first(step: Step) -> OSError | None:
+        if step.name == CREATE and not keys:
+            with plant.recorder.outside():
+                keys.update(foreign(plant.site, compute=compute))
+        return None
+
+    plant.recorder.refuse = first
+    ref = plant.site.claim("new", [DEVICE])
+    assert "INSUFFICIENT_RESOURCES" in plant.prepare(ref).error
+    assert keys
+    check_foreign(plant.site, keys)
+    assert not plant.unprepare(ref).error
+    check_settled(plant.site, {}, keys)
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_in_the_place_of_a_slice_lost_with_a_reboot_stays_and_the_place_is_kept(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    ref = plant.site.claim("old", [DEVICE])
+    assert not plant.prepare(ref).error
+    plant.site.machine.reboot()
+    keys = foreign(plant.site, compute=compute)
+    again = Plant(plant.site, plant.recorder)
+    again.start()
+    for _ in range(2):
+        assert "did not make" in again.prepare(ref).error
+        check_foreign(plant.site, keys)
+    plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
+    other = plant.site.claim("other", [DEVICE])
+    assert str(ref.uid) in again.prepare(other).error, "the place is kept"
+    assert not again.prepare(ref).error
+    check_settled(plant.site, {ref: (DEVICE,)})
+
+
+def replaced(site: Site, *, compute: bool) -> set[int]:
+    """Somebody destroys our slice and makes one of the same shape there, which gets its id."""
+    [ours] = site.machine.gpu(0).gpu_instances
+    site.machine.destroy_slice(0, ours.id)
+    keys = foreign(site, compute=compute)
+    [theirs] = site.machine.gpu(0).gpu_instances
+    assert theirs.id == ours.id
+    return keys
+
+
+def check_stays(plant: Plant, ref: ClaimRef, keys: set[int]) -> None:
+    """Shown as another's, refused to the claim with the reason and the remedy, never destroyed."""
+    plant.look()
+    inventory = plant.inventory()
+    assert inventory is not None
+    here = [i for i in inventory.gpus[0].instances if i.state is not InstanceState.LOST]
+    assert [i.state for i in here] == [InstanceState.FOREIGN]
+    error = plant.prepare(ref).error
+    assert "nvidia-smi mig" in error
+    assert "lies where gpu-0-mig-3g20gb-9-4" in error
+    check_foreign(plant.site, keys)
+    assert not plant.unprepare(ref).error
+    plant.tend()
+    told = dict(plant.events)["ForeignInstance"]
+    assert f"{DEVICE} of claim {ref}" in told
+    assert "-dgi -gi" in told
+    check_settled(plant.site, {}, keys)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen meanwhile", "unseen"])
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+    seen: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    if seen:
+        plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
+        plant.tend()
+        keys = foreign(plant.site, compute=compute)
+    else:
+        keys = replaced(plant.site, compute=compute)
+    check_stays(plant, ref, keys)
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_in_the_place_of_one_whose_gpu_was_lost_stays(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    plant.site.machine.lose(0)
+    assert not plant.unprepare(ref).error
+    assert [e.state for e in entries(plant.site)] == [State.TOMBSTONE]
+    plant.site.machine.recover(0)
+    keys = foreign(plant.site, compute=compute)
+    plant.tend()
+    check_settled(plant.site, {}, keys)
+
+
+def test_a_compute_instance_that_somebody_made_in_what_we_left_stays(plant: Plant) -> None:
+    site = plant.site
+    ref = site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    site.machine.inject(Fault(function="nvmlGpuInstanceDestroy", action="return", code=19, times=0))
+    assert not plant.unprepare(ref).error
+    assert [e.state for e in entries(site)] == [State.CI_DESTROYED]
+    site.machine.clear_faults()
+    keys = replaced(site, compute=True)
+    plant.tend()
+    check_settled(site, {}, keys)
+
+
+def killed_once(plant: Plant, name: str) -> Plant:
+    """The process ends right after a call of NVML in a Prepare; not started again yet."""
+    taken: list[str] = []
+
+    def refuse(step: Step) -> OSError | None:
+        if taken:
+            plant.recorder.die()
+        if step.name == name:
+            taken.append(name)
+        return None
+
+    plant.recorder.refuse = refuse
+    with pytest.raises(KilledError):
+        plant.prepare(plant.site.claim("half", [DEVICE]))
+    plant.recorder.refuse = lambda step: None
+    return Plant(plant.site, plant.recorder)
+
+
+def test_a_slice_of_which_nobody_was_told_stays_while_somebody_computes_in_it(plant: Plant) -> None:
+    site = plant.site
+    again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")
+    assert [e.state for e in entries(site)] == [State.GI_CREATED]
+    keys = replaced(site, compute=True)
+    [gi] = site.machine.gpu(0).gpu_instances
+    site.machine.start_process(0, 77, gpu_instance=gi.id, compute_instance=0)
+    site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
+    again.start()
+    again.tend()
+    check_settled(site, {}, keys)
+
+
+def test_a_whole_instance_where_ours_was_only_meant_to_be_stays(plant: Plant) -> None:
+    again = killed_once(plant, CREATE)
+    assert [e.state for e in entries(plant.site)] == [State.INTENT]
+    keys = replaced(plant.site, compute=True)
+    plant.site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
+    again.start()
+    again.tend()
+    check_settled(plant.site, {}, keys)
+
+
+def leftover(plant: Plant) -> ClaimRef:
+    """A claim that kubelet has let go of, whose slice a process kept from being removed."""
+    site = plant.site
+    ref = site.claim("left", [DEVICE])
+    assert not plant.prepare(ref).error
+    [gi] = site.machine.gpu(0).gpu_instances
+    site.machine.start_process(0, 77, gpu_instance=gi.id, compute_instance=0)
+    assert not plant.unprepare(ref).error
+    assert [e.state for e in entries(site)] == [State.LEFTOVER]
+    return ref
+
+
+def restarted(plant: Plant) -> Plant:
+    """A new process on the same node, before it starts."""
+    plant.recorder.die()
+    return Plant(plant.site, plant.recorder)
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marked", "unmarked"])
+def test_a_leftover_that_was_exchanged_while_the_plugin_was_away_stays(
+    plant: Plant,
+    marks: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not marks:
+        monkeypatch.setattr(EntryWatch, "mark", lambda *_: False)
+    leftover(plant)
+    again = restarted(plant)
+    plant.site.machine.end_process(77)
+    keys = replaced(plant.site, compute=True)
+    again.start()
+    again.tend()
+    check_settled(plant.site, {}, keys)
+    told = dict(again.events)["ForeignInstance"]
+    assert "-dgi -gi" in told
+
+
+def test_a_leftover_is_removed_by_a_new_process_that_knows_that_it_is_the_same(
+    plant: Plant,
+) -> None:
+    leftover(plant)
+    again = restarted(plant)
+    again.start()
+    assert [e.state for e in entries(plant.site)] == [State.LEFTOVER]
+    plant.site.machine.end_process(77)
+    again.tend()
+    check_settled(plant.site, {})
+
+
+def test_a_held_claims_slice_is_unprepared_by_a_new_process_without_marks(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EntryWatch, "mark", lambda *_: False)
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    again = restarted(plant)
+    again.start()
+    check_settled(plant.site, {ref: (DEVICE,)})
+    assert not again.unprepare(ref).error
+    check_settled(plant.site, {})
+
+
+def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(plant: Plant) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    again = restarted(plant)
+    again.start()
+    check_stays(again, ref, replaced(plant.site, compute=True))
+
+
+def test_a_held_claims_slice_that_is_exchanged_while_the_plugin_is_away_stays(plant: Plant) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    plant.look()
+    again = restarted(plant)
+    keys = replaced(plant.site, compute=True)
+    again.start()
+    check_stays(again, ref, keys)
+
+
+def entries_remade(site: Site) -> None:
+    """The driver shows its instances anew, as one might for a GPU that nobody had open."""
+    root = site.machine.host_root
+    shutil.rmtree(root / "proc/driver/nvidia/capabilities")
+    host.sync_capabilities(root, site.machine.state())
+
+
+def test_where_a_driver_shows_instances_anew_a_held_claims_slice_is_still_the_claims(
+    plant: Plant,
+) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    again = restarted(plant)
+    entries_remade(plant.site)
+    again.start()
+    again.tend()
+    check_settled(plant.site, {ref: (DEVICE,)})
+    assert not again.unprepare(ref).error
+    check_settled(plant.site, {})
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marked", "unmarked"])
+def test_a_slice_of_which_nobody_was_told_stays_where_no_process_can_be_seen(
+    folder: Path,
+    marks: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not marks:
+        monkeypatch.setattr(EntryWatch, "mark", lambda *_: None)
+    with hooked(StepRecorder(in_process=True)) as recorder:
+        plant = Plant(Site.create(folder / "h", variant="processes-hidden"), recorder)
+        plant.start()
+        again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")
+        keys = replaced(plant.site, compute=True)
+        plant.site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
+        again.start()
+        again.tend()
+        check_settled(plant.site, {}, keys)

@@ -1,0 +1,208 @@
+"""Slices that went with a driver reload or a GPU reset are made again for their claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import sim.nvml
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import State
+from sim.nvml.faults import Fault
+from tests.failures.helpers.agreement import check_settled, entries
+from tests.failures.helpers.plant import Plant
+
+DEVICE = "gpu-0-mig-3g20gb-9-4"
+BESIDE = "gpu-0-mig-1g5gb-19-0"
+CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+
+
+def again(plant: Plant) -> Plant:
+    """A new process of the program."""
+    plant = Plant(plant.site, plant.recorder)
+    plant.start()
+    return plant
+
+
+def held(plant: Plant, device: str = DEVICE) -> ClaimRef:
+    ref = plant.site.claim(f"holds-{device}", [device])
+    assert not plant.prepare(ref).error
+    return ref
+
+
+def reload(plant: Plant) -> Plant:
+    sim.nvml.end()
+    plant.site.machine.reload_driver()
+    return again(plant)
+
+
+def reload_under_it(plant: Plant) -> Plant:
+    for function in ("nvmlDeviceGetMigMode", "nvmlSystemGetDriverVersion"):
+        fault = Fault(id=function, function=function, action="return", code=9, times=0)
+        plant.site.machine.inject(fault)
+    plant.look()  # the driver is not loaded
+    plant.site.machine.clear_faults()
+    plant.site.machine.reload_driver()
+    plant.look()
+    return plant
+
+
+def lose(plant: Plant) -> Plant:
+    plant.site.machine.lose(0)
+    plant.look()
+    plant.site.machine.recover(0)
+    plant.look()
+    return plant
+
+
+def toggle(plant: Plant) -> Plant:
+    plant.site.machine.set_mig_mode(0, enabled=False)
+    plant.look()
+    plant.tend()
+    plant.site.machine.set_mig_mode(0, enabled=True)
+    plant.look()
+    return plant
+
+
+@pytest.mark.parametrize("wipe", [reload, reload_under_it, lose, toggle])
+def test_what_a_gpu_lost_as_a_whole_is_made_again_with_a_new_spec(
+    plant: Plant, wipe: Callable[[Plant], Plant]
+) -> None:
+    ref, other = held(plant), held(plant, BESIDE)
+    before = {e.mig_uuid for e in entries(plant.site)}
+    plant = wipe(plant)
+    plant.tend()
+    check_settled(plant.site, {ref: (DEVICE,), other: (BESIDE,)})
+    assert before.isdisjoint(e.mig_uuid for e in entries(plant.site))
+    assert "have to be restarted" in dict(plant.events)["SliceRestored"]
+    plant.publish()
+    shown = plant.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+    [device] = shown["status"]["devices"]
+    assert device["conditions"][0]["status"] == "True"
+    assert device["data"]["migUUID"] in {e.mig_uuid for e in entries(plant.site)}
+    mutations = len(plant.site.machine.mutations())
+    plant.tend()
+    assert len(plant.site.machine.mutations()) == mutations
+
+
+def test_a_shared_slice_is_made_again_once_for_those_who_still_use_it(plant: Plant) -> None:
+    share = f"{DEVICE}-share"
+    refs = [plant.site.claim(f"claim-{number}", [share]) for number in range(3)]
+    assert not any(plant.prepare(ref).error for ref in refs)
+    plant.site.unreserve(refs[2])
+    made = len(plant.site.machine.mutations())
+    plant = reload(plant)
+    plant.tend()
+    assert [e.state for e in entries(plant.site)] == [State.PREPARED, State.PREPARED, State.LOST]
+    assert len(plant.site.machine.mutations()) == made + 2
+    for ref, left in zip(refs, (1, 0, 0), strict=True):
+        assert not plant.unprepare(ref).error
+        assert len(plant.site.machine.gpu(0).gpu_instances) == left
+    check_settled(plant.site, {})
+
+
+def test_what_somebody_destroyed_while_the_plugin_was_away_is_not_made_again(plant: Plant) -> None:
+    ref, other = held(plant), held(plant, BESIDE)
+    [gi] = [g for g in plant.site.machine.gpu(0).gpu_instances if g.start == 4]
+    plant.site.machine.destroy_slice(0, gi.id)
+    plant = again(plant)
+    plant.tend()
+    states = {e.claim: (e.state, e.wiped) for e in entries(plant.site)}
+    assert states == {ref: (State.LOST, False), other: (State.PREPARED, False)}
+    assert not plant.prepare(ref).error, "kubelet asks for it"
+
+
+def test_what_somebody_destroyed_after_it_was_made_again_is_not_made_again(plant: Plant) -> None:
+    ref = held(plant)
+    plant = reload(plant)
+    plant.tend()
+    check_settled(plant.site, {ref: (DEVICE,)})
+    plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
+    plant.tend()
+    assert [(e.state, e.wiped) for e in entries(plant.site)] == [(State.LOST, False)]
+    assert not plant.site.machine.gpu(0).gpu_instances
+
+
+def test_nothing_is_made_for_a_claim_that_nobody_holds_or_of_which_nothing_is_known(
+    plant: Plant,
+) -> None:
+    ref = held(plant)
+    plant = reload(plant)
+    plant.api_down = True
+    plant.tend()
+    assert [e.state for e in entries(plant.site)] == [State.LOST]
+    plant.api_down = False
+    claim = plant.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+    holders = claim["status"].pop("reservedFor")
+    plant.site.api().replace(RESOURCE_CLAIMS, claim, subresource="status")
+    plant.tend()
+    assert [e.state for e in entries(plant.site)] == [State.LOST]
+    claim = plant.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+    claim["status"]["reservedFor"] = holders
+    plant.site.api().replace(RESOURCE_CLAIMS, claim, subresource="status")
+    plant.tend()
+    check_settled(plant.site, {ref: (DEVICE,)})
+
+
+def test_where_another_sits_the_place_is_kept_and_the_entry_says_who(plant: Plant) -> None:
+    ref = held(plant)
+    plant = reload(plant)
+    plant.site.machine.create_slice(0, "3g.20gb", start=4)
+    [gi] = plant.site.machine.gpu(0).gpu_instances
+    plant.tend()
+    [entry] = entries(plant.site)
+    assert (entry.state, entry.wiped) == (State.LOST, True)
+    assert f"GPU instance {gi.id}" in entry.note
+    assert "did not make" in entry.note
+    plant.site.machine.destroy_slice(0, gi.id)
+    plant.tend()
+    check_settled(plant.site, {ref: (DEVICE,)})
+
+
+def test_a_failure_on_the_way_keeps_the_place_and_the_next_process_goes_on(plant: Plant) -> None:
+    ref, other = held(plant), held(plant, BESIDE)
+    plant = reload(plant)
+    # The first of them succeeds, so that the GPU is not empty any more.
+    plant.site.machine.inject(
+        Fault(id="no", function=CREATE, action="return", code=4, after=1, times=0)
+    )
+    plant.tend()
+    states = {e.claim: (e.state, e.wiped) for e in entries(plant.site)}
+    assert states == {ref: (State.PREPARED, False), other: (State.LOST, True)}
+    third = plant.site.claim("third", [BESIDE])
+    assert other.uid in plant.prepare(third).error, "its place is kept"
+    assert not plant.unprepare(third).error
+    plant.site.machine.clear_faults("no")
+    plant = again(plant)
+    plant.tend()
+    check_settled(plant.site, {ref: (DEVICE,), other: (BESIDE,)})
+
+
+def test_a_lost_slice_that_cannot_be_made_when_kubelet_asks_keeps_its_place(plant: Plant) -> None:
+    ref = held(plant)
+    plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
+    plant.tend()
+    plant.site.machine.inject(
+        Fault(function="nvmlGpuInstanceCreateComputeInstance", action="return", code=4, times=1)
+    )
+    assert "NO_PERMISSION" in plant.prepare(ref).error
+    assert [(e.claim, e.state) for e in entries(plant.site)] == [(ref, State.LOST)]
+    assert not plant.site.machine.gpu(0).gpu_instances
+    assert not plant.prepare(ref).error
+    check_settled(plant.site, {ref: (DEVICE,)})
+
+
+def test_a_gpu_that_would_not_say_who_it_is_is_asked_again_and_its_ended_claim_goes(
+    plant: Plant,
+) -> None:
+    ref = held(plant)
+    plant.site.delete_claim(ref)
+    plant.site.machine.inject(Fault(function="nvmlDeviceGetUUID", action="return", code=4, times=1))
+    plant = again(plant)
+    plant.tend()
+    assert [e.state for e in entries(plant.site)] == [State.TOMBSTONE]
+    plant.look()
+    plant.tend()
+    check_settled(plant.site, {})

@@ -1,0 +1,1 @@
+"""Calls and files that fail or are damaged."""

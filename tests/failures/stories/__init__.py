@@ -1,0 +1,1 @@
+"""Stories of a node, told at random."""
