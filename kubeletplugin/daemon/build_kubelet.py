@@ -1,10 +1,11 @@
-"""Parts of the program that kubelet calls: two sockets and the health of devices."""
+"""Parts of the program that kubelet calls: a server on two sockets, and the health of devices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+
+import grpc
 
 from kubeletplugin.claims.node import Node
 from kubeletplugin.daemon.common import Common
@@ -15,18 +16,18 @@ from kubeletplugin.kubelet.health import HealthBoard
 from kubeletplugin.kubelet.registration import add_registration
 from kubeletplugin.kubelet.services import add_services
 
-_WORKERS = 128
-"""Calls at once: each of 56 slices may be prepared and unprepared while their GPUs hang."""
+_WORKERS = 130
+"""Calls at once: each of 56 slices may be prepared and unprepared while their GPUs hang, health is
+streamed, and kubelet registers the plugin anew beside all that."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletParts:
-    """Threads: those of the servers."""
+    """Threads: those of the server."""
 
     sockets: Sockets
     health: HealthBoard
-    service: SocketServer
-    registration: SocketServer
+    server: SocketServer
 
 
 def build_kubelet(
@@ -39,15 +40,13 @@ def build_kubelet(
     """
     paths = sockets(common.options)
     health = HealthBoard(monitor.devices)
-    service = SocketServer(paths.service, partial(add_services, node, health), workers=_WORKERS)
-    registration = SocketServer(
-        paths.registration,
-        partial(
-            add_registration,
-            common.options.driver_name,
-            paths.service,
-            on_registered=on_registered,
-        ),
-        workers=2,
-    )
-    return KubeletParts(paths, health, service, registration)
+    driver = common.options.driver_name
+
+    def register(server: grpc.Server) -> None:
+        add_services(node, health, server)
+        add_registration(driver, paths.service, server, on_registered=on_registered)
+
+    # Kubelet dials as soon as it sees the registration socket, and waits up to 10 s for the
+    # connection to be answered (operation_generator.go): the other socket is there by then.
+    server = SocketServer(paths.service, paths.registration, register=register, workers=_WORKERS)
+    return KubeletParts(paths, health, server)

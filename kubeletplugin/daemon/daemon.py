@@ -73,9 +73,7 @@ class Daemon:
         """
         self._ending = stop
         remove_stale(self.common.options)
-        # Kubelet calls as soon as it sees the registration socket.
-        self.kubelet.service.start()
-        self.kubelet.registration.start()
+        self.kubelet.server.start()
         self.common.changed.start()
         self.publishing.statuses.start()
         self.gpus.looks.start()
@@ -132,9 +130,9 @@ class Daemon:
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.stop()
         self.claims.eager.stop()
-        self.kubelet.registration.stop(0)
+        self.kubelet.server.withdraw(self.kubelet.sockets.registration)
         self.kubelet.health.close()
-        self.kubelet.service.stop(_DRAIN_SECONDS)
+        self.kubelet.server.stop(_DRAIN_SECONDS)
         self.claims.tasks.wait_idle(_DRAIN_SECONDS)
         self.claims.janitor.stop()
         self.claims.janitor.give_up_idle()

@@ -19,14 +19,17 @@ _log = logging.getLogger(__name__)
 
 
 class SocketServer:
-    """Serves what ``register`` adds, from ``start`` to ``stop``."""
+    """Serves what ``register`` adds on all of ``paths``, from ``start`` to ``stop``.
 
-    def __init__(
-        self, path: Path, register: Callable[[grpc.Server], None], *, workers: int
-    ) -> None:
-        self.path = path
-        check_length(path)
-        self._workers = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=path.name)
+    One server for all of them: each has a thread of its own, which looks about itself five times a
+    second for as long as nobody calls.
+    """
+
+    def __init__(self, *paths: Path, register: Callable[[grpc.Server], None], workers: int) -> None:
+        self._paths = paths
+        for path in paths:
+            check_length(path)
+        self._workers = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="kubelet")
         self._server = grpc.server(
             self._workers,
             # Two processes on one socket would each get some of the calls.
@@ -35,24 +38,33 @@ class SocketServer:
         register(self._server)
 
     def start(self) -> None:
-        """Bind and serve; a stale socket of the same name is replaced.
+        """Bind in the order of the paths, and serve; stale sockets of these names are replaced.
 
         Raises:
-            HostError: the directory cannot be used, or the path is no socket.
+            HostError: a directory cannot be used, or a path is no socket.
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_socket(self.path)
-            self._server.add_insecure_port(f"unix:{self.path}")
-        except (OSError, RuntimeError) as error:
-            raise HostError(f"cannot serve on {self.path}: {error}") from error
+        for path in self._paths:
+            self._bind(path)
         self._server.start()
-        _log.info("serving on %s", self.path)
+        _log.info("serving on %s", ", ".join(map(str, self._paths)))
+
+    def _bind(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_socket(path)
+            self._server.add_insecure_port(f"unix:{path}")
+        except (OSError, RuntimeError) as error:
+            raise HostError(f"cannot serve on {path}: {error}") from error
+
+    def withdraw(self, path: Path) -> None:
+        """Remove one of the sockets, so that nobody new finds it."""
+        # gRPC would unlink the paths only after the wait of ``stop``; kubelet is to notice first.
+        path.unlink(missing_ok=True)
 
     def stop(self, grace: float) -> None:
-        """Take no more calls, wait ``grace`` seconds for those that run, remove the socket."""
-        # gRPC would unlink the path only after the wait; kubelet is to notice first.
-        self.path.unlink(missing_ok=True)
+        """Take no more calls, wait ``grace`` seconds for those that run, remove the sockets."""
+        for path in reversed(self._paths):
+            self.withdraw(path)
         self._server.stop(grace).wait()
         self._workers.shutdown(wait=False)
 

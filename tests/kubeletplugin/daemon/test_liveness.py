@@ -64,9 +64,9 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
     wait_for("readiness", lambda: not unready(rig))
     monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", 0.2)
     assert rig.daemon is not None
-    release = threading.Event()
-    for _ in range(2):  # its workers
-        rig.daemon.kubelet.registration._workers.submit(release.wait, PATIENCE)
+    release, workers = threading.Event(), rig.daemon.kubelet.server._workers
+    for _ in range(workers._max_workers):
+        workers.submit(release.wait, PATIENCE)
     try:
         silent = f"registration socket: {rig.registration_socket} does not answer"
         assert any(problem.startswith(silent) for problem in dead(rig))

@@ -51,16 +51,16 @@ def test_the_service_answers_before_the_registration_socket_appears(
 ) -> None:
     rig = make_rig()
     served: list[bool] = []
-    start = SocketServer.start
+    bind = SocketServer._bind
 
-    def watched(server: SocketServer) -> None:
-        if server.path == rig.registration_socket:
+    def watched(server: SocketServer, path: Path) -> None:
+        if path == rig.registration_socket:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(rig.service_socket))
                 served.append(True)
-        start(server)
+        bind(server, path)
 
-    monkeypatch.setattr(SocketServer, "start", watched)
+    monkeypatch.setattr(SocketServer, "_bind", watched)
     rig.start()
     assert served == [True]
 
@@ -81,7 +81,7 @@ def test_a_file_in_the_place_of_a_socket_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "x.sock"
     path.write_text("somebody's")
     with pytest.raises(HostError, match="in the way"):
-        SocketServer(path, lambda server: None, workers=1).start()
+        SocketServer(path, register=lambda server: None, workers=1).start()
     assert path.read_text() == "somebody's"
 
 

@@ -53,7 +53,9 @@ def main(  # noqa: PLR0913 - the flags
     telling = Telling(api) if tells else None
     least = Least(api, host=host_root, directory=directory, telling=telling)
     server = SocketServer(
-        socket, lambda grpc: v1_grpc.add_DRAPluginServicer_to_server(least, grpc), workers=2
+        socket,
+        register=lambda grpc: v1_grpc.add_DRAPluginServicer_to_server(least, grpc),
+        workers=2,
     )
     server.start()
     stop.wait()
