@@ -5,9 +5,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -38,8 +37,7 @@ Stream = Streamed | urllib3.BaseHTTPResponse
 R = TypeVar("R", Answer, Stream)
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A request that has ended: with an HTTP status, or with 0 and no answer."""
 
     method: str

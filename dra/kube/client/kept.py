@@ -13,8 +13,8 @@ import select
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
@@ -27,8 +27,7 @@ _MOST_KEPT = 16
 _CONTROLS = re.compile(r"[\0-\x1f\x7f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A whole answer; the names of its headers are in lower case."""
 
     status: int
@@ -90,26 +89,24 @@ class Connections:
     def _encoded(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
     ) -> bytes:
-        if _CONTROLS.search("".join((target, *headers, *headers.values()))):
-            raise ValueError(f"{method} {target!r}: target or headers have control characters")
-        lines = [
-            f"{method} {target} HTTP/1.1\r\nHost: {self._host}\r\nAccept-Encoding: identity\r\n",
-            *(f"{name}: {value}\r\n" for name, value in headers.items()),
-        ]
+        if _CONTROLS.search(target):
+            raise ValueError(f"{method} {target!r}: the target has control characters")
+        rest = _lines(self._host, tuple(headers.items()))
+        first = f"{method} {target} HTTP/1.1\r\n".encode("latin-1")
         if body is None:
-            return "".join((*lines, "\r\n")).encode("latin-1")
-        lines.append(f"Content-Length: {len(body)}\r\n\r\n")
-        return "".join(lines).encode("latin-1") + body
+            return b"%b%b\r\n" % (first, rest)
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (first, rest, len(body), body)
 
     def _alive(self) -> _Kept | None:
         """One of the idle ones that the server has not closed meanwhile: a write has one try."""
-        with suppress(IndexError):
-            while True:
+        while True:
+            try:
                 kept = self._idle.pop()
-                if kept.is_quiet():
-                    return kept
-                kept.close()
-        return None
+            except IndexError:
+                return None
+            if kept.is_quiet():
+                return kept
+            kept.close()
 
 
 class _Reading(Reading):
@@ -153,6 +150,15 @@ class _Kept:
         """The answer once its headers have come; it has the connection for itself."""
         send(self._socket, request)
         return Streamed(self._connection)
+
+
+@lru_cache(maxsize=8)
+def _lines(host: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Lines of a request after the first; a program sends the same few all the time."""
+    if _CONTROLS.search("".join(text for header in headers for text in header)):
+        raise ValueError("the headers have control characters")
+    lines = (f"{name}: {value}\r\n" for name, value in headers)
+    return "".join((f"Host: {host}\r\nAccept-Encoding: identity\r\n", *lines)).encode("latin-1")
 
 
 def _close_all(idle: deque[_Kept]) -> None:

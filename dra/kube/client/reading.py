@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from urllib3.exceptions import ProtocolError
 
 _AT_ONCE = 65_536
 _FINAL = 200
+
+
+class _Headers(Mapping[str, str]):
+    """Headers by name, decoded once somebody asks: of most answers nobody does."""
+
+    def __init__(self, lines: Sequence[tuple[bytes, bytes]]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, name: str) -> str:
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded)
+
+    def __len__(self) -> int:
+        return len(self._decoded)
+
+    @cached_property
+    def _decoded(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, value in self._lines:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
+        return found
 
 
 class Reading:
@@ -26,7 +51,7 @@ class Reading:
         self.ended = False
         self.reusable = False
         self._parser = HttpResponseParser(self)
-        self._coming: dict[str, str] = {}
+        self._coming: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
 
     def add(self, data: bytes) -> None:
@@ -47,8 +72,8 @@ class Reading:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """For the parser."""
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        self._coming[key] = f"{self._coming[key]}, {text}" if key in self._coming else text
+        if not self.status:
+            self._coming.append((name, value))
 
     def on_headers_complete(self) -> None:
         """For the parser."""
@@ -56,8 +81,9 @@ class Reading:
             raise ProtocolError("one answer is followed by another")
         status = self._parser.get_status_code()
         if status >= _FINAL:
-            self.status, self.headers = status, self._coming
-        self._coming = {}
+            self.status, self.headers = status, _Headers(self._coming)
+        else:
+            self._coming = []
 
     def on_body(self, body: bytes) -> None:
         """For the parser."""
