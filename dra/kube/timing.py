@@ -85,12 +85,12 @@ class Backoff:
 
 def rfc3339(moment: datetime) -> str:
     """A ``metav1.Time``: whole seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def rfc3339_micro(moment: datetime) -> str:
     """A ``metav1.MicroTime``: microseconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def seconds_since(stamp: str, now: datetime) -> float | None:

@@ -135,6 +135,8 @@ class Node:
         )
         if answer.cause is not None:
             return answer
+        if not _log.isEnabledFor(logging.INFO):
+            return answer
         for entry in after or before:
             _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
         if not (before or after):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _CHUNK = 1 << 16
@@ -73,21 +73,21 @@ class Roots:
             os.close(descriptor)
         return content.decode()
 
+    def now(self) -> RootsNow:
+        """The same roots for one moment, in which nothing changes."""
+        return RootsNow(
+            self.host, self.driver, self.cdi, self.kubelet, self.state, self.driver_container
+        )
+
     @property
     def driver_root(self) -> Path:
         """The root of the driver's files at this moment, as the host sees it."""
-        container = self.driver_container
-        if container is not None and (self._seen(container) / "usr").is_dir():
-            return container
-        return self.driver
+        return _driver_root(self)
 
     @property
     def driver_seen(self) -> Path:
         """Path at which this program finds the driver's files; below ``host`` it is taken as is."""
-        return self._seen(self.driver_root)
-
-    def _seen(self, root: Path) -> Path:
-        return root if root.is_relative_to(self.host) else self.on_host(str(root))
+        return _seen(self, self.driver_root)
 
     @property
     def registry(self) -> Path:
@@ -104,3 +104,35 @@ class Roots:
             return self.on_host("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return ""
+
+
+def _driver_root(roots: Roots) -> Path:
+    container = roots.driver_container
+    if container is not None and (_seen(roots, container) / "usr").is_dir():
+        return container
+    return roots.driver
+
+
+def _seen(roots: Roots, root: Path) -> Path:
+    return root if root.is_relative_to(roots.host) else roots.on_host(str(root))
+
+
+@dataclass(frozen=True, slots=True)
+class RootsNow(Roots):
+    """Roots of which every file is read once, and the driver's root is looked for once."""
+
+    _texts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    _driver: list[Path] = field(default_factory=list, compare=False, repr=False)
+
+    def read(self, path: str) -> str:
+        """As of Roots."""
+        if path not in self._texts:
+            self._texts[path] = Roots.read(self, path)
+        return self._texts[path]
+
+    @property
+    def driver_root(self) -> Path:
+        """As of Roots."""
+        if not self._driver:
+            self._driver.append(_driver_root(self))
+        return self._driver[0]

@@ -24,7 +24,6 @@ from kubeletplugin.nvml.errors import (
 from kubeletplugin.nvml.instances import (
     ask_compute_profiles,
     find_compute_instance,
-    read_compute_instance,
 )
 from kubeletplugin.nvml.session.compute_profiles import ComputeProfile, ProfileKey
 from kubeletplugin.nvml.session.session import Session, together
@@ -72,13 +71,13 @@ def create_compute_instance(
             session.compute_profiles.doubt(key)
             refused.append(f"{choice.multiprocessors} multiprocessors (id {choice.id}): {error}")
             continue
-        made = read_compute_instance(session, handle, gpu=gpu)
-        delivered = _checked(session, handle, profile, gpu=gpu)
-        if find_compute_instance(session, gpu, gi_id=gi_id, ci_id=made.id) != made:
+        made = _checked(session, handle, profile, gpu=gpu)
+        found = find_compute_instance(session, gpu, gi_id=gi_id, ci_id=made.id)
+        if found is None or (found.id, found.uuid) != (made.id, made.uuid):
             raise ReadBackError(
                 "nvmlGpuInstanceCreateComputeInstance", gpu=gpu, detail=f"{made.uuid} is not there"
             )
-        return delivered
+        return made
     raise _undeliverable(choices, refused, profile, gpu=gpu)
 
 

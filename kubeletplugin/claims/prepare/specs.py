@@ -125,7 +125,7 @@ class Specs:
         needs = self._needs()
         try:
             if any(unit.known.card.mig_enabled for unit in self._hardware.units()):
-                check_capabilities(self._roots)
+                check_capabilities(needs.roots)
         except HostError as error:
             raise IncompleteError(str(error)) from error
         return needs
@@ -157,7 +157,7 @@ class Specs:
         self._hami_core.check((e, self._offer(e)) for e in entries)
         return Spec(
             kind=self._kind,
-            devices=tuple(Device(_device_id(e), self._of_device(e, needs.files)) for e in entries),
+            devices=tuple(Device(_device_id(e), self._of_device(e, needs)) for e in entries),
             common=self._common(entries, needs),
         )
 
@@ -179,16 +179,17 @@ class Specs:
         files = self.driver_files()
         try:
             check_files(files, self._search)
-            return Needs(files, control_nodes(self._roots))
+            roots = self._roots.now()
+            return Needs(files, control_nodes(roots), roots)
         except HostError as error:
             raise IncompleteError(str(error)) from error
 
-    def _of_device(self, entry: Entry, files: DriverFiles) -> Edits:
+    def _of_device(self, entry: Entry, needs: Needs) -> Edits:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
-        gpu = unit.known
-        edits = [node_edits(self._nodes(entry, gpu))]
+        gpu, roots, files = unit.known, needs.roots, needs.files
+        edits = [node_edits(_nodes(entry, gpu, roots))]
         if entry.share is not None:
             edits.append(self._hami_core.edits(entry, _offer(entry, gpu)))
         if entry.mps is not None:
@@ -196,26 +197,25 @@ class Specs:
         if has_engines(entry, gpu) and VIDEO not in entry.files:
             edits.append(files.video)
         if has_graphics(entry, gpu):
-            modeset = modeset_node(self._roots)
-            nodes = [*([modeset] if modeset else []), *self._drm(gpu)]
+            modeset = modeset_node(roots)
+            drm = drm_nodes(roots, gpu.card.pci_bus_id)
+            nodes = [*([modeset] if modeset else []), *drm]
             edits += [node_edits(nodes), files.graphics()]
         return joined(*edits)
 
-    def _drm(self, gpu: KnownGpu) -> tuple[DeviceNode, ...]:
-        return tuple(drm_nodes(self._roots, gpu.card.pci_bus_id))
 
-    def _nodes(self, entry: Entry, gpu: KnownGpu) -> tuple[DeviceNode, ...]:
-        parent = gpu_node(self._roots, gpu.card.minor)
-        if entry.view and gpu.card.mig_enabled:
-            return (parent, capability_node(monitor_capability(self._roots)))
-        if entry.placement is None:
-            return (parent,)
-        if entry.gi_id is None or entry.ci_id is None:
-            raise HostError(f"{entry.device} has no compute instance yet")
-        capabilities = instance_capabilities(
-            self._roots, gpu_minor=gpu.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
-        )
-        return (parent, *(capability_node(c) for c in capabilities))
+def _nodes(entry: Entry, gpu: KnownGpu, roots: Roots) -> tuple[DeviceNode, ...]:
+    parent = gpu_node(roots, gpu.card.minor)
+    if entry.view and gpu.card.mig_enabled:
+        return (parent, capability_node(monitor_capability(roots)))
+    if entry.placement is None:
+        return (parent,)
+    if entry.gi_id is None or entry.ci_id is None:
+        raise HostError(f"{entry.device} has no compute instance yet")
+    capabilities = instance_capabilities(
+        roots, gpu_minor=gpu.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
+    )
+    return (parent, *(capability_node(c) for c in capabilities))
 
 
 def _offer(entry: Entry, gpu: KnownGpu) -> ShareOffer | None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdi.errors import CdiError
 from cdi.spec import Device, Edits, Spec, driver_kind, joined
 from cdi.store import SpecStore
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driver.driverfiles import ENV, DriverFiles
+from kubeletplugin.host.roots import Roots
 
 COMPUTE = "compute"
 VIDEO = "video"
@@ -26,10 +27,14 @@ They are in journals: one version has a name before the next has kubelet told of
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The driver's files and its control nodes, of which every container needs some."""
+    """The driver's files and its control nodes, of which every container needs some.
+
+    ``roots`` are those of the moment in which they were found.
+    """
 
     files: DriverFiles
     control: Edits
+    roots: Roots = field(compare=False)
 
 
 class DriverSpec:

@@ -32,7 +32,7 @@ class Bench:
         self.spec = DriverSpec(DRIVER, self.store, self._find)
 
     def needs(self) -> Needs:
-        return Needs(find(self.host), control_nodes(roots(self.host)))
+        return Needs(find(self.host), control_nodes(roots(self.host)), roots(self.host))
 
     def written(self) -> Obj:
         found: Obj = yaml.safe_load(self.store.common_path.read_text())

@@ -129,7 +129,7 @@ def test_where_nothing_can_be_marked_a_new_process_knows_nothing(
         raise PermissionError(1, "Operation not permitted")
 
     mine, eyes = made(machine), watch(machine)
-    monkeypatch.setattr(Path, "chmod", refuse)
+    monkeypatch.setattr(os, "chmod", refuse)
     eyes.begin(mine)
     assert eyes.tell(mine) == (SAME, SAME), "what is held open tells all the same"
     assert watch(machine).tell(mine) == (UNKNOWN, UNKNOWN)
