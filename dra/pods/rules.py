@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -17,6 +17,12 @@ from dra.pods.hosts import Hosts
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
 from dra.pods.volumes.fit import VolumeFit
+
+MOST_COMPARED = 50_000
+"""Groups of pods, all terms of a pod together, that it is compared with for a decision.
+
+The terms of a pod that would be compared with more are left to kube-scheduler.
+"""
 
 
 class Rule(Protocol):
@@ -74,15 +80,23 @@ class Rules:
         return self._preferences.best([facts[name] for name in nodes]).name
 
     @cached_property
+    def _read(self) -> Pod:
+        """The pod, without its terms where they are too many for the pods that there are."""
+        pod = self._pod
+        if self._hosts.residents.breadth(pod) <= MOST_COMPARED:
+            return pod
+        return replace(pod, needs=replace(pod.needs, company=ALONE))
+
+    @cached_property
     def _preferences(self) -> Preferences:
-        return Preferences(self._pod, self._hosts.residents, self._hosts.facts)
+        return Preferences(self._read, self._hosts.residents, self._hosts.facts)
 
     @cached_property
     def _rules(self) -> list[Rule]:
         return [*self._apply()]
 
     def _apply(self) -> Iterator[Rule]:
-        pod, company, nodes = self._pod, self._pod.needs.company, self._hosts.facts
+        pod, company, nodes = self._read, self._read.needs.company, self._hosts.facts
         if pod.volume_claims and self._hosts.volumes.listed:
             yield VolumeFit(pod, self._hosts.volumes, self._hosts.residents)
         if pod.needs.host_ports:

@@ -17,6 +17,9 @@ from dra.pods.labelselector import Labels, LabelSelector
 from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod
 
+MOST_SHUNNING = 2000
+"""Terms of the pods of one namespace, equal ones once, by which they shun others."""
+
 _NO_LABELS: Labels = {}
 _K = TypeVar("_K")
 
@@ -145,6 +148,15 @@ class Residents:
             if self.covers(term, namespace, owner=owner[0]):
                 yield from self.selected(namespace, term.selector, without=owner)
 
+    def breadth(self, pod: Pod) -> int:
+        """The number of groups that the terms of ``pod`` are compared with, at the most."""
+        company, home = pod.needs.company, pod.key[0]
+        terms = (*company.affinity, *company.anti_affinity, *company.liked, *company.disliked)
+        near = sum(term.at_home for term in terms) + len(company.spread)
+        far = len(terms) - near + len(company.spread)
+        found = near * len(self._grouped(home)) if near else 0
+        return found + far * sum(len(self._grouped(name)) for name in self._present if far)
+
     def covers(self, term: PodTerm, namespace: str, *, owner: str) -> bool:
         """True if a term of a pod of namespace ``owner`` may mean pods of ``namespace``."""
         return term.covers(namespace, self._namespaces.get(namespace, _NO_LABELS), owner=owner)
@@ -166,11 +178,15 @@ class Residents:
         return bool(self._far) or namespace in self._shunning
 
     def shunning(self, pod: Pod) -> Iterator[Shunning]:
-        """The terms of others that shun ``pod``."""
+        """The terms of others that shun ``pod``, as far as they are read of each namespace."""
         own, namespace = self._place.get(pod.key), pod.key[0]
         near = ((namespace, n, on) for n, on in self._shunning.get(namespace, {}).items())
         far = ((owner, n, on) for (owner, n), on in self._far.items())
+        left: dict[str, int] = {}
         for owner, needs, nodes in (*near, *far):
+            left[owner] = left.get(owner, MOST_SHUNNING) - len(needs.company.anti_affinity)
+            if left[owner] < 0:
+                continue
             others: Mapping[str, int] = nodes
             if own is not None and own[1].needs is needs and owner == namespace:
                 others = _less(nodes, own[0])

@@ -319,3 +319,42 @@ def test_who_waits_for_a_host_port_gets_the_node_when_it_is_free() -> None:
     made.cluster.remove_pod(("default", "o"))
     made.run()
     assert made.node_of("p") == "a"
+
+
+def test_terms_that_are_compared_with_too_many_pods_are_left_to_kube_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """49 terms and 20,000 pods with labels of their own took 1.4 s for each look."""
+    monkeypatch.setattr("dra.pods.rules.MOST_COMPARED", 4)
+    known = world(a="", b="")
+    alike = {"app": "x"}
+    for number in range(4):
+        other(known, f"o{number}", "a", alike | {"number": str(number)})
+    shuns = affine(HOST, selector(**alike), anti=True)
+    assert place(known, affinity=shuns) == "b"
+    other(known, "of-others", "b", {"app": "y"}, namespace="theirs")
+    assert place(known, affinity=shuns) == "b", "only its own namespace is compared"
+    far = affine(HOST, selector(**alike), anti=True, namespaceSelector={})
+    assert place(known, affinity=far) == "a"
+    other(known, "o4", "a", alike | {"number": "4"})
+    assert place(known, affinity=shuns) == "a"
+    known.remove_pod(("default", "o4"))
+    assert place(known, affinity=shuns) == "b"
+
+
+def test_of_each_namespace_so_many_terms_that_shun_others_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1,000 pods with 49 terms each cost every look at a pod of anybody 70 ms."""
+    monkeypatch.setattr("dra.pods.company.residents.MOST_SHUNNING", 2)
+    known = world(a="", b="", c="")
+    far = affine(HOST, selector(app="x"), anti=True, namespaceSelector={})
+    terms = [f"d{number}" for number in range(2)]
+    for name in terms:
+        noise = affine(HOST, selector(app=name), anti=True, namespaceSelector={})
+        other(known, name, "a", namespace="hostile", affinity=noise)
+    other(known, "third", "a", namespace="hostile", affinity=far)
+    other(known, "theirs", "b", namespace="theirs", affinity=far)
+    assert place(known, {"app": "x"}) == "a", "what is beyond counts no more, others' terms do"
+    known.remove_pod(("hostile", "d0"))
+    assert place(known, {"app": "x"}) == "c"
