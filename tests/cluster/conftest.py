@@ -15,20 +15,20 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
 from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import add_fake_node
-from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import (
+    FAKE,
+    FAKE_NODES,
+    REAL_NODE,
+    USERS,
+    make_namespace,
+    serve_mignodes,
+)
 from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import Workload
-
-REAL_NODE = "real"
-FAKE_NODES = ("fake-a", "fake-b")
-FAKE = {"test/kubelet": "none"}
-"""The label of the nodes that no kubelet serves."""
-USERS = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(REAL_NODE))
 
 
 @pytest.hookimpl(wrapper=True)

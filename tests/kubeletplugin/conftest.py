@@ -22,11 +22,9 @@ from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.folders import short_folder
 from tests.kubeletplugin.helpers.publishedslices import published
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.sim.apiserver.running import running_server
 from tests.waiting import wait_for
-
-A100 = "A100-SXM4-40GB"
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from hack.cluster.driver.installation import apply
 from hack.cluster.machine.processes import Process, free_ports
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.credentials import ADMIN
-from tests.cluster.allocators.test_scheduler_mode import A100, Site, node, site, template
+from tests.cluster.harness.schedulersite import A100, Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 
 PROGRAM = "cluster-autoscaler"

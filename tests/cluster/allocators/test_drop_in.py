@@ -12,10 +12,9 @@ from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import ControlPlane, Setup
-from tests.cluster.allocators.test_scheduler_mode import A100, Site, node
-from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.schedulersite import A100, Site, node
 from tests.cluster.harness.workload import SLEEPING
 from tests.dra.resourceslices.nvidiasamples import SAMPLES, Sample
 from tests.dra.resourceslices.nvidiaslices import future_mig, resource_slice

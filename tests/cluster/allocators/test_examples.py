@@ -17,7 +17,7 @@ from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import REPOSITORY, render
 from hack.cluster.driver.installation import apply, path
-from tests.cluster.allocators.test_scheduler_mode import Site, site
+from tests.cluster.harness.schedulersite import Site, site
 
 EXAMPLES = REPOSITORY / "docs/examples"
 NAMESPACE = "gpus"

@@ -15,7 +15,7 @@ from hack.cluster.driver.chart import render
 from hack.cluster.driver.installation import apply
 from hack.cluster.nodes import pod
 from tests.cluster.allocators.test_examples import Applied, admitted, devices, example
-from tests.cluster.allocators.test_scheduler_mode import Site, settled, site
+from tests.cluster.harness.schedulersite import Site, settled, site
 from tests.cluster.harness.workload import SLEEPING
 
 NAME = "nvidia.com/mig-1g.5gb"

@@ -26,9 +26,8 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
-from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 NODE = "sole"

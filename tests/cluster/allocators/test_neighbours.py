@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from tests.cluster.allocators.test_scheduler_mode import Site, settled, site, start, template
+from tests.cluster.harness.schedulersite import Site, settled, site, start, template
 from tests.dra.resourceslices.nvidiaslices import counter_slice, future_mig, gpu, resource_slice
 
 ACTIVE = "NvidiaDraDriverActive"

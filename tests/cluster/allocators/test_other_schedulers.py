@@ -14,7 +14,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.machine.processes import Process, free_ports
 from hack.cluster.nodes import pod
 from hack.cluster.plane import credentials
-from tests.cluster.allocators.test_scheduler_mode import Site, node, site, template
+from tests.cluster.harness.schedulersite import Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 
 SECOND = "second"

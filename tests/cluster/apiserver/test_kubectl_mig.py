@@ -19,9 +19,8 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.plane.credentials import ADMIN
 from hack.cluster.waiting import wait_for
-from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 
 NODE = "looked-at"
 

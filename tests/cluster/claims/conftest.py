@@ -17,9 +17,8 @@ from hack.cluster.waiting import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
 )
-from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING
 
 NODES = ("feature-a", "feature-b")

@@ -20,9 +20,9 @@ from hack.cluster.waiting import wait_for
 from kubeletplugin.journal.journalfile import decode
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
-from tests.cluster.allocators.test_scheduler_mode import site, start, template
 from tests.cluster.harness.daemons import start_registered
 from tests.cluster.harness.nodesite import NodeSite, running_node
+from tests.cluster.harness.schedulersite import site, start, template
 from tests.cluster.harness.workload import SLEEPING
 
 NAME = "bound"

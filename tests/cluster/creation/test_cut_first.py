@@ -17,9 +17,9 @@ from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
-from tests.cluster.conftest import FAKE_NODES
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.ground import FAKE_NODES
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 SLOW = Fault(function="nvmlDeviceCreateGpuInstanceWithPlacement", action="delay", seconds=2.0)

@@ -1,17 +1,20 @@
-"""What the driver's daemons find in a cluster when they start: their namespace and resource."""
+"""Ground that the driver's daemons stand on: nodes, users, their namespace and resource."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 from api.crds import mignode_definition
-from hack.cluster.api import ApiError
+from hack.cluster.api import Api, ApiError
 from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.plane import credentials
 from hack.cluster.waiting import wait_for
 
-if TYPE_CHECKING:
-    from hack.cluster.api import Api
+REAL_NODE = "real"
+FAKE_NODES = ("fake-a", "fake-b")
+FAKE = {"test/kubelet": "none"}
+"""The label of the nodes that no kubelet serves."""
+USERS = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(REAL_NODE))
 
 
 def make_namespace(api: Api) -> None:

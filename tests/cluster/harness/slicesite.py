@@ -16,8 +16,7 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import USUAL, ControlPlane, Setup
 from hack.cluster.plane.credentials import MIG_CONTROLLER, SCHEDULER
 from hack.cluster.waiting import wait_for
-from tests.cluster.conftest import USERS
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.scheduling.replicas import Replicas
 from tests.controller.helpers.objects import gpu, inventory

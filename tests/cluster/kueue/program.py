@@ -23,7 +23,7 @@ from hack.cluster.driver.chart import REPOSITORY
 from hack.cluster.driver.installation import apply
 from hack.cluster.machine.processes import Process, free_ports
 from hack.cluster.plane.credentials import ADMIN
-from tests.cluster.allocators.test_scheduler_mode import Site
+from tests.cluster.harness.schedulersite import Site
 
 PROGRAM = "kueue"
 QUEUE = "here"

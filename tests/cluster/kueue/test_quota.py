@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from tests.cluster.allocators.test_scheduler_mode import Site, node, site, template
+from tests.cluster.harness.schedulersite import Site, node, site, template
 from tests.cluster.kueue.program import mapping, missing, running
 from tests.cluster.kueue.workloads import (
     admitted,

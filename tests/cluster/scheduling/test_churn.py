@@ -19,9 +19,8 @@ from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.nodes import pod
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
-from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import DRIVER
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING

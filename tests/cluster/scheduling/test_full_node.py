@@ -9,7 +9,7 @@ from hack.cluster.nodes import pod
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.plane.credentials import MIG_CONTROLLER
 from hack.cluster.waiting import wait_for
-from tests.cluster.conftest import FAKE
+from tests.cluster.harness.ground import FAKE
 from tests.cluster.harness.workload import SLEEPING, Workload, node_of
 
 

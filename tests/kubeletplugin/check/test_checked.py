@@ -9,8 +9,8 @@ import sys
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.report import Mark, Report, decode
 from kubeletplugin.journal.ownership import owned_at_once
-from tests.kubeletplugin.gpus.lifecycle.test_managers import reasons
 from tests.kubeletplugin.helpers.lettinggo import drain, let_go, resume
+from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import PATIENCE, wait_for
 

@@ -12,8 +12,7 @@ from kubeletplugin.host.driver.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart
 from tests.cdi.rules import hold
-from tests.kubeletplugin.claims.ending.test_reclaim import events
-from tests.kubeletplugin.claims.test_verdicts import verdict
+from tests.kubeletplugin.helpers.reported import events, verdict
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.kubeletplugin.host.layouts import hook_program, program
 from tests.waiting import wait_for

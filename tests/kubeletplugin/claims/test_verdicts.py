@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra.claims.conditions import PREPARE_FAILED, failed_prepare
-from dra.common.resources import EVENTS, RESOURCE_CLAIMS, Obj
+from dra.claims.conditions import PREPARE_FAILED
+from dra.common.resources import EVENTS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import (
     BusyError,
@@ -14,17 +14,11 @@ from kubeletplugin.errors import (
     is_permanent,
 )
 from kubeletplugin.nvml.errors import UndeliverableError, translate
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.kubeletplugin.helpers.reported import verdict
+from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
-
-
-def verdict(rig: Rig, ref: ClaimRef) -> str:
-    """What the controller reads of the claim."""
-    assert rig.statuses_idle()
-    found: Obj = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-    return failed_prepare(found, driver=DRIVER)
 
 
 def told(rig: Rig, ref: ClaimRef) -> bool:

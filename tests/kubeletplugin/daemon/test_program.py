@@ -21,8 +21,7 @@ from dra.common.resources import MIG_NODES
 from kubeletplugin.__main__ import main
 from sim.nvml.machine import GpuSpec
 from tests.kube.connect.tlsrelay import in_a_pod
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import Rig, exists
+from tests.kubeletplugin.helpers.rig import A100, Rig, exists
 from tests.scrape import get, logged_port
 from tests.waiting import wait_for
 

@@ -18,7 +18,7 @@ from sim.nvml.machine import GpuSpec
 from sim.nvml.products import load_product
 from sim.nvml.variants import Variants
 from tests.kube.clocks import FakeClock
-from tests.kubeletplugin.claims.test_verdicts import verdict
+from tests.kubeletplugin.helpers.reported import verdict
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.kubeletplugin.nvml.test_compute import altered
 from tests.waiting import wait_for

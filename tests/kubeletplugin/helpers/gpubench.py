@@ -25,7 +25,7 @@ from sim.nvml.files import host
 from sim.nvml.gpus import hardware
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants
-from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import A100
 
 BOOT = "boot"
 PLACE, ELSEWHERE = Placement(4, 1), Placement(0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra.common.resources import MIG_NODES
-from tests.kubeletplugin.gpus.lifecycle.test_managers import reasons
+from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import wait_for
 

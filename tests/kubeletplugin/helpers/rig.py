@@ -31,6 +31,7 @@ from sim.nvml.machine import Machine
 from tests.kubeletplugin.helpers.pluginhttp import PluginHttp
 from tests.waiting import PATIENCE, wait_for
 
+A100 = "A100-SXM4-40GB"
 DRIVER = "mig.dra.dev"
 
 

@@ -12,8 +12,7 @@ from kubeletplugin.daemon import daemon
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig, exists
+from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig, exists
 from tests.waiting import wait_for
 
 

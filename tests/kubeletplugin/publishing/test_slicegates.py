@@ -14,7 +14,7 @@ from dra.gpu.inventory import AllocatorKind
 from dra.resourceslices import resourceslices
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
-from tests.kubeletplugin.conftest import A100, api_server
+from tests.kubeletplugin.conftest import api_server
 from tests.kubeletplugin.helpers.publishedslices import (
     condition,
     devices,
@@ -23,7 +23,7 @@ from tests.kubeletplugin.helpers.publishedslices import (
     spoil,
     writes,
 )
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.waiting import wait_for
 
 

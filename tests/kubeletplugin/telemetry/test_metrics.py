@@ -16,11 +16,10 @@ from kubeletplugin.telemetry.observer import Action
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use
 from tests.kubeletplugin.claims.recovery.test_lost import look, vanish
-from tests.kubeletplugin.claims.recovery.test_rebuild import lose_journal, prepared, quarantine
 from tests.kubeletplugin.claims.recovery.test_restart import change_entry
-from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.daemon.test_program import arguments, running
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared, quarantine
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.scrape import Scrape, collected, get, logged_port, scraped
 from tests.waiting import PATIENCE, wait_for
 

@@ -6,16 +6,15 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dra.common.resources import EVENTS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.ending import release
 from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import PATIENCE, wait_for
 
@@ -35,12 +34,6 @@ def in_use(rig: Rig) -> ClaimRef:
         0, PID, gpu_instance=made.id, compute_instance=made.compute_instances[0].id
     )
     return ref
-
-
-def events(rig: Rig, name: str) -> list[tuple[str, str]]:
-    """Reason and message of all events about an object of this name."""
-    found: list[dict[str, Any]] = rig.api.list(EVENTS).items
-    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
 
 
 def states(rig: Rig) -> list[State]:

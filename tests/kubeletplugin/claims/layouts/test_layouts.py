@@ -19,7 +19,7 @@ from tests.kubeletplugin.claims.layouts.declared import (
     status,
     wait_state,
 )
-from tests.kubeletplugin.claims.recovery.test_rebuild import lose_journal
+from tests.kubeletplugin.helpers.lostjournals import lose_journal
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import wait_for
 

@@ -12,8 +12,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.waiting import wait_for
 
 GOOD = "gpu-0-mig-1g5gb-19-4"

@@ -10,7 +10,7 @@ from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from tests.cdi.rules import hold
 from tests.kubeletplugin.claims.recovery.test_lost import look
-from tests.kubeletplugin.claims.recovery.test_rebuild import lose_journal, reserve
+from tests.kubeletplugin.helpers.lostjournals import lose_journal, reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 VIDEO_SLICE = "gpu-0-mig-2g10gb-14-0"

@@ -10,8 +10,8 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.ending import janitor
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.journal.entries import State
-from tests.kubeletplugin.claims.ending.test_reclaim import events
-from tests.kubeletplugin.claims.recovery.test_rebuild import reserve
+from tests.kubeletplugin.helpers.lostjournals import reserve
+from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import wait_for
 

@@ -9,7 +9,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
-from tests.kubeletplugin.claims.recovery.test_rebuild import SLICE, lose_journal, prepared, reserve
+from tests.kubeletplugin.helpers.lostjournals import SLICE, lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.waiting import wait_for
 

@@ -17,8 +17,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
 from kubeletplugin.claims.prepare.wanted import mps_limits
 from sim.nvml.machine import GpuSpec
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 from tests.waiting import wait_for
 
 

@@ -18,9 +18,8 @@ from tests.kubeletplugin.claims.eager.test_reservations import (
     reserve,
     unallocated,
 )
-from tests.kubeletplugin.claims.recovery.test_rebuild import lose_journal
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.kubeletplugin.helpers.lostjournals import lose_journal
+from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-2g10gb-14-0"

@@ -16,8 +16,7 @@ from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.files.nvidia_smi import script, time_slice
 from sim.nvml.machine import GpuSpec
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples"
 

@@ -9,9 +9,8 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.claims.prepare.test_prepare import ONE_G_AT_4
-from tests.kubeletplugin.claims.recovery.test_rebuild import edit, lose_journal, prepared, reserve
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.kubeletplugin.helpers.lostjournals import edit, lose_journal, prepared, reserve
+from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 from tests.waiting import wait_for
 
 MONITOR = "/dev/nvidia-caps/nvidia-cap2"

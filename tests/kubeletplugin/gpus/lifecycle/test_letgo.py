@@ -12,10 +12,6 @@ from sim.nvml.codes import Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS
-from tests.kubeletplugin.claims.ending.test_reclaim import events
-from tests.kubeletplugin.claims.test_verdicts import verdict
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.gpus.lifecycle.test_managers import reasons
 from tests.kubeletplugin.helpers.lettinggo import (
     FIRST,
     LET_GO,
@@ -26,7 +22,8 @@ from tests.kubeletplugin.helpers.lettinggo import (
     message,
     resume,
 )
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.reported import events, reasons, verdict
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.waiting import wait_for
 
 

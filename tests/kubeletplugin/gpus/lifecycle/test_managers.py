@@ -14,11 +14,9 @@ from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
-from tests.kubeletplugin.claims.ending.test_reclaim import events
-from tests.kubeletplugin.claims.test_verdicts import verdict
-from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.helpers import rig as rig_module
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.reported import events, reasons, verdict
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -72,10 +70,6 @@ def test_a_mig_manager_that_failed_is_not_waited_for(
 
 def label(rig: Rig, labels: dict[str, str | None]) -> None:
     rig.api.patch(NODES, rig.node, {"metadata": {"labels": labels}})
-
-
-def reasons(rig: Rig) -> list[str]:
-    return [g.get("reason", "") for g in rig.mignode()["status"]["gpus"]]
 
 
 def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:

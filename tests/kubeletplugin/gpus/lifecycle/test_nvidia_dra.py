@@ -37,9 +37,8 @@ from tests.dra.resourceslices.nvidiaslices import (
     gpu,
     resource_slice,
 )
-from tests.kubeletplugin.claims.ending.test_reclaim import events
-from tests.kubeletplugin.claims.test_verdicts import verdict
-from tests.kubeletplugin.gpus.lifecycle.test_managers import label, reasons, with_options
+from tests.kubeletplugin.gpus.lifecycle.test_managers import label, with_options
+from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.scrape import collected
 from tests.waiting import wait_for

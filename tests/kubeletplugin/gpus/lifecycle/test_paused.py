@@ -8,11 +8,8 @@ import pytest
 
 from kubeletplugin.gpus.neighbours.pausing import pause_of
 from sim.nvml.machine import GpuSpec
-from tests.kubeletplugin.claims.ending.test_reclaim import events
 from tests.kubeletplugin.claims.sharing.test_views import view
-from tests.kubeletplugin.claims.test_verdicts import verdict
-from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.gpus.lifecycle.test_managers import label, reasons
+from tests.kubeletplugin.gpus.lifecycle.test_managers import label
 from tests.kubeletplugin.helpers.lettinggo import (
     FIRST,
     LET_GO,
@@ -22,7 +19,8 @@ from tests.kubeletplugin.helpers.lettinggo import (
     let_go,
     message,
 )
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.reported import events, reasons, verdict
+from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.waiting import wait_for
 
 CLIENT = "nvidia.com/gpu.deploy.client"

@@ -21,7 +21,7 @@ from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry, State
 from sim.nvml.files import host
 from sim.nvml.machine import GpuSpec, Machine
-from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.helpers.rig import A100
 from tests.kubeletplugin.journal.test_journal import entry
 
 SAME, OTHER, UNKNOWN = Continuity.SAME, Continuity.OTHER, Continuity.UNKNOWN

@@ -11,13 +11,8 @@ from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS, Variants
-from tests.kubeletplugin.claims.ending.test_reclaim import events
-from tests.kubeletplugin.gpus.lifecycle.test_managers import (
-    H100,
-    mode_changes,
-    reasons,
-    with_options,
-)
+from tests.kubeletplugin.gpus.lifecycle.test_managers import H100, mode_changes, with_options
+from tests.kubeletplugin.helpers.reported import events, reasons
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.waiting import wait_for
 

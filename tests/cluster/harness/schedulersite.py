@@ -1,0 +1,145 @@
+"""Control plane whose kube-scheduler allocates slices, for the tests on one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra.common.resources import Obj
+from dra.gpu.geometry import Occupant, conflicts
+from dra.gpu.mignode import from_mignode
+from dra.gpu.names import MigDevice, parse_device
+from hack.cluster.api import Api
+from hack.cluster.binaries import Binaries
+from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.waiting import wait_for
+from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.workload import SLEEPING, node_of
+
+A100 = "A100-SXM4-40GB"
+FINALIZER = f"{DRIVER}/allocation"
+GATE_OFF = {"DRAPartitionableDevices": False}
+
+
+@dataclass
+class Site:
+    """A control plane with the driver; ``nodes`` by the allocator that was asked for."""
+
+    api: Api
+    driver: Driver
+
+    def published(self, node: str) -> bool:
+        """Whether a node says that its slices are there."""
+        found = self.api.find("MigNode", node)
+        conditions = (found or {}).get("status", {}).get("conditions", [])
+        return any(c["type"] == "SlicesPublished" and c["status"] == "True" for c in conditions)
+
+    def slices(self, node: str) -> list[Obj]:
+        return self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={node}")
+
+    def devices(self, *nodes: str) -> list[tuple[str, MigDevice]]:
+        """Node and device of everything that is allocated, of these nodes or of all."""
+        found = []
+        for claim in self.api.list("ResourceClaim"):
+            node = node_of(claim)
+            if node and (node in nodes or not nodes):
+                results = claim["status"]["allocation"]["devices"]["results"]
+                for result in results:
+                    device = parse_device(result["device"])
+                    assert isinstance(device, MigDevice)
+                    assert result["pool"] == node
+                    found.append((node, device))
+        return found
+
+    def assert_disjoint(self) -> None:
+        """No two allocated devices share a memory slice, or an engine too many."""
+        by_gpu: dict[tuple[str, int], list[Occupant]] = {}
+        for node, device in self.devices():
+            gpu = from_mignode(self.api.get("MigNode", node)).gpu(device.gpu)
+            assert gpu is not None
+            assert gpu.geometry is not None
+            profile = gpu.geometry.by_id(device.profile_id)
+            assert profile is not None
+            (placement,) = (p for p in profile.placements if p.start == device.start)
+            others = by_gpu.setdefault((node, device.minor), [])
+            assert conflicts(placement, others) == (), device
+            assert gpu.geometry.fits(gpu.geometry.usage(others), profile, placement), device
+            others.append(Occupant(placement, profile.id))
+
+    def wait(self, what: str, check: object, *, timeout: float = 60.0) -> None:
+        wait_for(what, check, timeout=timeout, context=self.driver.tails)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def site(
+    binaries: Binaries,
+    home: Path,
+    nodes: dict[str, tuple[str, int]],
+    gates: dict[str, bool],
+    *,
+    flags: tuple[str, ...] = (),
+) -> Iterator[Site]:
+    """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
+    home.mkdir()
+    (plane := home / "cp").mkdir()
+    (daemons := home / "d").mkdir()
+    with ControlPlane(binaries, plane, users=USERS, setup=Setup(gates=gates)) as control_plane:
+        api = control_plane.api
+        make_namespace(api)
+        serve_mignodes(api)
+        driver = Driver(control_plane, daemons)
+        for name, (allocator, gpus) in nodes.items():
+            add_fake_node(api, name, labels={"allocator": allocator})
+            driver.add_node(
+                name,
+                *("--allocator", allocator),
+                *flags,
+                gpus=(A100,) * gpus,
+                kubelet_root=daemons / f"{name}-k",
+                cdi_root=daemons / f"{name}-cdi",
+            )
+        with driver:
+            made = Site(api, driver)
+            made.wait(
+                "MigNodes and classes",
+                lambda: (
+                    all(api.find("MigNode", n) for n in nodes)
+                    and api.find("DeviceClass", "mig-min-10gb") is not None
+                ),
+            )
+            yield made
+
+
+def template(api: Api, device_class: str, *, name: str = "") -> None:
+    """A template with one request, called like its class unless said otherwise."""
+    request = {"name": "slice", "exactly": {"deviceClassName": device_class}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name or device_class},
+    }
+    api.create({**body, "spec": {"spec": {"devices": {"requests": [request]}}}})
+
+
+def start(api: Api, name: str, profile: str, **selector: str) -> str:
+    claims = {"gpu": {"resourceClaimTemplateName": f"mig-{profile}"}}
+    api.create(pod(name, SLEEPING, claims=claims, nodeSelector=selector))
+    return name
+
+
+def node(api: Api, name: str) -> str:
+    return str(api.get("Pod", name)["spec"].get("nodeName", ""))
+
+
+def settled(api: Api, name: str) -> str:
+    """``bound``, ``refused``, or an empty string while kube-scheduler has not decided."""
+    found = api.get("Pod", name)
+    if found["spec"].get("nodeName"):
+        return "bound"
+    conditions = found.get("status", {}).get("conditions", [])
+    refused = any(c.get("reason") == "Unschedulable" for c in conditions)
+    return "refused" if refused else ""

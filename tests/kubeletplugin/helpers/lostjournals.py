@@ -1,0 +1,64 @@
+"""Journals that are lost or damaged, and claims that were prepared before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.journal import previous
+from kubeletplugin.journal.journalfile import _checksum as checksum
+from tests.kubeletplugin.helpers.rig import Rig
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+POD = {"resource": "pods", "name": "p", "uid": "pod-uid"}
+
+
+def reserve(rig: Rig, ref: ClaimRef) -> None:
+    rig.api.patch(
+        RESOURCE_CLAIMS,
+        ref.name,
+        {"status": {"reservedFor": [POD]}},
+        namespace="default",
+        subresource="status",
+    )
+
+
+def lose_journal(rig: Rig) -> None:
+    path = rig.roots.state / "journal.json"
+    path.unlink()
+    previous(path).unlink(missing_ok=True)
+
+
+def prepared(rig: Rig, device: str = SLICE, *, reserved: bool = True) -> ClaimRef:
+    ref = rig.claim(device)
+    if reserved:
+        reserve(rig, ref)
+    rig.prepared(ref)
+    return ref
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a journal file and make its checksum right again."""
+    record = json.loads(path.read_bytes())
+    change(record)
+    body = {k: v for k, v in record.items() if k != "checksum"}
+    path.write_text(json.dumps(body | {"checksum": checksum(body)}))
+
+
+def quarantine(rig: Rig, **changes: object) -> ClaimRef:
+    """A prepared claim whose record then says something that this version cannot read."""
+    ref, other = prepared(rig), prepared(rig, "gpu-1-mig-1g5gb-19-0")
+    rig.stop()
+
+    def change(record: dict[str, Any]) -> None:
+        [mine] = [e for e in record["entries"] if e["uid"] == ref.uid]
+        mine.update(changes)
+
+    edit(rig.roots.state / "journal.json", change)
+    rig.start()
+    rig.prepared(other)
+    return ref
