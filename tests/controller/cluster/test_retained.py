@@ -42,6 +42,9 @@ CLAIMS = 4
 """Enough to tell what each of them leaves."""
 
 NAME = "name-of-the-claim"
+VERSION = 4_000_000_000
+"""Number of the claim as it is stored; NAME and this one are others in each that comes."""
+
 KIB = 1024
 OTHER = "gpu.example.com"
 
@@ -179,9 +182,9 @@ class Mirrored:
     def come(self, text: bytes, number: int) -> None:
         """A claim as the API server sends it, and its pod, at which the controller looks."""
         name = f"c{number}"
-        body = msgspec.json.decode(text.replace(NAME.encode(), name.encode()))
-        whole = as_stored(RESOURCE_CLAIMS, body, number + 1)
-        for change in self._put(RESOURCE_CLAIMS, whole):
+        for old, new in ((NAME, name), (f"{VERSION}", f"{number + 1}"), (f"{VERSION:08x}", name)):
+            text = text.replace(old.encode(), new.encode())
+        for change in self._put(RESOURCE_CLAIMS, json.loads(text)):
             self.cluster.set_claim(change)
         for change in self._put(PODS, as_stored(PODS, pod(name, name), number + 1)):
             self.cluster.set_pod(change)
@@ -206,7 +209,7 @@ class Mirrored:
 @pytest.mark.parametrize("make", LARGE, ids=lambda make: make.__name__)
 def test_large_claims_leave_little_behind(make: Callable[[str], Obj]) -> None:
     known = Mirrored()
-    text = msgspec.json.encode(make(NAME))
+    text = msgspec.json.encode(as_stored(RESOURCE_CLAIMS, make(NAME), VERSION))
     for number in range(2 * CLAIMS):  # tables of all claims have grown by then
         known.come(text, CLAIMS + number)
     for number in range(2 * CLAIMS):
