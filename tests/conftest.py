@@ -41,7 +41,7 @@ def pytest_xdist_auto_num_workers() -> int:
 LONGEST = (
     "sim/cluster/test_demo.py",
     "sim/cluster/test_up.py",
-    "docs/test_commands.py",
+    "docs/handbook/test_commands.py",
     "controller/engine/test_end_to_end.py",
     "kubeletplugin/daemon/test_upgrade.py",
     "failures/interrupted/test_crash_points.py",
@@ -50,7 +50,7 @@ LONGEST = (
     "failures/refused/test_strange_records.py",
     "controller/allocator/test_effort.py",
     "controller/reporting/test_metrics.py",
-    "sim/conformance/test_kubectl.py",
+    "sim/conformance/clients/test_kubectl.py",
     "controller/allocator/devices/test_single.py",
     "kubeletplugin/claims/recovery/test_restart.py",
     "kubeletplugin/check/test_checked.py",

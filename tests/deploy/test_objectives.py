@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from dra.common.resources import Obj
 from hack.cluster.driver.chart import CHART, find
 from tests.deploy.chart.charts import rendered
-from tests.docs.test_observability import PAGE, exported, of_controller, of_plugin
+from tests.docs.monitoring.test_observability import PAGE, exported, of_controller, of_plugin
 
 RULES = CHART / "files" / "objectives.yaml"
 CASES = Path(__file__).parent / "objectives.yaml"

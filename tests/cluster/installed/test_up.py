@@ -13,7 +13,7 @@ import pytest
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.driver.chart import REPOSITORY
 from hack.cluster.home import Home
-from tests.docs.blocks import blocks
+from tests.docs.handbook.blocks import blocks
 
 
 def hack_cluster(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

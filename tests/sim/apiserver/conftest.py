@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.sim.apiserver.running import running_server
-from tests.sim.conformance.client import Api
+from tests.sim.conformance.helpers.client import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import urllib3
 
-from tests.sim.conformance.builders import DRA, claim, config_map, counters, device, resource_slice
+from tests.sim.conformance.helpers.builders import (
+    DRA,
+    claim,
+    config_map,
+    counters,
+    device,
+    resource_slice,
+)
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.sim.conformance.client import Api
+    from tests.sim.conformance.helpers.client import Api
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 from api.crds import mignode_definition
 from tests.sim.apiserver.running import Server
-from tests.sim.conformance.client import Api
+from tests.sim.conformance.helpers.client import Api
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PREFIX = "apis/mig.dra.dev/v1alpha1"

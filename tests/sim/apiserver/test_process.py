@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from tests.sim.apiserver.running import running_server
-from tests.sim.conformance.client import Api
+from tests.sim.conformance.helpers.client import Api
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.sim.apiserver.running import running_server
-from tests.sim.conformance.fixtures import api, cleanup, namespace, namespaces, unique
+from tests.sim.conformance.helpers.fixtures import api, cleanup, namespace, namespaces, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,1 @@
+"""Page of the check, against what the check prints."""

@@ -1,0 +1,1 @@
+"""Handbook as a whole: its links, its commands, its manifests."""

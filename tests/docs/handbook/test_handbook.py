@@ -1,0 +1,94 @@
+"""The handbook builds without a broken link, and its blocks say whether they are run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from api.config import MigDeviceConfig
+from hack.cluster.driver.chart import render
+from tests.docs.handbook.blocks import PAGES, ROOT, Block, blocks
+
+SHELL = [b for page in PAGES for b in blocks(page) if b.language in {"sh", "bash", "shell"}]
+MANIFESTS = [b for page in PAGES for b in blocks(page) if b.language == "yaml"]
+SHORTEST_REASON = 15
+
+
+def words(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The paths of a struct's fields with each word of those that take words of a list."""
+    for field in msgspec.structs.fields(struct):
+        path = f"{prefix}{field.encode_name}"
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from words(field.type, f"{path}.")
+        else:
+            kind = msgspec.inspect.type_info(field.type)
+            inner = getattr(kind, "item_type", kind)
+            for value in getattr(inner, "values", ()):
+                yield path, str(value)
+
+
+def fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    """The paths of a struct's fields, as users write them."""
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from fields(field.type, f"{prefix}{field.encode_name}.")
+        else:
+            yield f"{prefix}{field.encode_name}"
+
+
+def test_it_builds_and_no_link_is_broken(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "first-pod/index.html").is_file()
+
+
+@pytest.mark.parametrize("block", SHELL, ids=lambda b: b.place)
+def test_commands_say_whether_they_are_run_and_why_not(block: Block) -> None:
+    if block.kind == "not run":
+        assert len(block.argument) > SHORTEST_REASON
+    else:
+        assert (block.kind, block.argument) in {("runs", "cluster"), ("runs", "make")}
+
+
+@pytest.mark.parametrize("block", MANIFESTS, ids=lambda b: b.place)
+def test_manifests_say_what_they_are(block: Block) -> None:
+    assert block.kind in {"file", "values", "excerpt"}
+    assert list(yaml.safe_load_all(block.text))
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in MANIFESTS if b.kind == "values"], ids=lambda b: b.place
+)
+def test_values_are_values_of_the_chart(block: Block) -> None:
+    assert render(yaml.safe_load(block.text))
+
+
+def test_every_field_of_the_configuration_is_documented() -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    missing = [f for f in fields(MigDeviceConfig) if f"`{f}`" not in page]
+    assert sorted(missing) == ["apiVersion", "kind"]
+
+
+WORDS = [w for w in words(MigDeviceConfig) if w[0] not in {"apiVersion", "kind"}]
+
+
+@pytest.mark.parametrize(("field", "word"), WORDS)
+def test_every_word_that_a_field_of_the_configuration_takes_is_documented(
+    field: str, word: str
+) -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    _, found, rest = page.partition(f"\n| `{field}` |")
+    own, *others = (found + rest).partition("\n\n")[0].strip().splitlines()
+    rows = [own, *takewhile(lambda line: line.startswith("| | "), others)]
+    assert any(f"`{word}`" in row.split("|")[2] for row in rows), (
+        f"docs/configuration.md says nothing of {field}: {word}; give it a row below `{field}`:\n"
+        f"| | `{word}` | ... |"
+    )

@@ -1,0 +1,1 @@
+"""Monitoring: metrics, their joins, and events."""

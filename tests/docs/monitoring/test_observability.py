@@ -1,0 +1,179 @@
+"""docs/observability.md names every metric with its type and labels, every log field, no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from controller.reporting.metrics import ControllerMetrics
+from dra.claims.reasons import NodeReason, Reason
+from dra.monitoring.apirequests import ApiRequests
+from dra.monitoring.events import CountingSink
+from dra.monitoring.registry import daemon_registry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.telemetry.telemetry import Telemetry
+from tests.docs.monitoring.test_events import PAGE as EVENTS
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs/observability.md"
+PACKAGES = ("controller", "kubeletplugin", "dra")
+MODULES = {
+    "controller": "controller/reporting/metrics.py",
+    "plugin": "kubeletplugin/telemetry/metrics.py or nodemetrics.py",
+    "both": "dra/monitoring",
+}
+Described = dict[str, tuple[str, frozenset[str]]]
+
+
+class Nobody:
+    def emit(self, regarding: object, reason: str, message: str, *, warning: bool = False) -> None:
+        """Nobody hears it."""
+
+
+def of_controller() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ControllerMetrics(registry, leads=lambda: True, now=lambda: datetime.now(UTC))
+    return registry
+
+
+def of_plugin(folder: Path) -> CollectorRegistry:
+    telemetry = Telemetry()
+    readiness = Readiness(on_change=lambda: None)
+    telemetry.watch(lambda: (), Journal(folder / "journal.json"), readiness)
+    return telemetry.registry
+
+
+def of_both() -> CollectorRegistry:
+    registry = daemon_registry()
+    ApiRequests(registry)
+    CountingSink(Nobody(), registry)
+    return registry
+
+
+def exported(registry: CollectorRegistry) -> Described:
+    """Name to type and labels of every family, whether it has samples yet or not."""
+    found: Described = {}
+    for collector in registry._collector_to_names:
+        for family in collector.collect():
+            parent: Any = collector if hasattr(collector, "_labelnames") else family
+            labels = frozenset(getattr(parent, "_labelnames", ()))
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            found[name] = (family.type, labels)
+    return found
+
+
+def rows(title: str) -> Iterator[list[str]]:
+    part = PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+    for line in part.splitlines():
+        if line.startswith("| `"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def row_of(name: str, described: tuple[str, frozenset[str]]) -> str:
+    """The row for a metric, but for its meaning."""
+    kind, labels = described
+    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in sorted(labels))} | ... |"
+
+
+def documented(title: str) -> Described:
+    return {
+        name.strip("`"): (kind, frozenset(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels, _ in rows(title)
+    }
+
+
+@pytest.mark.parametrize("title", ["controller", "plugin", "both"])
+def test_every_metric_is_documented_with_its_type_and_labels_and_no_other(
+    title: str, tmp_path: Path
+) -> None:
+    registry, heading = {
+        "controller": (of_controller(), "Metrics of the controller"),
+        "plugin": (of_plugin(tmp_path), "Metrics of the plugin"),
+        "both": (of_both(), "Metrics of both"),
+    }[title]
+    found, written = exported(registry), documented(heading)
+    lacking = [
+        f"docs/observability.md, table '{heading}', lacks this row (say what it means): "
+        f"{row_of(name, found[name])}"
+        for name in sorted(found)
+        if written.get(name) != found[name]
+    ]
+    strange = [
+        f"docs/observability.md, table '{heading}', has a row for {name}, which is not registered "
+        f"in {MODULES[title]}: take the row away"
+        for name in sorted(set(written) - set(found))
+    ]
+    assert not [*lacking, *strange], "\n".join([*lacking, *strange])
+
+
+def test_every_metric_that_the_code_names_is_among_those_that_are_compared(
+    tmp_path: Path,
+) -> None:
+    known = {n for r in (of_controller(), of_plugin(tmp_path), of_both()) for n in exported(r)}
+    pattern = re.compile(r'f"\{PREFIX\}([\w{}]+)"')
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for name in pattern.findall(path.read_text()):
+                wanted = re.compile("mig_dra_" + re.sub(r"\{\w+\}", r"\\w+", name))
+                assert any(wanted.fullmatch(each) for each in known), (
+                    f"{path.relative_to(ROOT)} makes mig_dra_{name}, which nobody compares with "
+                    "docs/observability.md: register it where of_controller, of_plugin or of_both "
+                    "of tests/docs/monitoring/test_observability.py finds it"
+                )
+
+
+def test_every_example_asks_for_metrics_and_values_that_exist(tmp_path: Path) -> None:
+    names = {
+        f"{name}{suffix}"
+        for registry in (of_controller(), of_plugin(tmp_path), of_both())
+        for name, (kind, _) in exported(registry).items()
+        for suffix in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
+    }
+    blocks = re.findall(r"```promql\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    text = re.sub(r"#.*", "", "\n".join(blocks))
+    asked = set(re.findall(r"mig_dra_\w+", text))
+    assert len(asked) > 5
+    assert asked <= names
+    assert set(re.findall(r'reason="(\w+)"', text)) <= {*Reason, *NodeReason}
+
+
+def test_every_action_is_explained() -> None:
+    (row,) = (r for r in rows("Metrics of the plugin") if "recovery_actions" in r[0])
+    assert {action.value for action in Action} <= set(re.findall(r"`(\w+)`", row[-1]))
+
+
+def extras(path: Path) -> Iterator[str]:
+    """The fields of every ``extra`` of a module's log calls."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        given: Iterable[ast.expr | str | None] = ()
+        match node:
+            case ast.keyword(arg="extra", value=ast.Dict(keys=keys)):
+                given = keys
+            case ast.Assign(targets=[ast.Name(id="fields")], value=ast.Dict(keys=keys)):
+                given = keys
+            case ast.Call(func=ast.Name(id="about" | "device" | "device_fields"), keywords=more):
+                given = [k.arg for k in more]
+        for key in given:
+            name = ast.literal_eval(key) if isinstance(key, ast.expr) else key
+            if name is not None:
+                yield name
+
+
+def test_every_field_of_a_log_line_is_documented_and_no_other() -> None:
+    found = {name for p in PACKAGES for path in (ROOT / p).rglob("*.py") for name in extras(path)}
+    named = {row[0].strip("`") for row in rows("Logs")}
+    # What logfields adds to a claim and a device, and to a line about a claim in the plugin.
+    assert named == found | {"claim", "uid", "pod", "gi", "ci"}
+
+
+def test_the_page_of_events_is_the_one_that_is_linked() -> None:
+    assert f"({EVENTS.name})" in PAGE.read_text()

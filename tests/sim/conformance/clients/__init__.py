@@ -1,0 +1,1 @@
+"""Clients as people have them, and what they ask first."""

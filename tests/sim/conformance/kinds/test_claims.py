@@ -1,0 +1,167 @@
+"""The specs of ResourceClaims and their templates: what users can get wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sim.conformance.helpers.builders import (
+    DRA,
+    DRIVER,
+    allocation,
+    claim,
+    request,
+)
+
+if TYPE_CHECKING:
+    from tests.sim.conformance.helpers.client import Api
+
+Obj = dict[str, Any]
+
+
+@pytest.fixture
+def claims(namespace: str) -> str:
+    return f"{DRA}/namespaces/{namespace}/resourceclaims"
+
+
+def requested(**fields: Any) -> Obj:
+    return claim("a", {"name": "r0"} | fields)
+
+
+# --- the spec -----------------------------------------------------------------------------------
+def test_a_request_counts_exactly_one_by_default(api: Api, claims: str) -> None:
+    created = api.post(claims, claim("a")).ok()
+    exactly = created["spec"]["devices"]["requests"][0]["exactly"]
+    assert exactly == {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": 1}
+    assert created["status"] == {}
+    assert "generation" not in created["metadata"]
+
+
+def test_a_new_claim_has_no_status(api: Api, claims: str) -> None:
+    created = api.post(claims, claim("a") | {"status": {"allocation": allocation()}}).ok()
+    assert created["status"] == {}
+
+
+def test_the_spec_never_changes(api: Api, claims: str) -> None:
+    api.post(claims, claim("a")).ok()
+    change = {"spec": {"devices": {"requests": [request("r1")]}}}
+    answer = api.merge(f"{claims}/a", change)
+    assert answer.causes() == {("FieldValueInvalid", "spec")}
+    assert answer.refused(422, "Invalid").endswith("field is immutable")
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (requested(), ("FieldValueRequired", "spec.devices.requests[0]")),
+        (
+            requested(exactly={}),
+            ("FieldValueRequired", "spec.devices.requests[0].exactly.deviceClassName"),
+        ),
+        (
+            claim("a", request("Not.A.Label")),
+            ("FieldValueInvalid", "spec.devices.requests[0].name"),
+        ),
+        (
+            claim("a", request("r0"), request("r0")),
+            ("FieldValueDuplicate", "spec.devices.requests[1]"),
+        ),
+        (
+            claim("a", request("r0", count=-1)),
+            ("FieldValueInvalid", "spec.devices.requests[0].exactly.count"),
+        ),
+        (
+            claim("a", request("r0", allocationMode="All", count=2)),
+            ("FieldValueInvalid", "spec.devices.requests[0].exactly.count"),
+        ),
+        (
+            claim("a", request("r0", allocationMode="Some")),
+            ("FieldValueNotSupported", "spec.devices.requests[0].exactly.allocationMode"),
+        ),
+        (
+            claim("a", request("r0", selectors=[{}])),
+            ("FieldValueRequired", "spec.devices.requests[0].exactly.selectors[0].cel"),
+        ),
+        (
+            claim("a", request("r0", selectors=[{"cel": {"expression": "device.driver =="}}])),
+            (
+                "FieldValueInvalid",
+                "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+            ),
+        ),
+        (
+            claim("a", request("r0", selectors=[{"cel": {"expression": "devise.driver"}}])),
+            (
+                "FieldValueInvalid",
+                "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+            ),
+        ),
+        (
+            claim("a", *[request(f"r{index}") for index in range(33)]),
+            ("FieldValueTooMany", "spec.devices.requests"),
+        ),
+    ],
+    ids=lambda value: value[1].rpartition(".")[2] if isinstance(value, tuple) else "",
+)
+def test_requests_have_rules(api: Api, claims: str, body: Obj, cause: tuple[str, str]) -> None:
+    assert cause in api.post(claims, body).causes()
+
+
+def test_an_admin_needs_the_label_of_the_namespace(api: Api, claims: str, namespace: str) -> None:
+    body = claim("a", request("r0", adminAccess=True))
+    message = api.post(claims, body).refused(422, "Invalid")
+    assert "resource.kubernetes.io/admin-access: true" in message
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}}).ok()
+    api.post(claims, body).ok()
+
+
+def test_a_selector_with_quantities_compiles(api: Api, claims: str) -> None:
+    expression = (
+        "device.driver == 'mig.dra.dev' && "
+        "device.attributes['mig.dra.dev'].?profile.orValue('') == '1g.5gb' && "
+        "device.capacity['mig.dra.dev'].memory.compareTo(quantity('4Gi')) >= 0"
+    )
+    body = claim("a", request("r0", selectors=[{"cel": {"expression": expression}}]))
+    api.post(claims, body).ok()
+
+
+def test_alternatives_are_tried_in_order(api: Api, claims: str) -> None:
+    subs = [{"name": f"s{index}", "deviceClassName": DRIVER} for index in range(2)]
+    created = api.post(claims, requested(firstAvailable=subs)).ok()
+    (wanted,) = created["spec"]["devices"]["requests"]
+    assert [sub["count"] for sub in wanted["firstAvailable"]] == [1, 1]
+    many = [{"name": f"s{index}", "deviceClassName": DRIVER} for index in range(9)]
+    body = requested(firstAvailable=many)
+    body["metadata"]["name"] = "b"
+    cause = ("FieldValueTooMany", "spec.devices.requests[0].firstAvailable")
+    assert cause in api.post(claims, body).causes()
+
+
+def test_a_config_names_requests_and_holds_an_object(api: Api, claims: str) -> None:
+    body = claim("a")
+    opaque: Obj = {"driver": DRIVER, "parameters": {"kind": "X"}}
+    body["spec"]["devices"]["config"] = [{"requests": ["r9"], "opaque": opaque}]
+    cause = ("FieldValueInvalid", "spec.devices.config[0].requests[0]")
+    assert cause in api.post(claims, body).causes()
+    body["spec"]["devices"]["config"] = [{"opaque": opaque | {"parameters": [1]}}]
+    cause = ("FieldValueInvalid", "spec.devices.config[0].opaque.parameters")
+    assert cause in api.post(claims, body).causes()
+    body["spec"]["devices"]["config"] = [{"opaque": opaque | {"parameters": {"x": "y" * 10240}}}]
+    cause = ("FieldValueTooLong", "spec.devices.config[0].opaque.parameters")
+    assert cause in api.post(claims, body).causes()
+    body["spec"]["devices"]["config"] = [{"requests": ["r0"], "opaque": opaque}]
+    api.post(claims, body).ok()
+
+
+def test_a_template_is_checked_like_a_claim_and_never_changes(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaimtemplates"
+    body = {"metadata": {"name": "t"}, "spec": {"spec": requested()["spec"]}}
+    cause = ("FieldValueRequired", "spec.spec.devices.requests[0]")
+    assert cause in api.post(path, body).causes()
+    good = {"metadata": {"name": "t"}, "spec": {"spec": claim("a")["spec"]}}
+    created = api.post(path, good).ok()
+    assert created["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 1
+    change = {"spec": {"metadata": {"labels": {"a": "b"}}}}
+    assert api.merge(f"{path}/t", change).causes() == {("FieldValueInvalid", "spec")}

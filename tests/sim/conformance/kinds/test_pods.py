@@ -1,0 +1,275 @@
+"""Pods, leases, events, nodes: what the daemons and their stand-ins write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sim.conformance.helpers.builders import pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sim.conformance.helpers.client import Api
+
+Obj = dict[str, Any]
+
+GATE = {"name": "mig.dra.dev/allocation"}
+
+
+@pytest.fixture
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def using(*references: str, claims: list[Obj] | None = None) -> Obj:
+    container = {
+        "name": "main",
+        "image": "x:1",
+        "resources": {"claims": [{"name": name} for name in references]},
+    }
+    given = claims if claims is not None else [{"name": "gpu", "resourceClaimName": "c"}]
+    return pod("a", containers=[container], resourceClaims=given)
+
+
+def test_a_pod_gets_its_defaults(api: Api, pods: str) -> None:
+    created = api.post(pods, pod("a")).ok()
+    spec = created["spec"]
+    assert spec["restartPolicy"] == "Always"
+    assert spec["terminationGracePeriodSeconds"] == 30
+    assert spec["dnsPolicy"] == "ClusterFirst"
+    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+    keys = {(t["key"], t["tolerationSeconds"]) for t in spec["tolerations"]}
+    assert keys == {
+        ("node.kubernetes.io/not-ready", 300),
+        ("node.kubernetes.io/unreachable", 300),
+    }
+    assert created["status"]["phase"] == "Pending"
+    assert created["status"]["qosClass"] == "BestEffort"
+    assert created["metadata"]["generation"] == 1
+
+
+def test_containers_refer_to_the_claims_of_the_pod(api: Api, pods: str) -> None:
+    at = "spec.containers[0].resources.claims[0]"
+    assert api.post(pods, using("other")).causes() == {("FieldValueNotFound", at)}
+    assert api.post(pods, using("gpu")).ok()["spec"]["resourceClaims"] == [
+        {"name": "gpu", "resourceClaimName": "c"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("claims", "cause"),
+    [
+        ([{"name": "gpu"}], ("FieldValueInvalid", "spec.resourceClaims[0]")),
+        (
+            [{"name": "gpu", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}],
+            ("FieldValueInvalid", "spec.resourceClaims[0]"),
+        ),
+        (
+            [{"name": "gpu", "resourceClaimName": "a"}, {"name": "gpu", "resourceClaimName": "b"}],
+            ("FieldValueDuplicate", "spec.resourceClaims[1].name"),
+        ),
+        (
+            [{"name": "Gpu_0", "resourceClaimName": "a"}],
+            ("FieldValueInvalid", "spec.resourceClaims[0].name"),
+        ),
+        (
+            [{"name": "gpu", "resourceClaimName": "a_b"}],
+            ("FieldValueInvalid", "spec.resourceClaims[0].resourceClaimName"),
+        ),
+    ],
+    ids=["none", "both", "twice", "name", "claim"],
+)
+def test_claims_of_pods_have_rules(
+    api: Api, pods: str, claims: list[Obj], cause: tuple[str, str]
+) -> None:
+    assert cause in api.post(pods, using(claims=claims)).causes()
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        ({"containers": []}, ("FieldValueRequired", "spec.containers")),
+        (
+            {"schedulingGates": [GATE, GATE]},
+            ("FieldValueDuplicate", "spec.schedulingGates[1]"),
+        ),
+        (
+            {"schedulingGates": [GATE], "nodeName": "n"},
+            ("FieldValueForbidden", "spec.nodeName"),
+        ),
+    ],
+    ids=["empty", "gate", "gated-on-node"],
+)
+def test_pods_have_rules(api: Api, pods: str, spec: Obj, cause: tuple[str, str]) -> None:
+    assert cause in api.post(pods, pod("a", **spec)).causes()
+
+
+def test_the_spec_of_a_pod_hardly_changes(api: Api, pods: str) -> None:
+    api.post(pods, pod("a")).ok()
+    answer = api.merge(f"{pods}/a", {"spec": {"priorityClassName": "x"}})
+    assert answer.causes() == {("FieldValueForbidden", "spec")}
+    assert "pod updates may not change fields other than" in answer.refused(422)
+    image = {"spec": {"containers": [{"name": "main", "image": "y:2"}]}}
+    changed = api.strategic(f"{pods}/a", image).ok()
+    assert changed["spec"]["containers"][0]["image"] == "y:2"
+    assert changed["metadata"]["generation"] == 2
+
+
+def test_a_gate_can_go_but_never_come(api: Api, pods: str) -> None:
+    created = api.post(pods, pod("a", schedulingGates=[GATE, {"name": "x/y"}])).ok()
+    (condition,) = created["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert condition["reason"] == "SchedulingGated"
+    fewer = api.merge(f"{pods}/a", {"spec": {"schedulingGates": [GATE]}}).ok()
+    assert fewer["spec"]["schedulingGates"] == [GATE]
+    more = api.merge(f"{pods}/a", {"spec": {"schedulingGates": [GATE, {"name": "new/x"}]}})
+    assert more.causes() == {("FieldValueForbidden", "spec.schedulingGates[1].name")}
+    none = api.merge(f"{pods}/a", {"spec": {"schedulingGates": None}}).ok()
+    assert "schedulingGates" not in none["spec"]
+
+
+def test_a_gate_is_removed_together_with_the_choice_of_a_node(api: Api, pods: str) -> None:
+    api.post(pods, pod("a", schedulingGates=[GATE])).ok()
+    steps = [
+        {"op": "add", "path": "/spec/nodeSelector", "value": {"kubernetes.io/hostname": "a"}},
+        {"op": "remove", "path": "/spec/schedulingGates/0"},
+    ]
+    api.patch(f"{pods}/a", steps).ok()
+    late = api.merge(f"{pods}/a", {"spec": {"nodeSelector": {"more": "x"}}})
+    assert late.causes() == {("FieldValueForbidden", "spec")}
+
+
+def bind(api: Api, pods: str, name: str, node: str, **metadata: str) -> Any:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name} | metadata,
+        "target": {"kind": "Node", "name": node},
+    }
+    return api.post(f"{pods}/{name}/binding", body)
+
+
+def test_a_binding_gives_the_pod_its_node_once(api: Api, pods: str) -> None:
+    uid = api.post(pods, pod("a", terminationGracePeriodSeconds=0)).ok()["metadata"]["uid"]
+    assert bind(api, pods, "a", "node-a", uid=uid).code == 201
+    bound = api.get(f"{pods}/a").ok()
+    assert bound["spec"]["nodeName"] == "node-a"
+    (condition,) = bound["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+    message = bind(api, pods, "a", "node-b").refused(409, "Conflict")
+    assert 'pod a is already assigned to node "node-a"' in message
+    api.delete(f"{pods}/a", {"gracePeriodSeconds": 0}).ok()
+
+
+def test_a_binding_to_another_uid_is_refused(api: Api, pods: str) -> None:
+    api.post(pods, pod("a")).ok()
+    bind(api, pods, "a", "n", uid="11111111-2222-3333-4444-555555555555").refused(409, "Conflict")
+
+
+def test_a_gated_pod_is_not_bound(api: Api, pods: str) -> None:
+    api.post(pods, pod("a", schedulingGates=[GATE])).ok()
+    message = bind(api, pods, "a", "node-a").refused(409, "Conflict")
+    assert "non-empty .spec.schedulingGates" in message
+
+
+def test_a_missing_pod_is_not_bound(api: Api, pods: str) -> None:
+    bind(api, pods, "none", "node-a").refused(404, "NotFound")
+
+
+def test_the_claims_of_a_pod_are_recorded_in_its_status(api: Api, pods: str) -> None:
+    body: Obj = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "a-gpu-x"}]},
+    }
+    api.post(pods, pod("a", resourceClaims=[{"name": "other", "resourceClaimName": "c"}])).ok()
+    cause = ("FieldValueInvalid", "status.resourceClaimStatuses[0].name")
+    assert api.apply(f"{pods}/a/status", body).causes() == {cause}
+    api.delete(f"{pods}/a").ok()
+    template = {"name": "gpu", "resourceClaimTemplateName": "t"}
+    api.post(pods, pod("a", resourceClaims=[template])).ok()
+    applied = api.apply(f"{pods}/a/status", body).ok()
+    assert applied["status"]["resourceClaimStatuses"] == body["status"]["resourceClaimStatuses"]
+
+
+# --- leases -------------------------------------------------------------------------------------
+@pytest.fixture
+def leases(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+def test_a_lease_keeps_microseconds(api: Api, leases: str) -> None:
+    spec = {"holderIdentity": "me", "renewTime": "2026-11-21T03:31:30.123456Z"}
+    created = api.post(leases, {"metadata": {"name": "l"}, "spec": spec}).ok()
+    assert created["spec"] == spec
+
+
+def test_a_lease_is_taken_by_one_of_two(api: Api, leases: str) -> None:
+    first = api.post(leases, {"metadata": {"name": "l"}, "spec": {"holderIdentity": ""}}).ok()
+    mine, yours = (first | {"spec": {"holderIdentity": name}} for name in ("me", "you"))
+    api.put(f"{leases}/l", mine).ok()
+    api.put(f"{leases}/l", yours).refused(409, "Conflict")
+
+
+def test_a_lease_is_not_replaced_blindly(api: Api, leases: str) -> None:
+    api.post(leases, {"metadata": {"name": "l"}, "spec": {}}).ok()
+    answer = api.put(f"{leases}/l", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "x"}})
+    assert answer.causes() == {("FieldValueInvalid", "metadata.resourceVersion")}
+
+
+def test_a_lease_lasts_a_positive_time(api: Api, leases: str) -> None:
+    body = {"metadata": {"name": "l"}, "spec": {"leaseDurationSeconds": 0}}
+    cause = ("FieldValueInvalid", "spec.leaseDurationSeconds")
+    assert cause in api.post(leases, body).causes()
+
+
+# --- events -------------------------------------------------------------------------------------
+def event(namespace: str, **fields: Any) -> Obj:
+    about = {"kind": "Pod", "namespace": namespace, "name": "p", "uid": "1"}
+    return {
+        "metadata": {"generateName": "e-"},
+        "involvedObject": about,
+        "type": "Normal",
+        "reason": "Tested",
+        "message": "m",
+        "count": 1,
+    } | fields
+
+
+def test_an_event_lies_where_its_object_lies(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/events"
+    api.post(path, event(namespace)).ok()
+    answer = api.post(path, event("default"))
+    assert answer.causes() == {("FieldValueInvalid", "involvedObject.namespace")}
+
+
+def test_events_of_cluster_scoped_objects_lie_in_default(api: Api, namespace: str) -> None:
+    about = {"kind": "Node", "name": "node-a", "uid": "node-a"}
+    body = event("", involvedObject=about)
+    name = api.post("/api/v1/namespaces/default/events", body).ok()["metadata"]["name"]
+    api.delete(f"/api/v1/namespaces/default/events/{name}").ok()
+    refused = api.post(f"/api/v1/namespaces/{namespace}/events", body)
+    assert refused.causes() == {("FieldValueInvalid", "involvedObject.namespace")}
+
+
+def test_an_event_is_counted_by_a_patch(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/events"
+    name = api.post(path, event(namespace)).ok()["metadata"]["name"]
+    assert api.strategic(f"{path}/{name}", {"count": 2}).ok()["count"] == 2
+
+
+# --- nodes --------------------------------------------------------------------------------------
+def test_a_node_offers_its_capacity(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
+    status = {"capacity": {"cpu": "4", "memory": "8Gi"}}
+    api.post("/api/v1/nodes", {"metadata": {"name": unique}, "status": status}).ok()
+    path = cleanup(f"/api/v1/nodes/{unique}")
+    assert api.get(path).ok()["status"]["allocatable"] == status["capacity"]
+    ready = {"type": "Ready", "status": "True", "reason": "R", "message": "m"}
+    patched = api.strategic(f"{path}/status", {"status": {"conditions": [ready]}}).ok()
+    assert patched["status"]["conditions"][0]["status"] == "True"
+    api.merge(path, {"spec": {"unschedulable": True}}).ok()
+    selected = api.get("/api/v1/nodes", fieldSelector="spec.unschedulable=true").ok()["items"]
+    assert unique in {node["metadata"]["name"] for node in selected}

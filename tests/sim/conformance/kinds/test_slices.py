@@ -1,0 +1,326 @@
+"""ResourceSlices and DeviceClasses: what a publishing driver can get wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sim.conformance.helpers.builders import (
+    DRA,
+    DRIVER,
+    counters,
+    device,
+    node_selector,
+    resource_slice,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sim.conformance.helpers.client import Api
+
+Obj = dict[str, Any]
+
+SLICES = f"{DRA}/resourceslices"
+CLASSES = f"{DRA}/deviceclasses"
+
+
+def test_a_slice_comes_back_as_it_was_sent(
+    api: Api, unique: str, cleanup: Callable[[str], str]
+) -> None:
+    consumed = [{"counterSet": "gpu-0-counter-set", "counters": counters(1)}]
+    entry = device(
+        attributes={"profile": {"string": "1g.5gb"}, "resource.kubernetes.io/x": {"int": 1}},
+        capacity={"memory": {"value": "4864Mi"}},
+        consumesCounters=consumed,
+    )
+    body = resource_slice(unique, entry)
+    created = api.post(SLICES, body).ok()
+    cleanup(f"{SLICES}/{unique}")
+    assert created["spec"] == body["spec"]
+    assert created["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("1024Mi", "1Gi"),
+        ("5Gi", "5Gi"),
+        ("1000m", "1"),
+        ("0.5", "500m"),
+        ("1500", "1500"),
+        ("2000", "2k"),
+        ("1536Mi", "1536Mi"),
+        ("1e3", "1e3"),
+        ("100Ki", "100Ki"),
+        ("0Gi", "0"),
+        ("0.5Gi", "512Mi"),
+    ],
+)
+def test_quantities_become_canonical(
+    api: Api, unique: str, cleanup: Callable[[str], str], sent: str, kept: str
+) -> None:
+    body = resource_slice(unique, device(capacity={"memory": {"value": sent}}))
+    created = api.post(SLICES, body).ok()
+    cleanup(f"{SLICES}/{unique}")
+    assert created["spec"]["devices"][0]["capacity"]["memory"]["value"] == kept
+
+
+def test_a_quantity_that_is_none_is_refused(api: Api, unique: str) -> None:
+    body = resource_slice(unique, device(capacity={"memory": {"value": "5 GB"}}))
+    api.post(SLICES, body).refused(400, "BadRequest")
+
+
+def test_the_spec_counts_generations(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
+    api.post(SLICES, resource_slice(unique, device())).ok()
+    cleanup(f"{SLICES}/{unique}")
+    change = {"spec": {"pool": {"generation": 2}}}
+    assert api.merge(f"{SLICES}/{unique}", change).ok()["metadata"]["generation"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"driver": "other.dev"}, "spec.driver"),
+        ({"pool": {"name": "other"}}, "spec.pool.name"),
+        ({"nodeName": "other"}, "spec.nodeName"),
+    ],
+    ids=str,
+)
+def test_identity_never_changes(
+    api: Api, unique: str, cleanup: Callable[[str], str], change: Obj, field: str
+) -> None:
+    api.post(SLICES, resource_slice(unique, device())).ok()
+    cleanup(f"{SLICES}/{unique}")
+    answer = api.merge(f"{SLICES}/{unique}", {"spec": change})
+    assert answer.causes() == {("FieldValueInvalid", field)}
+
+
+def many(number: int, **fields: Any) -> list[Obj]:
+    return [device(f"d-{index}", **fields) for index in range(number)]
+
+
+ONE_COUNTER = [{"counterSet": "s", "counters": counters(1)}]
+TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "spec", "cause"),
+    [
+        ([], {"driver": ""}, ("FieldValueRequired", "spec.driver")),
+        ([], {"driver": "x" * 64}, ("FieldValueTooLong", "spec.driver")),
+        (
+            [],
+            {"pool": {"name": "", "resourceSliceCount": 1}},
+            ("FieldValueRequired", "spec.pool.name"),
+        ),
+        (
+            [],
+            {"pool": {"name": "p", "resourceSliceCount": 0}},
+            ("FieldValueInvalid", "spec.pool.resourceSliceCount"),
+        ),
+        (
+            [],
+            {"pool": {"name": "p", "resourceSliceCount": 1, "generation": -1}},
+            ("FieldValueInvalid", "spec.pool.generation"),
+        ),
+        ([], {"nodeName": None}, ("FieldValueRequired", "spec")),
+        ([], {"allNodes": True}, ("FieldValueInvalid", "spec")),
+        ([], {"allNodes": False}, ("FieldValueInvalid", "spec.allNodes")),
+        ([], {"nodeName": ""}, ("FieldValueInvalid", "spec.nodeName")),
+        (
+            [],
+            {
+                "nodeName": None,
+                "nodeSelector": {"nodeSelectorTerms": node_selector()["nodeSelectorTerms"] * 2},
+            },
+            ("FieldValueInvalid", "spec.nodeSelector.nodeSelectorTerms"),
+        ),
+        (many(129), {}, ("FieldValueTooMany", "spec.devices")),
+        (many(65, consumesCounters=ONE_COUNTER), {}, ("FieldValueTooMany", "spec.devices")),
+        (many(65, taints=[TAINT]), {}, ("FieldValueTooMany", "spec.devices")),
+        (
+            many(1),
+            {"sharedCounters": [{"name": "s", "counters": counters(1)}]},
+            ("FieldValueInvalid", "spec"),
+        ),
+        ([device(), device()], {}, ("FieldValueDuplicate", "spec.devices[1]")),
+        ([device("gpu.0")], {}, ("FieldValueInvalid", "spec.devices[0].name")),
+        (
+            [device(attributes={"a": {"string": "x", "int": 1}})],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].attributes[a]"),
+        ),
+        (
+            [device(attributes={"a": {}})],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].attributes[a]"),
+        ),
+        (
+            [device(attributes={"a": {"string": "x" * 65}})],
+            {},
+            ("FieldValueTooLong", "spec.devices[0].attributes[a].string"),
+        ),
+        (
+            [device(attributes={"a": {"version": "12.4"}})],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].attributes[a].version"),
+        ),
+        (
+            [device(attributes={"a-b": {"int": 1}})],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].attributes"),
+        ),
+        (
+            [device(attributes={f"a{index}": {"int": 1} for index in range(33)})],
+            {},
+            ("FieldValueInvalid", "spec.devices[0]"),
+        ),
+        (
+            [device(consumesCounters=[{"counterSet": "s"}])],
+            {},
+            ("FieldValueRequired", "spec.devices[0].consumesCounters[0].counters"),
+        ),
+        (
+            [
+                device(
+                    consumesCounters=[
+                        {"counterSet": f"s{index}", "counters": counters(1)} for index in range(3)
+                    ]
+                )
+            ],
+            {},
+            ("FieldValueTooMany", "spec.devices[0].consumesCounters"),
+        ),
+        (
+            [device(bindingConditions=["a"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingFailureConditions"),
+        ),
+        (
+            [device(bindingFailureConditions=["a"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingConditions"),
+        ),
+        (
+            [device(bindingConditions=["a"], bindingFailureConditions=["a"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingFailureConditions[0]"),
+        ),
+        (
+            [device(bindingConditions=["a", "a"], bindingFailureConditions=["b"])],
+            {},
+            ("FieldValueDuplicate", "spec.devices[0].bindingConditions[1]"),
+        ),
+        (
+            [device(bindingConditions=["a b"], bindingFailureConditions=["b"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingConditions[0]"),
+        ),
+        (
+            [device(bindingConditions=[*"abcde"], bindingFailureConditions=["f"])],
+            {},
+            ("FieldValueTooMany", "spec.devices[0].bindingConditions"),
+        ),
+        (
+            [device(nodeName="node-a")],
+            {},
+            ("FieldValueInvalid", "spec.devices[0]"),
+        ),
+        (
+            [device(taints=[{"key": "a", "effect": "Maybe"}])],
+            {},
+            ("FieldValueNotSupported", "spec.devices[0].taints[0].effect"),
+        ),
+        (
+            [device(taints=[TAINT | {"key": f"a/{i}"} for i in range(17)])],
+            {},
+            ("FieldValueTooMany", "spec.devices[0].taints"),
+        ),
+        (
+            [],
+            {"sharedCounters": [{"name": f"s{i}", "counters": counters(1)} for i in range(9)]},
+            ("FieldValueTooMany", "spec.sharedCounters"),
+        ),
+        (
+            [],
+            {"sharedCounters": [{"name": "s", "counters": counters(33)}]},
+            ("FieldValueTooMany", "spec.sharedCounters[0].counters"),
+        ),
+        (
+            [],
+            {"sharedCounters": [{"name": "s"}]},
+            ("FieldValueRequired", "spec.sharedCounters[0].counters"),
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_slices_have_rules(
+    api: Api, unique: str, devices: list[Obj], spec: Obj, cause: tuple[str, str]
+) -> None:
+    assert cause in api.post(SLICES, resource_slice(unique, *devices, **spec)).causes()
+
+
+@pytest.mark.parametrize(
+    ("devices", "spec"),
+    [
+        (many(128), {}),
+        (many(64, consumesCounters=ONE_COUNTER), {}),
+        ([], {"sharedCounters": [{"name": f"s{i}", "counters": counters(32)} for i in range(8)]}),
+        ([device(allNodes=True)], {"nodeName": None, "perDeviceNodeSelection": True}),
+        ([], {"driver": "MiG.dra.dev"}),
+        ([], {"pool": {"name": "a/b.c", "resourceSliceCount": 3}}),
+    ],
+    ids=["128", "64", "counters", "per-device", "upper-case", "pool"],
+)
+def test_slices_reach_their_limits(
+    api: Api, unique: str, cleanup: Callable[[str], str], devices: list[Obj], spec: Obj
+) -> None:
+    api.post(SLICES, resource_slice(unique, *devices, **spec)).ok()
+    cleanup(f"{SLICES}/{unique}")
+
+
+def test_a_taint_is_stamped(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
+    created = api.post(SLICES, resource_slice(unique, device(taints=[TAINT]))).ok()
+    cleanup(f"{SLICES}/{unique}")
+    assert created["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
+
+
+# --- classes ------------------------------------------------------------------------------------
+def device_class(name: str, **spec: Any) -> Obj:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def test_a_class_selects_and_names_an_extended_resource(
+    api: Api, unique: str, cleanup: Callable[[str], str]
+) -> None:
+    selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
+    config = [{"opaque": {"driver": DRIVER, "parameters": {"kind": "MigDeviceConfig"}}}]
+    spec = {"selectors": selectors, "config": config, "extendedResourceName": "nvidia.com/mig-1g"}
+    assert api.post(CLASSES, device_class(unique, **spec)).ok()["spec"] == spec
+    cleanup(f"{CLASSES}/{unique}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        (
+            {"selectors": [{"cel": {"expression": "device.driver = 'x'"}}]},
+            ("FieldValueInvalid", "spec.selectors[0].cel.expression"),
+        ),
+        (
+            {"selectors": [{"cel": {"expression": "'text'"}}]},
+            ("FieldValueInvalid", "spec.selectors[0].cel.expression"),
+        ),
+        ({"extendedResourceName": "cpu"}, ("FieldValueInvalid", "spec.extendedResourceName")),
+        (
+            {"extendedResourceName": "kubernetes.io/x"},
+            ("FieldValueInvalid", "spec.extendedResourceName"),
+        ),
+        ({"config": [{}]}, ("FieldValueRequired", "spec.config[0].opaque")),
+    ],
+    ids=["syntax", "no-bool", "native", "kubernetes", "config"],
+)
+def test_classes_have_rules(api: Api, unique: str, spec: Obj, cause: tuple[str, str]) -> None:
+    assert cause in api.post(CLASSES, device_class(unique, **spec)).causes()

@@ -1,0 +1,1 @@
+"""Verbs: what each does to objects of any kind."""

@@ -1,0 +1,238 @@
+"""Objects: create, read, update, and the versions in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.conformance.helpers.builders import DRA, claim, config_map, pod
+
+if TYPE_CHECKING:
+    from tests.sim.conformance.helpers.client import Api
+
+
+def maps(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+def test_a_created_object_gets_identity_version_and_manager(api: Api, namespace: str) -> None:
+    answer = api.post(maps(namespace), config_map("a", x="1"))
+    assert answer.code == 201
+    metadata = answer.ok()["metadata"]
+    assert metadata["namespace"] == namespace
+    assert len(metadata["uid"]) == 36
+    assert metadata["creationTimestamp"].endswith("Z")
+    assert int(metadata["resourceVersion"]) > 0
+    assert "generation" not in metadata
+    (entry,) = metadata["managedFields"]
+    assert (entry["manager"], entry["operation"]) == ("conformance", "Update")
+    assert entry["fieldsV1"] == {"f:data": {".": {}, "f:x": {}}}
+
+
+def test_the_field_manager_of_the_query_wins_over_the_user_agent(api: Api, namespace: str) -> None:
+    created = api.post(maps(namespace), config_map("a", x="1"), fieldManager="me").ok()
+    assert created["metadata"]["managedFields"][0]["manager"] == "me"
+
+
+def test_a_read_gives_what_the_write_gave(api: Api, namespace: str) -> None:
+    created = api.post(maps(namespace), config_map("a", x="1")).ok()
+    assert api.get(f"{maps(namespace)}/a").ok() == created
+
+
+def test_names_are_generated_from_a_prefix(api: Api, namespace: str) -> None:
+    body = {"metadata": {"generateName": "part-"}}
+    names = {api.post(maps(namespace), body).ok()["metadata"]["name"] for _ in range(3)}
+    assert len(names) == 3
+    assert all(name.startswith("part-") and len(name) == len("part-") + 5 for name in names)
+
+
+def test_a_long_prefix_is_cut_so_that_the_name_stays_a_label(api: Api, namespace: str) -> None:
+    body = {"metadata": {"generateName": "x" * 80}}
+    assert len(api.post(maps(namespace), body).ok()["metadata"]["name"]) == 63
+
+
+def test_an_object_needs_a_name(api: Api, namespace: str) -> None:
+    answer = api.post(maps(namespace), {"metadata": {}})
+    assert answer.causes() == {("FieldValueRequired", "metadata.name")}
+    assert "name or generateName is required" in answer.refused(422, "Invalid")
+
+
+def test_a_name_is_taken_once(api: Api, namespace: str) -> None:
+    api.post(maps(namespace), config_map("a")).ok()
+    answer = api.post(maps(namespace), config_map("a"))
+    assert answer.refused(409, "AlreadyExists") == 'configmaps "a" already exists'
+    assert answer.body["details"] == {"name": "a", "kind": "configmaps"}
+
+
+def test_a_name_has_to_be_a_dns_name(api: Api, namespace: str) -> None:
+    answer = api.post(maps(namespace), config_map("Not_A_Name"))
+    assert answer.causes() == {("FieldValueInvalid", "metadata.name")}
+    assert answer.refused(422, "Invalid").startswith('ConfigMap "Not_A_Name" is invalid: ')
+
+
+def test_labels_have_a_syntax(api: Api, namespace: str) -> None:
+    body = config_map("a") | {"metadata": {"name": "a", "labels": {"a b": "x", "c": "-"}}}
+    assert api.post(maps(namespace), body).causes() == {("FieldValueInvalid", "metadata.labels")}
+
+
+def test_finalizers_are_qualified_names(api: Api, namespace: str) -> None:
+    body = config_map("a") | {"metadata": {"name": "a", "finalizers": ["mine"]}}
+    answer = api.post(maps(namespace), body)
+    assert answer.causes() == {("FieldValueInvalid", "metadata.finalizers[0]")}
+
+
+def test_a_missing_object_says_which(api: Api, namespace: str) -> None:
+    answer = api.get(f"{DRA}/namespaces/{namespace}/resourceclaims/none")
+    message = 'resourceclaims.resource.k8s.io "none" not found'
+    assert answer.refused(404, "NotFound") == message
+    details = {"name": "none", "group": "resource.k8s.io", "kind": "resourceclaims"}
+    assert answer.body["details"] == details
+
+
+def test_a_namespace_has_to_exist(api: Api, unique: str) -> None:
+    answer = api.post(maps(unique), config_map("a"))
+    assert answer.refused(404, "NotFound") == f'namespaces "{unique}" not found'
+
+
+def test_the_namespace_of_the_url_and_of_the_body_agree(api: Api, namespace: str) -> None:
+    body = config_map("a") | {"metadata": {"name": "a", "namespace": "default"}}
+    api.post(maps(namespace), body).refused(400, "BadRequest")
+
+
+def test_a_version_cannot_be_chosen_on_create(api: Api, namespace: str) -> None:
+    body = config_map("a") | {"metadata": {"name": "a", "resourceVersion": "5"}}
+    message = "resourceVersion should not be set on objects to be created"
+    assert message in api.post(maps(namespace), body).refused(500)
+
+
+def test_a_stale_update_conflicts(api: Api, namespace: str) -> None:
+    old = api.post(maps(namespace), config_map("a", x="1")).ok()
+    api.merge(f"{maps(namespace)}/a", {"data": {"x": "2"}}).ok()
+    answer = api.put(f"{maps(namespace)}/a", old | {"data": {"x": "3"}})
+    assert answer.refused(409, "Conflict") == (
+        'Operation cannot be fulfilled on configmaps "a": the object has been modified; please '
+        "apply your changes to the latest version and try again"
+    )
+    assert api.get(f"{maps(namespace)}/a").ok()["data"] == {"x": "2"}
+
+
+def test_an_update_without_version_wins(api: Api, namespace: str) -> None:
+    api.post(maps(namespace), config_map("a", x="1")).ok()
+    assert api.put(f"{maps(namespace)}/a", config_map("a", x="2")).ok()["data"] == {"x": "2"}
+
+
+def test_an_update_of_another_uid_conflicts(api: Api, namespace: str) -> None:
+    old = api.post(maps(namespace), config_map("a")).ok()
+    old["metadata"] = {"name": "a", "uid": "11111111-2222-3333-4444-555555555555"}
+    message = api.put(f"{maps(namespace)}/a", old).refused(409, "Conflict")
+    assert "Precondition failed: UID in precondition: 11111111" in message
+
+
+def test_an_update_keeps_what_the_server_wrote(api: Api, namespace: str) -> None:
+    old = api.post(maps(namespace), config_map("a", x="1")).ok()
+    new = api.put(f"{maps(namespace)}/a", config_map("a", x="2")).ok()
+    for field in ("uid", "creationTimestamp", "namespace"):
+        assert new["metadata"][field] == old["metadata"][field]
+    assert int(new["metadata"]["resourceVersion"]) > int(old["metadata"]["resourceVersion"])
+
+
+def test_an_update_of_nothing_that_exists_is_not_found(api: Api, namespace: str) -> None:
+    api.put(f"{maps(namespace)}/none", config_map("none")).refused(404, "NotFound")
+
+
+def test_the_name_of_the_url_and_of_the_body_agree(api: Api, namespace: str) -> None:
+    api.post(maps(namespace), config_map("a")).ok()
+    api.put(f"{maps(namespace)}/a", config_map("b")).refused(400, "BadRequest")
+
+
+def test_an_update_that_changes_nothing_writes_nothing(api: Api, namespace: str) -> None:
+    old = api.post(maps(namespace), config_map("a", x="1")).ok()
+    same = api.put(f"{maps(namespace)}/a", old).ok()
+    assert same == old
+    patched = api.merge(f"{maps(namespace)}/a", {"data": {"x": "1"}}, fieldManager="other").ok()
+    assert patched["metadata"] == old["metadata"]
+
+
+def test_a_dry_run_answers_and_leaves_no_trace(api: Api, namespace: str) -> None:
+    answer = api.post(maps(namespace), config_map("a"), dryRun="All")
+    assert answer.ok()["metadata"]["uid"]
+    api.get(f"{maps(namespace)}/a").refused(404)
+
+
+def test_the_generation_counts_changes_of_the_spec_only(api: Api, unique: str) -> None:
+    path = f"{DRA}/deviceclasses"
+    body = {"metadata": {"name": unique}, "spec": {}}
+    assert api.post(path, body).ok()["metadata"]["generation"] == 1
+    labelled = api.merge(f"{path}/{unique}", {"metadata": {"labels": {"a": "b"}}}).ok()
+    assert labelled["metadata"]["generation"] == 1
+    changed = api.merge(f"{path}/{unique}", {"spec": {"extendedResourceName": "e.com/a"}}).ok()
+    assert changed["metadata"]["generation"] == 2
+    api.delete(f"{path}/{unique}").ok()
+
+
+def test_the_status_endpoint_writes_the_status_only(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    api.post(path, pod("a")).ok()
+    body = {"status": {"phase": "Running"}, "spec": {"nodeName": "n"}}
+    assert api.merge(f"{path}/a/status", body).ok()["status"]["phase"] == "Running"
+    assert "nodeName" not in api.get(f"{path}/a").ok()["spec"]
+
+
+def test_the_main_endpoint_leaves_the_status_alone(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    created = api.post(path, pod("a") | {"status": {"phase": "Running"}}).ok()
+    assert created["status"]["phase"] == "Pending"
+    body = {"status": {"phase": "Failed"}, "metadata": {"labels": {"a": "b"}}}
+    assert api.merge(f"{path}/a", body).ok()["status"]["phase"] == "Pending"
+
+
+def test_a_status_update_of_a_claim_carries_no_metadata(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    api.post(path, claim("a")).ok()
+    metadata = {"finalizers": ["x.y/z"], "labels": {"a": "b"}, "annotations": {"c": "d"}}
+    api.merge(f"{path}/a/status", {"metadata": metadata}).ok()
+    kept = api.get(f"{path}/a").ok()["metadata"]
+    assert not {"finalizers", "labels", "annotations"} & kept.keys()
+
+
+def test_unknown_fields_are_dropped_with_a_warning(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    body = claim("a")
+    body["spec"]["surprise"] = 1
+    answer = api.post(path, body)
+    assert "surprise" not in answer.ok()["spec"]
+    assert 'unknown field \\"spec.surprise\\"' in answer.headers["Warning"]
+
+
+def test_unknown_fields_are_refused_when_validation_is_strict(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    body = claim("a")
+    body["spec"]["surprise"] = 1
+    message = api.post(path, body, fieldValidation="Strict").refused(400, "BadRequest")
+    assert 'strict decoding error: unknown field "spec.surprise"' in message
+
+
+def test_a_value_of_the_wrong_type_is_refused(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    body = claim("a")
+    body["spec"]["devices"]["requests"][0]["name"] = 7
+    message = api.post(path, body).refused(400, "BadRequest")
+    assert "cannot unmarshal number" in message
+
+
+def test_a_body_of_another_kind_is_refused(api: Api, namespace: str) -> None:
+    api.post(maps(namespace), pod("a")).refused(400, "BadRequest")
+
+
+def test_broken_json_is_refused(api: Api, namespace: str) -> None:
+    raw = api._pool.request(
+        "POST",
+        api._host + maps(namespace),
+        body=b'{"metadata":',
+        headers=api._headers | {"Content-Type": "application/json"},
+    )
+    assert raw.status == 400
+
+
+def test_a_put_may_create_a_lease(api: Api, namespace: str) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/a"
+    assert api.put(path, {"metadata": {"name": "a"}, "spec": {}}).code == 201

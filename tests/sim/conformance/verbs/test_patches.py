@@ -1,0 +1,168 @@
+"""The three patches that are not server-side apply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sim.conformance.helpers.builders import DRA, claim, config_map, pod
+
+if TYPE_CHECKING:
+    from tests.sim.conformance.helpers.client import Api
+
+
+@pytest.fixture
+def a_map(api: Api, namespace: str) -> str:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    api.post(path, config_map("a", x="1", y="2")).ok()
+    return f"{path}/a"
+
+
+@pytest.fixture
+def a_pod(api: Api, namespace: str) -> str:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    body = pod("a", containers=[{"name": n, "image": f"{n}:1"} for n in ("one", "two")])
+    body["metadata"] |= {
+        "labels": {"l": "1"},
+        "finalizers": ["a.b/one"],
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Secret", "name": "s", "uid": "u-1", "controller": True}
+        ],
+    }
+    # Without its owner the garbage collector would delete it.
+    del body["metadata"]["ownerReferences"]
+    api.post(path, body).ok()
+    return f"{path}/a"
+
+
+def test_a_merge_patch_sets_and_null_removes(api: Api, a_map: str) -> None:
+    patched = api.merge(a_map, {"data": {"x": None, "z": "3"}}).ok()
+    assert patched["data"] == {"y": "2", "z": "3"}
+
+
+def test_a_patch_with_the_right_version_is_taken_and_a_stale_one_is_not(
+    api: Api, a_map: str
+) -> None:
+    version = api.get(a_map).ok()["metadata"]["resourceVersion"]
+    body = {"metadata": {"resourceVersion": version}, "data": {"x": "3"}}
+    api.merge(a_map, body).ok()
+    api.merge(a_map, body | {"data": {"x": "4"}}).refused(409, "Conflict")
+
+
+def test_a_merge_patch_replaces_lists(api: Api, a_pod: str) -> None:
+    api.merge(a_pod, {"metadata": {"finalizers": ["a.b/two"]}}).ok()
+    assert api.get(a_pod).ok()["metadata"]["finalizers"] == ["a.b/two"]
+    api.merge(a_pod, {"metadata": {"finalizers": None}}).ok()
+
+
+def test_a_json_patch_does_all_or_nothing(api: Api, a_map: str) -> None:
+    steps = [
+        {"op": "test", "path": "/data/x", "value": "1"},
+        {"op": "replace", "path": "/data/x", "value": "9"},
+        {"op": "remove", "path": "/data/a~1b"},
+    ]
+    api.patch(a_map, steps).refused(422, "Invalid")
+    assert api.patch(a_map, steps[:2]).ok()["data"] == {"x": "9", "y": "2"}
+
+
+def test_a_json_patch_may_test_that_a_field_is_missing(api: Api, a_map: str) -> None:
+    steps = [
+        {"op": "test", "path": "/data/new", "value": None},
+        {"op": "add", "path": "/data/new", "value": "1"},
+    ]
+    assert api.patch(a_map, steps).ok()["data"] == {"x": "1", "y": "2", "new": "1"}
+    api.patch(a_map, steps).refused(422, "Invalid")
+    missing = {"op": "test", "path": "/data/other", "value": ""}
+    api.patch(a_map, [missing]).refused(422, "Invalid")
+
+
+def test_a_json_patch_whose_test_fails_is_refused(api: Api, a_map: str) -> None:
+    steps = [{"op": "test", "path": "/data/x", "value": "other"}]
+    message = api.patch(a_map, steps).refused(422, "Invalid")
+    assert message == "the server rejected our request due to an error in our request"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"op": "remove", "path": "/data/none"},
+        {"op": "add", "path": "/none/deep", "value": "x"},
+    ],
+)
+def test_a_json_patch_of_what_is_not_there_is_refused(
+    api: Api, a_map: str, step: dict[str, str]
+) -> None:
+    api.patch(a_map, [step]).refused(422, "Invalid")
+
+
+def test_a_json_patch_can_guard_a_uid_and_add_a_finalizer(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    uid = api.post(path, claim("a")).ok()["metadata"]["uid"]
+    steps = [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "add", "path": "/metadata/finalizers", "value": ["mig.dra.dev/allocation"]},
+    ]
+    patched = api.patch(f"{path}/a", steps).ok()
+    assert patched["metadata"]["finalizers"] == ["mig.dra.dev/allocation"]
+    gone = [{"op": "remove", "path": "/metadata/finalizers/0"}]
+    assert "finalizers" not in api.patch(f"{path}/a", gone).ok()["metadata"]
+
+
+def test_a_strategic_patch_merges_containers_by_name(api: Api, a_pod: str) -> None:
+    body = {"spec": {"containers": [{"name": "two", "image": "two:2"}]}}
+    containers = api.strategic(a_pod, body).ok()["spec"]["containers"]
+    assert [(c["name"], c["image"]) for c in containers] == [("one", "one:1"), ("two", "two:2")]
+
+
+def test_a_strategic_patch_adds_to_finalizers_and_deletes_from_them(api: Api, a_pod: str) -> None:
+    added = api.strategic(a_pod, {"metadata": {"finalizers": ["a.b/two"]}}).ok()
+    assert sorted(added["metadata"]["finalizers"]) == ["a.b/one", "a.b/two"]
+    directive = {"$deleteFromPrimitiveList/finalizers": ["a.b/one", "a.b/two"]}
+    assert "finalizers" not in api.strategic(a_pod, {"metadata": directive}).ok()["metadata"]
+
+
+def test_a_strategic_patch_merges_conditions_by_type(api: Api, a_pod: str) -> None:
+    for kind in ("Ready", "Initialized"):
+        condition = {"type": kind, "status": "False"}
+        api.strategic(f"{a_pod}/status", {"status": {"conditions": [condition]}}).ok()
+    change = {"type": "Ready", "status": "True"}
+    patched = api.strategic(f"{a_pod}/status", {"status": {"conditions": [change]}}).ok()
+    found = {c["type"]: c["status"] for c in patched["status"]["conditions"]}
+    assert found == {"Ready": "True", "Initialized": "False"}
+
+
+def test_a_strategic_patch_deletes_list_items_by_directive(api: Api, a_pod: str) -> None:
+    for kind in ("Ready", "Initialized"):
+        condition = {"type": kind, "status": "False"}
+        api.strategic(f"{a_pod}/status", {"status": {"conditions": [condition]}}).ok()
+    gone = [{"type": "Ready", "$patch": "delete"}]
+    patched = api.strategic(f"{a_pod}/status", {"status": {"conditions": gone}}).ok()
+    assert [c["type"] for c in patched["status"]["conditions"]] == ["Initialized"]
+
+
+def test_a_strategic_patch_merges_reservations_by_uid(api: Api, namespace: str) -> None:
+    from tests.sim.conformance.helpers.builders import allocation
+
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    api.post(path, claim("a")).ok()
+    first = {"resource": "pods", "name": "p", "uid": "1"}
+    second = {"resource": "pods", "name": "q", "uid": "2"}
+    status = {"allocation": allocation(), "reservedFor": [first]}
+    api.merge(f"{path}/a/status", {"status": status}).ok()
+    patched = api.strategic(f"{path}/a/status", {"status": {"reservedFor": [second]}}).ok()
+    assert {entry["uid"] for entry in patched["status"]["reservedFor"]} == {"1", "2"}
+
+
+def test_a_patch_of_an_unknown_type_is_refused(api: Api, a_map: str) -> None:
+    answer = api.call("PATCH", a_map, {"data": {}}, content="application/json")
+    answer.refused(415, "UnsupportedMediaType")
+
+
+def test_a_patch_of_a_missing_object_is_not_found(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps/none"
+    api.merge(path, {"data": {}}).refused(404, "NotFound")
+
+
+def test_a_patch_cannot_change_the_name(api: Api, a_map: str) -> None:
+    assert api.merge(a_map, {"metadata": {"name": "b"}}).code in (400, 422)

@@ -1,0 +1,1 @@
+"""Border: sessions with the library, and the clients that hold a GPU."""

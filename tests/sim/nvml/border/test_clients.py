@@ -1,0 +1,192 @@
+"""Clients of the driver: what each holds, and what is refused meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import sim.nvml
+from sim.nvml.codes import Return
+from sim.nvml.gpus.clients import HeldError
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import OTHERS
+from tests.sim.nvml.calls import refused
+from tests.sim.nvml.conftest import Start
+
+A100, H100 = "A100-SXM4-40GB", "H100-80GB-HBM3"
+# Takes GPU 0, says so, and waits to be killed.
+HOLD = """
+import sys, pynvml, sim.nvml
+sim.nvml.install(sys.argv[1])
+pynvml.nvmlInit()
+pynvml.nvmlDeviceGetHandleByIndex(0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def held(machine: Machine) -> list[int]:
+    """Indexes of the GPUs that clients hold."""
+    uuids = [gpu.uuid for gpu in machine.state().gpus]
+    return sorted(uuids.index(uuid) for c in machine.clients() for uuid in c.gpus)
+
+
+def test_nvml_holds_the_module_and_from_its_handle_on_a_gpu(start: Start) -> None:
+    machine = start(A100, A100, init=False)
+    assert machine.clients() == []
+    pynvml.nvmlInit()
+    assert held(machine) == []
+    machine.reset_gpu(1)
+    pynvml.nvmlDeviceGetHandleByIndex(1)
+    assert held(machine) == [1]
+    machine.reset_gpu(0)
+    with pytest.raises(HeldError, match=f"process {os.getpid()}"):
+        machine.reset_gpu(1)
+    pynvml.nvmlShutdown()
+    assert machine.clients() == []
+    machine.reset_gpu(1)
+
+
+def test_each_init_counts(start: Start) -> None:
+    machine = start(A100)
+    pynvml.nvmlInit()
+    pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml.nvmlShutdown()
+    assert held(machine) == [0]
+    pynvml.nvmlShutdown()
+    assert held(machine) == []
+
+
+def test_a_handle_by_uuid_holds_what_was_looked_at_on_the_way(start: Start) -> None:
+    machine = start(A100, A100, A100)
+    pynvml.nvmlDeviceGetHandleByUUID(machine.gpu(1).uuid.encode())
+    assert held(machine) == [0, 1]
+
+
+def test_a_handle_by_pci_address_holds_that_gpu(start: Start) -> None:
+    machine = start(A100, A100)
+    pynvml.nvmlDeviceGetHandleByPciBusId(machine.gpu(1).pci_bus_id.encode())
+    assert held(machine) == [1]
+
+
+def test_where_one_handle_holds_all_none_can_be_reset(start: Start) -> None:
+    machine = start(A100, A100)
+    machine.configure(variants=OTHERS["one-handle-holds-all"])
+    pynvml.nvmlDeviceGetHandleByIndex(1)
+    with pytest.raises(HeldError):
+        machine.reset_gpu(0)
+
+
+def test_a_process_that_is_killed_holds_nothing(start: Start) -> None:
+    machine = start(A100, init=False)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(machine.directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[4],
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    assert [(c.pid, len(c.gpus)) for c in machine.clients()] == [(process.pid, 1)]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert machine.clients() == []
+    machine.reset_gpu(0)
+
+
+def test_a_process_that_computes_holds_its_gpu_and_the_modules(start: Start) -> None:
+    machine = start(A100, A100, init=False)
+    machine.start_process(0, 4711)
+    with pytest.raises(HeldError, match="compute process 4711"):
+        machine.reset_gpu(0)
+    with pytest.raises(HeldError, match="compute process 4711"):
+        machine.reload_driver()
+    machine.reset_gpu(1)
+
+
+@pytest.mark.parametrize(
+    "act", [Machine.reload_driver, lambda machine: machine.upgrade_driver("999.9.9")]
+)
+def test_modules_stay_while_anybody_has_nvml_open(
+    start: Start, act: Callable[[Machine], None]
+) -> None:
+    machine = start(A100)
+    before = machine.state().driver_version
+    with pytest.raises(HeldError, match="nvidia could not be unloaded"):
+        act(machine)
+    assert machine.state().driver_version == before
+    pynvml.nvmlShutdown()
+    act(machine)
+
+
+@pytest.mark.parametrize("act", ["reboot", "wipe_gpu", "lose"])
+def test_power_and_firmware_ask_nobody(start: Start, act: str) -> None:
+    machine = start(A100)
+    pynvml.nvmlDeviceGetHandleByIndex(0)
+    getattr(machine, act)(*([] if act == "reboot" else [0]))
+
+
+def test_the_mode_of_an_ampere_stays_pending_while_another_client_holds_it(start: Start) -> None:
+    machine = start(GpuSpec(A100, mig=False), GpuSpec(H100, mig=False))
+    for index in (0, 1):
+        pynvml.nvmlDeviceGetHandleByIndex(index)
+    assert machine.ask_mig_mode(0, enabled=True) == Return.IN_USE
+    assert (machine.gpu(0).mig, machine.gpu(0).mig_pending) == (False, True)
+    assert machine.ask_mig_mode(1, enabled=True) == Return.SUCCESS
+    pynvml.nvmlShutdown()
+    assert machine.ask_mig_mode(0, enabled=True) == Return.SUCCESS
+    assert machine.gpu(0).mig
+
+
+def test_who_asks_for_a_mode_is_not_in_its_own_way(start: Start) -> None:
+    machine = start(GpuSpec(A100, mig=False))
+    machine.configure(resets_gpus=True)
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == Return.SUCCESS
+
+
+def mapped(machine: Machine) -> list[str]:
+    """What this process has mapped of a machine's library; those of earlier tests stay mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ours = f"{machine.directory}/"
+    return [line.partition("/")[2] for line in lines if "libnvidia-ml.so" in line and ours in line]
+
+
+def test_a_process_keeps_the_library_that_it_began_with(start: Start) -> None:
+    machine = start(A100)
+    pynvml.nvmlShutdown()
+    machine.upgrade_driver("999.9.9")
+    assert machine.state().driver_version == "999.9.9"
+    assert [line.endswith("(deleted)") for line in mapped(machine)] == [True]
+    for _ in range(2):
+        with refused(Return.LIB_RM_VERSION_MISMATCH):
+            pynvml.nvmlInit()
+    sim.nvml.install(machine.directory)
+    pynvml.nvmlInit()
+    assert pynvml.nvmlSystemGetDriverVersion() == "999.9.9"
+    assert [line.rpartition("/")[2] for line in mapped(machine)] == ["libnvidia-ml.so.999.9.9"]
+
+
+def test_new_files_under_old_modules_are_for_new_processes_only(start: Start) -> None:
+    machine = start(A100)
+    machine.install_driver_files("999.9.9")
+    pynvml.nvmlInit()
+    sim.nvml.install(machine.directory)
+    with refused(Return.LIB_RM_VERSION_MISMATCH):
+        pynvml.nvmlInit()
+
+
+def test_without_the_hosts_pid_namespace_no_process_is_named(start: Start) -> None:
+    machine = start(A100)
+    machine.start_process(0, 4711)
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device)] == [4711]
+    machine.configure(variants=OTHERS["processes-hidden"])
+    assert pynvml.nvmlDeviceGetComputeRunningProcesses(device) == []

@@ -1,0 +1,1 @@
+"""GPUs: what is cut, what MIG mode does to it, and who is in it."""
