@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.compiling import compile_programs, import_tests
-from tests.folders import MEMORY
+from tests.helpers.compiling import compile_programs, import_tests
+from tests.helpers.folders import MEMORY
 
 # Without bytecode each of some hundred processes compiles anew what it imports, and each worker
 # rewrites the assertions of all tests; images of Python like to switch it off.

@@ -12,7 +12,7 @@ import pytest
 
 from cli.shell.program import main
 from tests.cli.world import World
-from tests.kube.conftest import certificates, tls_stub
+from tests.dra.kube.conftest import certificates, tls_stub
 from tests.sim.apiserver.running import running_server
 
 __all__ = ["certificates", "tls_stub"]

@@ -14,7 +14,7 @@ import yaml
 
 from hack.cluster.driver.chart import REPOSITORY, render
 from sim.nvml.products import load_product, product_names
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 KIND = REPOSITORY / "hack/kind"
 SCRIPTS = ("up.sh", "demo.sh", "down.sh")

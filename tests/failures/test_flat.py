@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig, wire
-from tests.waiting import wait_for
 
 SOAK = bool(os.environ.get("MIG_SOAK"))
 CYCLES = 10_000 if SOAK else 240

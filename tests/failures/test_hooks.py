@@ -16,7 +16,7 @@ import pytest
 import cdi
 import kubeletplugin
 from tests.failures.helpers.steps import OS_WRITERS, StepRecorder, hooked
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 HARMLESS = {
     *("close", "fdopen", "fsdecode", "fsencode", "fspath", "fstat", "getpid", "getppid", "lstat"),

@@ -20,11 +20,11 @@ from kubeletplugin.gpus.health import xidwatch
 from kubeletplugin.gpus.lifecycle import hardwareloop, regaining
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
-from tests.folders import short_folder
+from tests.helpers.folders import short_folder
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import published
 from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.sim.apiserver.running import running_server
-from tests.waiting import wait_for
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.kube.client.transport import KubeApi
-from tests.folders import short_folder
+from tests.helpers.folders import short_folder
 from tests.sim.standins import api_server, wipe
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sim.workqueue import WorkQueue
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.standins import holds_for
-from tests.waiting import PATIENCE, wait_for
 
 MakeQueue = Callable[..., WorkQueue]
 

@@ -13,7 +13,7 @@ import pytest
 from cli.shell.completing import complete, main
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 HERE = Path(sys.executable).parent
 

@@ -22,9 +22,9 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import UnavailableError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.kube.connect.certificates import Certificates
-from tests.kube.stub import Stub, reply, thing
-from tests.waiting import PATIENCE
+from tests.dra.kube.connect.certificates import Certificates
+from tests.dra.kube.stub import Stub, reply, thing
+from tests.helpers.waiting import PATIENCE
 
 
 def config(path: Path, *, server: str = "http://127.0.0.1:1", **parts: Any) -> Path:

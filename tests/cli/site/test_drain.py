@@ -16,7 +16,7 @@ from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.cli.conftest import Mig
 from tests.cli.site.golden import check
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 
 def ref(world: World, name: str) -> ClaimRef:

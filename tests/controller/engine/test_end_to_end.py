@@ -14,7 +14,7 @@ from dra.gpu.inventory import Instance
 from dra.kube.errors import ConflictError
 from tests.controller.helpers.objects import FINALIZER, allocated, gpu, instance, request
 from tests.controller.helpers.site import Site
-from tests.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture

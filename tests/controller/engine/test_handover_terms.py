@@ -16,7 +16,7 @@ from dra.kube.timing import SystemClock
 from tests.controller.helpers.bench import EventList
 from tests.controller.helpers.objects import DRIVER, FINALIZER
 from tests.controller.helpers.site import Site
-from tests.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 
 FENCE = f"{DRIVER}/fence"
 Send = Callable[[], Obj]

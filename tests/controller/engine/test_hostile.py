@@ -8,7 +8,7 @@ from dra.common.resources import EVENTS
 from tests.controller.helpers.objects import request
 from tests.controller.helpers.site import Site
 from tests.dra.cel.hostile import TOO_MUCH
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 BAD = [text for text in TOO_MUCH.values() if "lists." not in text and "flatten" not in text]
 """Without functions that the embedded server does not know."""

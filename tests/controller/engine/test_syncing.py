@@ -29,7 +29,7 @@ from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.timing import SystemClock
 from tests.controller.helpers.bench import EventList
 from tests.controller.helpers.objects import DRIVER, node, versioned
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 
 class Listed(dict[str, Any]):

@@ -29,8 +29,8 @@ from dra.gpu.inventory import Gpu
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from tests.controller.helpers.objects import claim, mignode, node, pod
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.standins import KINDS, wipe
-from tests.waiting import PATIENCE, wait_for
 
 NAMESPACE = "mig-dra-driver"
 

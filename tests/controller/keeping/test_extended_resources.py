@@ -9,7 +9,7 @@ from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import device_class, mignode, node, versioned
 from tests.controller.helpers.site import Site
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 NAME = "nvidia.com/mig-1g.5gb"
 TAKEN = "ExtendedResourceTaken"

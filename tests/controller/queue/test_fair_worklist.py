@@ -9,7 +9,7 @@ from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod, read_pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, versioned
-from tests.ranks import Rank
+from tests.helpers.ranks import Rank
 
 LATER = "2026-01-01T01:00:00Z"
 

@@ -13,8 +13,8 @@ from dra.kube.timing import rfc3339
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
 from tests.controller.helpers.site import Site
-from tests.scrape import Scrape, collected, get, logged_port, scraped
-from tests.waiting import wait_for
+from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
+from tests.helpers.waiting import wait_for
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 

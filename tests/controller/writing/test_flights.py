@@ -13,7 +13,7 @@ from dra.common.resources import PODS, Obj
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.desk import at_desk, on_write, settle, wants, watch
 from tests.controller.helpers.objects import FINALIZER, claim, mignode, node, pod
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 STATUS = "resourceclaims/status"
 

@@ -24,7 +24,7 @@ from kubeletplugin.host.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
 from tests.deploy.images.imagefiles import DOCKERFILE, stages
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 
 def arguments(container: Obj) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from hack.cluster.driver.chart import REPOSITORY, pod_spec, render, version
 from hack.release.packages import IMAGES
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 SCRIPT = REPOSITORY / "hack/images.sh"
 REGISTRY = "registry.example:5000/gpu"

@@ -20,11 +20,11 @@ from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.chart.test_programs import arguments
 from tests.deploy.images.imagefiles import Image, build, stages
-from tests.folders import short_folder
-from tests.kube.stub import Stub, reply
-from tests.scrape import get, logged_port
+from tests.dra.kube.stub import Stub, reply
+from tests.helpers.folders import short_folder
+from tests.helpers.scrape import get, logged_port
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.apiserver.running import running_server
-from tests.waiting import PATIENCE, wait_for
 
 NODE = "node-a"
 

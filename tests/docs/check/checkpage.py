@@ -16,7 +16,7 @@ from kubeletplugin.check.screen import draw
 from sim.check import main as simulated_check
 from sim.nvml.machine import GpuSpec, Machine
 from tests.docs.handbook.blocks import ROOT
-from tests.folders import short_folder
+from tests.helpers.folders import short_folder
 
 PAGE = ROOT / "docs/check.md"
 SETTLED = "settled:\n"

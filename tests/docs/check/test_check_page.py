@@ -18,7 +18,7 @@ from kubeletplugin.check.command import check
 from kubeletplugin.check.report import Report
 from tests.docs.check.checkpage import PAGE, SETTLED, nothing, simulated
 from tests.docs.handbook.blocks import blocks
-from tests.folders import short_folder
+from tests.helpers.folders import short_folder
 
 
 @pytest.fixture

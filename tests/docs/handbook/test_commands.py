@@ -20,7 +20,7 @@ from hack.cluster.driver.pods import references
 from sim.cluster.cluster import ClusterShape, running_cluster
 from sim.nvml.products import load_product, product_names
 from tests.docs.handbook.blocks import PAGES, ROOT, Block, blocks
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 _FIRST = ("README.md", "install.md", "first-pod.md", "kubectl-mig.md", "configuration.md")
 """The pages in the order in which a new user reads them; the others follow."""

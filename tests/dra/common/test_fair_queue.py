@@ -6,7 +6,7 @@ import sys
 
 from dra.common.fair_queue import FairQueue
 from dra.common.turns import Turns
-from tests.ranks import Rank
+from tests.helpers.ranks import Rank
 
 
 def queue(**groups: str) -> FairQueue[str, str]:

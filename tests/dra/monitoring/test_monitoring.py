@@ -17,7 +17,7 @@ from dra.monitoring.events import CountingSink
 from dra.monitoring.probes import Probes, Pulse
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, MonitoringServer, serving
-from tests.scrape import collected, get, parsed
+from tests.helpers.scrape import collected, get, parsed
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from api.kubelet.pluginregistration.v1 import api_pb2 as registration_pb2
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError, ObjectNotFoundError
+from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig, wire
-from tests.waiting import PATIENCE
 
 MANY = 10_000 if os.environ.get("MIG_SOAK") else 1_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

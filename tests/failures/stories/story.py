@@ -18,7 +18,7 @@ from dra.gpu.names import MigDevice, parse_device
 from tests.failures.helpers.plant import WITHIN_SECONDS, Plant
 from tests.failures.helpers.site import Site
 from tests.failures.helpers.steps import StepRecorder, hooked
-from tests.folders import MEMORY
+from tests.helpers.folders import MEMORY
 
 GPUS = 3
 SHAPES = {

@@ -14,7 +14,7 @@ from kubeletplugin.check.report import Report, decode
 from sim.check import main
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants
-from tests.folders import short_folder
+from tests.helpers.folders import short_folder
 
 A100 = "A100-SXM4-40GB"
 H100 = "H100-80GB-HBM3"

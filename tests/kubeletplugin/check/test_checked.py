@@ -9,10 +9,10 @@ import sys
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.report import Mark, Report, decode
 from kubeletplugin.journal.ownership import owned_at_once
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.lettinggo import drain, let_go, resume
 from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

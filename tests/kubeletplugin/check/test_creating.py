@@ -23,6 +23,7 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.ownership import owned_at_once
 from sim.check import SimulatedTools
 from sim.nvml.variants import Variants
+from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100, Node
 from tests.kubeletplugin.check.creating import (
     CI_CREATE,
@@ -34,7 +35,6 @@ from tests.kubeletplugin.check.creating import (
     refused,
     state_of,
 )
-from tests.waiting import PATIENCE
 
 
 def expected(node: Node, variants: Variants) -> dict[Item, str]:

@@ -14,6 +14,7 @@ from sim.check import main
 from sim.nvml.codes import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.check.conftest import A100, Node
 from tests.kubeletplugin.check.creating import (
     CI_CREATE,
@@ -24,7 +25,6 @@ from tests.kubeletplugin.check.creating import (
     refused,
     state_of,
 )
-from tests.waiting import PATIENCE, wait_for
 
 
 def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:

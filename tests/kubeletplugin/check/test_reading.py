@@ -22,9 +22,9 @@ from sim.nvml.faults import Fault
 from sim.nvml.files.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import Variants
+from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100
 from tests.kubeletplugin.check.reading import MakeNode, marks, text
-from tests.waiting import PATIENCE
 
 OF_A_POD = {"KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"}
 SCREEN_LINES, SCREEN_COLUMNS = 45, 100

@@ -18,10 +18,10 @@ from kubeletplugin.check.looking.nvmlfile import mapped
 from kubeletplugin.check.notebook import Notebook
 from kubeletplugin.check.report import Mark
 from kubeletplugin.check.running import arguments, completed
+from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100
 from tests.kubeletplugin.check.reading import MakeNode, marks, text
 from tests.sim.apiserver.running import running_server
-from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(

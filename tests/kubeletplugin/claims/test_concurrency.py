@@ -10,7 +10,7 @@ from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.errors import DeadlineError, StartingError
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.telemetry.readiness import Readiness
-from tests.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 
 SOON, IN_TIME = 0.01, PATIENCE
 """Deadlines by a clock that stands still."""

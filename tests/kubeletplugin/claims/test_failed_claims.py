@@ -18,9 +18,9 @@ from kubeletplugin.errors import BusyError, ClaimError, DeadlineError, HardwareE
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 REF = ClaimRef("default", "c", "1")
 CREATION = "nvmlDeviceCreateGpuInstanceWithPlacement"

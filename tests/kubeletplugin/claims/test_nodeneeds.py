@@ -11,11 +11,11 @@ from kubeletplugin.claims.ending import janitor
 from kubeletplugin.host.driver.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart
-from tests.cdi.rules import hold
+from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.cdi.rules import hold
 from tests.kubeletplugin.helpers.reported import events, verdict
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.kubeletplugin.host.layouts import hook_program, program
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 PARTS: dict[HostPart, str] = {

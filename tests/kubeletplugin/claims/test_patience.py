@@ -7,7 +7,7 @@ import pytest
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.errors import BusyError, PluginError
 from kubeletplugin.nvml.errors import InUseError, NvmlError
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
 
 PASSES = BusyError("being removed", passing=True)
 LASTS = BusyError("held")

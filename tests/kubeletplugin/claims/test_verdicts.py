@@ -14,9 +14,9 @@ from kubeletplugin.errors import (
     is_permanent,
 )
 from kubeletplugin.nvml.errors import UndeliverableError, translate
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.reported import verdict
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

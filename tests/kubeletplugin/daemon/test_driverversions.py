@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 
 def test_a_version_mismatch_names_both_versions_and_passes(rig: Rig) -> None:

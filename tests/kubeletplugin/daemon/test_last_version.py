@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.failures.versions import reader_0_1_0 as old
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.versions import reader_0_1_0 as old
-from tests.waiting import wait_for
 
 
 def test_a_slice_that_the_last_version_made_is_kept_and_removed(rig: Rig) -> None:

@@ -10,8 +10,8 @@ from operator import attrgetter
 import pytest
 
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture(autouse=True)

@@ -20,10 +20,10 @@ from click.testing import CliRunner
 from dra.common.resources import MIG_NODES
 from kubeletplugin.__main__ import main
 from sim.nvml.machine import GpuSpec
-from tests.kube.connect.tlsrelay import in_a_pod
+from tests.dra.kube.connect.tlsrelay import in_a_pod
+from tests.helpers.scrape import get, logged_port
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, Rig, exists
-from tests.scrape import get, logged_port
-from tests.waiting import wait_for
 
 MOST_KIB = 70 * 1024
 SLICE = "gpu-0-mig-1g5gb-19-4"

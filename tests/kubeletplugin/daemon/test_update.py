@@ -20,8 +20,8 @@ from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import remove_stale, sockets
 from kubeletplugin.telemetry.telemetry import Telemetry
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig, wire
-from tests.waiting import PATIENCE, wait_for
 
 OLD, NEW = "11111111-aaaa-4bbb-8ccc-222222222222", "33333333-aaaa-4bbb-8ccc-444444444444"
 

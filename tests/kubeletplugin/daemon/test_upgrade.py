@@ -24,12 +24,12 @@ from kubeletplugin.nvml.errors import translate
 from sim.nvml import install, uninstall
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.daemon.test_program import Process, arguments, running
 from tests.kubeletplugin.helpers.lettinggo import drain, let_go, resume
 from tests.kubeletplugin.helpers.lostjournals import reserve
 from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 NEW = "999.9.9"

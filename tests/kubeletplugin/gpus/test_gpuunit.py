@@ -14,7 +14,7 @@ from dra.gpu.inventory import Gpu
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.nvml.discovery import Card
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
 
 KEY, OTHER = ("uid-1", "gpu-3-mig-1g-1-0"), ("uid-2", "gpu-3-mig-1g-1-1")
 GEOMETRY = Geometry(tuple(Profile(i, f"{i}g", i, 1000, 16 * i, (Placement(0, i),)) for i in (1, 2)))

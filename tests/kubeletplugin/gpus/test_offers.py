@@ -17,11 +17,11 @@ from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import load_product
 from sim.nvml.variants import Variants
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.reported import verdict
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.kubeletplugin.nvml.test_compute import altered
-from tests.waiting import wait_for
 
 GEOMETRY = Geometry(tuple(Profile(i, f"{i}g", i, 1000, 16 * i, (Placement(0, i),)) for i in (1, 2)))
 H100 = "H100-80GB-HBM3"

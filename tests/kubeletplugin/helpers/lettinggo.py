@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dra.common.resources import MIG_NODES
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 FIRST, SECOND = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-0"
 LET_GO = "GpuLetGo"

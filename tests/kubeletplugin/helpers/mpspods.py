@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import KubeError
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 SELECTOR = "app.kubernetes.io/component=mps-daemon"
 

@@ -19,8 +19,8 @@ from kubeletplugin.host.driver.driverspec import Needs
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
+from tests.dra.kube.clocks import FakeClock
 from tests.failures.helpers.folderapi import FolderHttp
-from tests.kube.clocks import FakeClock
 from tests.kubeletplugin.helpers.gpubench import BOOT, GpuBench
 
 

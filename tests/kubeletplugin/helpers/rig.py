@@ -28,8 +28,8 @@ from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry, Journal
 from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import Machine
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.pluginhttp import PluginHttp
-from tests.waiting import PATIENCE, wait_for
 
 A100 = "A100-SXM4-40GB"
 DRIVER = "mig.dra.dev"

@@ -11,7 +11,7 @@ from cdi.validate import validate
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driver.hooks import HOOK_NAMES, find_hook
 from kubeletplugin.host.driversearch import DriverSearch, check_files
-from tests.cdi.rules import hold
+from tests.kubeletplugin.cdi.rules import hold
 from tests.kubeletplugin.host.layouts import (
     VERSION,
     find,

@@ -23,8 +23,8 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH, SocketServer, check_length
 from kubeletplugin.kubelet.health import HealthBoard
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

@@ -10,9 +10,9 @@ import pytest
 from kubeletplugin.nvml.errors import HangError
 from kubeletplugin.nvml.session.calls import CallPool
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

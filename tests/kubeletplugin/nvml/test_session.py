@@ -17,7 +17,7 @@ from kubeletplugin.nvml.session.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 GPU = GpuSpec("A30")
 SHORT = 0.2

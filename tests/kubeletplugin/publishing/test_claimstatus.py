@@ -9,8 +9,8 @@ import pytest
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

@@ -12,8 +12,8 @@ from kubeletplugin.daemon import daemon
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig, exists
-from tests.waiting import wait_for
 
 
 def settle(rig: Rig) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
     condition,
@@ -13,7 +14,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     slices,
 )
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 
 def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(

@@ -14,6 +14,7 @@ from dra.gpu.inventory import AllocatorKind
 from dra.resourceslices import resourceslices
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.conftest import api_server
 from tests.kubeletplugin.helpers.publishedslices import (
     condition,
@@ -24,7 +25,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     writes,
 )
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.waiting import wait_for
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytest
 from dra.common.resources import NODES, RESOURCE_SLICES
 from kubeletplugin.publishing import unaccounted
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
     devices,
@@ -19,7 +20,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     writes,
 )
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import wait_for
 
 
 def test_every_placement_is_published_and_belongs_to_the_node(scheduled: Rig) -> None:

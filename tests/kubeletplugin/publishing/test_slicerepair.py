@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
     devices,
@@ -13,7 +14,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     writes,
 )
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import wait_for
 
 
 def test_slices_that_kubelet_deletes_come_back(scheduled: Rig) -> None:

@@ -11,7 +11,8 @@ from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
 from dra.kube import retry_schedule
 from dra.kube.errors import ForbiddenError, KubeError
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
     condition,
@@ -20,7 +21,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     slices,
 )
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 
 class Gate:

@@ -16,9 +16,9 @@ from kubeletplugin.nvml.session.session import Session
 from kubeletplugin.telemetry.nvmlcalls import NvmlCalls
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
+from tests.helpers.scrape import Scrape, collected
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.scrape import Scrape, collected
-from tests.waiting import PATIENCE, wait_for
 
 
 def scrape(rig: Rig) -> Scrape:

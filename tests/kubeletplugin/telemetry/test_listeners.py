@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from kubeletplugin.telemetry.listeners import Listeners
-from tests.kube.clocks import FakeClock
-from tests.waiting import wait_for
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import wait_for
 
 
 def test_changes_of_a_moment_are_told_of_once_and_in_order_in_a_thread_of_its_own() -> None:

@@ -14,14 +14,14 @@ from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.telemetry.observer import Action
 from sim.nvml.machine import GpuSpec
+from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use
 from tests.kubeletplugin.claims.recovery.test_lost import look, vanish
 from tests.kubeletplugin.claims.recovery.test_restart import change_entry
 from tests.kubeletplugin.daemon.test_program import arguments, running
 from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared, quarantine
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.scrape import Scrape, collected, get, logged_port, scraped
-from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from tests.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import urllib3
 
+from tests.helpers.waiting import PATIENCE
 from tests.sim.conformance.helpers.builders import (
     DRA,
     claim,
@@ -16,7 +17,6 @@ from tests.sim.conformance.helpers.builders import (
     device,
     resource_slice,
 )
-from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

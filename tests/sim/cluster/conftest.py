@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.folders import short_folder
+from tests.helpers.folders import short_folder
 
 
 @pytest.fixture

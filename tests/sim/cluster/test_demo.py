@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.cluster.conftest import processes_in
-from tests.waiting import PATIENCE, wait_for
 
 
 def _start(temporary: Path) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
 from dra.kube.client.transport import KubeApi
 from sim.cluster.cluster import ClusterShape, running_cluster
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 CONTROLLER, NODE_PROGRAM = "mig-dra-controller", "mig.dra.dev/kubelet-plugin"
 WRITES = {

@@ -14,7 +14,7 @@ import pytest
 
 from sim.cluster import janitor
 from sim.cluster.processes import Child, ClusterError, Supervisor
-from tests.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 
 _SLEEP = ["-c", "import time; time.sleep(600)"]
 _DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');"

@@ -16,10 +16,10 @@ import pytest
 from dra.common.resources import PODS
 from dra.kube.client.transport import KubeApi
 from sim.nvml.machine import GpuSpec, Machine
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins
 from tests.sim.cluster.conftest import processes_in
 from tests.sim.standins import gone, phase
-from tests.waiting import PATIENCE, wait_for
 
 
 @dataclass

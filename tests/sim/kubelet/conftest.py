@@ -14,9 +14,9 @@ from sim.kubelet.node import NodeShape
 from sim.kubelet.plugins import registration
 from sim.kubelet.pods.runner import Retries
 from sim.scheduler.writes import SchedulerWrites
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins
 from tests.sim.kubelet.fakeplugin import FakePlugin
-from tests.waiting import PATIENCE, wait_for
 
 NODE = "node-1"
 MakePlugin = Callable[..., FakePlugin]

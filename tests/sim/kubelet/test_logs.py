@@ -13,11 +13,11 @@ from dra.common.resources import PODS, Obj
 from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet
 from sim.kubelet.pods.logs import log_text
+from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, bind
 from tests.sim.kubelet.fakeplugin import FakePlugin
 from tests.sim.standins import phase
-from tests.waiting import wait_for
 
 
 def _log(api: KubeApi, pod: str, query: str = "") -> str:

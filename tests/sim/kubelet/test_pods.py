@@ -9,11 +9,11 @@ from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.pods.runner import RUN_SECONDS
+from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
 from tests.sim.kubelet.fakeplugin import FakePlugin, write_spec
 from tests.sim.standins import get_pod, gone, holds_for, phase
-from tests.waiting import wait_for
 
 
 def _runs(api: KubeApi, name: str) -> None:

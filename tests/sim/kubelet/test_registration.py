@@ -5,11 +5,11 @@ from __future__ import annotations
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet
+from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind
 from tests.sim.kubelet.fakeplugin import FakePlugin
 from tests.sim.standins import DRIVER, gone, holds_for, phase
-from tests.waiting import wait_for
 
 
 def _publish(api: KubeApi, name: str, driver: str = DRIVER, node: str = NODE) -> None:

@@ -11,9 +11,9 @@ import pytest
 from sim.nvml.codes import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import Machine
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.nvml.calls import create_at, device, gpu_instances, refused
 from tests.sim.nvml.conftest import Start
-from tests.waiting import PATIENCE, wait_for
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 

@@ -7,9 +7,9 @@ import pytest
 
 from sim.nvml.codes import Return
 from sim.nvml.variants import Variants
+from tests.helpers.waiting import wait_for
 from tests.sim.nvml.calls import create_at, device, mig_device, refused
 from tests.sim.nvml.conftest import Start
-from tests.waiting import wait_for
 
 
 def test_a_look_up_by_uuid_stops_at_any_lost_gpu_or_only_at_its_own(start: Start) -> None:

@@ -22,9 +22,9 @@ from sim.scheduler.bindingconditions import (
     waits_for,
 )
 from sim.scheduler.scheduler import Scheduler
+from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.standins import get_claim, get_pod
-from tests.waiting import wait_for
 
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 ALLOCATED = "2026-01-01T00:00:00Z"

@@ -8,7 +8,7 @@ from kubeletplugin.claims.eager.allowance import (
     MOST_OF_NAMESPACE,
     Allowance,
 )
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
 
 
 def waste(allowance: Allowance, namespace: str, gpu: str, times: int) -> None:

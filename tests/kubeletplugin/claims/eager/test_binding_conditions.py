@@ -18,10 +18,10 @@ from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
 from sim.scheduler import queue
 from sim.scheduler.scheduler import Scheduler
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import devices
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.sim.standins import create_class, pod
-from tests.waiting import wait_for
 
 DEVICE, BESIDE, ELSEWHERE = "gpu-0-mig-1g5gb-19-4", "gpu-0-mig-1g5gb-19-5", "gpu-1-mig-1g5gb-19-0"
 CREATE = "nvmlDeviceCreateGpuInstance*"

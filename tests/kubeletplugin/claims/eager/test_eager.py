@@ -18,7 +18,8 @@ from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from sim.nvml.faults import Fault
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.aheadofkubelet import (
     BESIDE,
     CREATE_GI,
@@ -32,7 +33,6 @@ from tests.kubeletplugin.helpers.aheadofkubelet import (
     made_ahead,
 )
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import PATIENCE, wait_for
 
 # -- made, and met
 

@@ -11,6 +11,7 @@ from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
 from kubeletplugin.claims.eager import allowance
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.aheadofkubelet import (
     BESIDE,
     CREATE_CI,
@@ -24,7 +25,6 @@ from tests.kubeletplugin.helpers.aheadofkubelet import (
     made_ahead,
 )
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import wait_for
 
 # -- given back
 

@@ -11,8 +11,8 @@ from dra.gpu.reservations import CAPABILITY, Reservation, ReservedDevice, as_fie
 from kubeletplugin.claims.eager import allowance
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import wait_for
 
 DEVICE, ELSEWHERE, OVERLAPPING = (
     "gpu-0-mig-1g5gb-19-4",

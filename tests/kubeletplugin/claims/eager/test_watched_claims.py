@@ -14,7 +14,7 @@ from kubeletplugin.claims.eager.watched_claims import FRESH_SECONDS, WatchedClai
 from kubeletplugin.claims.prepare import lookup
 from kubeletplugin.claims.prepare.lookup import read_expected_devices
 from kubeletplugin.errors import ClaimError
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
 from tests.kubeletplugin.helpers.aheadofkubelet import DEVICE, ahead
 from tests.kubeletplugin.helpers.rig import Rig
 

@@ -10,9 +10,9 @@ import pytest
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.host.options import Options
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers import rig as rig_module
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 Wait = Callable[[float], Rig]

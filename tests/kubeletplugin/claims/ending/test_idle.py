@@ -9,8 +9,8 @@ import pytest
 from dra.common.resources import MIG_NODES, NAMESPACES
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 DEVICE, OVERLAPPING = "gpu-0-mig-2g10gb-14-4", "gpu-0-mig-1g5gb-19-5"
 BESIDE, WHOLE = "gpu-0-mig-1g5gb-19-0", "gpu-0-mig-7g40gb-0-0"

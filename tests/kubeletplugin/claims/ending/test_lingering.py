@@ -10,8 +10,8 @@ import pytest
 
 from kubeletplugin.journal.entries import State
 from sim.nvml.variants import Variants
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 DESTROYS = "nvmlGpuInstanceDestroy"

@@ -14,9 +14,9 @@ from kubeletplugin.claims.ending import release
 from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 PID = 4711

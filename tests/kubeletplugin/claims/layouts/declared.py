@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dra.common.resources import NODES, Obj
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 A100, H100 = "A100-SXM4-40GB", "H100-80GB-HBM3"
 FILE = """

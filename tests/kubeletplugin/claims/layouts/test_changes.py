@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dra.common.resources import MIG_NODES, NODES
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.layouts.declared import H100, PAIRS, label, status, wait_state
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 
 def test_a_change_waits_for_who_holds_what_has_to_go(declare: Callable[..., Rig]) -> None:

@@ -9,6 +9,7 @@ from dra.common.resources import NAMESPACES
 from dra.gpu.geometry import Placement
 from dra.kube.errors import UnavailableError
 from kubeletplugin.journal.journal import Journal
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.layouts.declared import (
     A100,
     H100,
@@ -21,7 +22,6 @@ from tests.kubeletplugin.claims.layouts.declared import (
 )
 from tests.kubeletplugin.helpers.lostjournals import lose_journal
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples"
 

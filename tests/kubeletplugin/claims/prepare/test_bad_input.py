@@ -12,8 +12,8 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.waiting import wait_for
 
 GOOD = "gpu-0-mig-1g5gb-19-4"
 

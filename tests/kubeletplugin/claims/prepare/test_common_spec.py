@@ -8,7 +8,7 @@ import pytest
 
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from tests.cdi.rules import hold
+from tests.kubeletplugin.cdi.rules import hold
 from tests.kubeletplugin.claims.recovery.test_lost import look
 from tests.kubeletplugin.helpers.lostjournals import lose_journal, reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig

@@ -14,8 +14,8 @@ from dra.common.resources import RESOURCE_CLAIMS
 from kubeletplugin.journal.journal import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
-from tests.waiting import wait_for
 
 ONE_G_AT_4 = "gpu-0-mig-1g5gb-19-4"
 

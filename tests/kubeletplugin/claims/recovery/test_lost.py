@@ -10,10 +10,10 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.ending import janitor
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.journal.entries import State
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import reserve
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

@@ -9,9 +9,9 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import SLICE, lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.waiting import wait_for
 
 SECOND = "gpu-1-mig-2g10gb-14-0"
 

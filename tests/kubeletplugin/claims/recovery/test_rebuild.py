@@ -13,6 +13,7 @@ from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal, previous
 from kubeletplugin.journal.journalfile import VERSION, decode, encode
 from kubeletplugin.journal.journalfile import _checksum as checksum
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import (
     SLICE,
     edit,
@@ -24,7 +25,6 @@ from tests.kubeletplugin.helpers.lostjournals import (
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
 from tests.kubeletplugin.journal.test_journal import entry
-from tests.waiting import wait_for
 
 
 def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig: Rig) -> None:

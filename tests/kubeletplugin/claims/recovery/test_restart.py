@@ -15,8 +15,8 @@ from kubeletplugin.journal.journal import Journal, State, previous
 from kubeletplugin.journal.ownership import exclusive
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

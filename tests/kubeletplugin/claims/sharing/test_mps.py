@@ -21,9 +21,9 @@ from kubeletplugin.journal.journal import Journal
 from sim.nvml.files.nvidia_smi import time_slice
 from sim.nvml.gpus.mpsclients import allocates
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.mpspods import DaemonPods, control
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
-from tests.waiting import wait_for
 
 SLICE, OTHER = "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-0"
 LIMITS: Obj = {"activeThreadPercentage": 40, "pinnedDeviceMemoryLimit": "4Gi"}

@@ -17,8 +17,8 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
 from kubeletplugin.claims.prepare.wanted import mps_limits
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
-from tests.waiting import wait_for
 
 
 @pytest.fixture

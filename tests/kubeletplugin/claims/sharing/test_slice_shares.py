@@ -12,6 +12,7 @@ from dra.claims.allocation import share_id
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.eager.test_reservations import (
     answered,
     reservation,
@@ -20,7 +21,6 @@ from tests.kubeletplugin.claims.eager.test_reservations import (
 )
 from tests.kubeletplugin.helpers.lostjournals import lose_journal
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-2g10gb-14-0"
 NAME = f"{SLICE}-share"

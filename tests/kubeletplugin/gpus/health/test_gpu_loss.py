@@ -15,10 +15,10 @@ from kubeletplugin.gpus.lifecycle.regaining import Regaining
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.variants import Variants
-from tests.kube.clocks import FakeClock
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 FIRST = "gpu-0-mig-1g5gb-19-4"
 SECOND = "gpu-1-mig-1g5gb-19-4"

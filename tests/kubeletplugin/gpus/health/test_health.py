@@ -14,9 +14,9 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.nvml.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
 from sim.nvml.faults import Fault
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 FIRST = "gpu-0-mig-1g5gb-19-4"
 SECOND = "gpu-0-mig-1g5gb-19-5"

@@ -14,7 +14,7 @@ from dra.kube.timing import SystemClock
 from kubeletplugin.gpus.health.xidwatch import XidWatch
 from kubeletplugin.nvml.session.session import Session
 from sim.nvml.machine import GpuSpec, Machine
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 
 class RecordedSession(Session):

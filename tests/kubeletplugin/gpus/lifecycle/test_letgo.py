@@ -12,6 +12,7 @@ from sim.nvml.codes import Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lettinggo import (
     FIRST,
     LET_GO,
@@ -24,7 +25,6 @@ from tests.kubeletplugin.helpers.lettinggo import (
 )
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.waiting import wait_for
 
 
 def test_a_plugin_that_serves_keeps_its_gpus_from_being_reset(rig: Rig) -> None:

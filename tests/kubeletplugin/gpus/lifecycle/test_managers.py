@@ -14,10 +14,10 @@ from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers import rig as rig_module
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 H100 = "H100-80GB-HBM3"

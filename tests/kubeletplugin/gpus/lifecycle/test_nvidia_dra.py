@@ -37,11 +37,11 @@ from tests.dra.resourceslices.nvidiaslices import (
     gpu,
     resource_slice,
 )
+from tests.helpers.scrape import collected
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import label, with_options
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.scrape import collected
-from tests.waiting import wait_for
 
 SLICE, OTHER, WAITING = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-0", "gpu-0-mig-1g5gb-19-0"
 ACTIVE = "NvidiaDraDriverActive"

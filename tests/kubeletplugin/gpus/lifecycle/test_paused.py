@@ -8,6 +8,7 @@ import pytest
 
 from kubeletplugin.gpus.neighbours.pausing import pause_of
 from sim.nvml.machine import GpuSpec
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.sharing.test_views import view
 from tests.kubeletplugin.gpus.lifecycle.test_managers import label
 from tests.kubeletplugin.helpers.lettinggo import (
@@ -21,7 +22,6 @@ from tests.kubeletplugin.helpers.lettinggo import (
 )
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import A100, Rig
-from tests.waiting import wait_for
 
 CLIENT = "nvidia.com/gpu.deploy.client"
 UPGRADE = "paused-for-driver-upgrade"

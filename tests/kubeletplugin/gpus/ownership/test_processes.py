@@ -11,10 +11,10 @@ from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS, Variants
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import H100, mode_changes, with_options
 from tests.kubeletplugin.helpers.reported import events, reasons
 from tests.kubeletplugin.helpers.rig import Rig
-from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 HIDDEN = OTHERS["processes-hidden"]

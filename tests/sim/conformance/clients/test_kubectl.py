@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.conformance.helpers.builders import claim, config_map, pod
-from tests.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

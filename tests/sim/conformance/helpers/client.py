@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import urllib3
 from kubernetes import config
 
-from tests.waiting import PATIENCE
+from tests.helpers.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path

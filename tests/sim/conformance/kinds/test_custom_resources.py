@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.helpers.waiting import wait_for
 from tests.sim.conformance.helpers.client import AS_TABLE, Api
-from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

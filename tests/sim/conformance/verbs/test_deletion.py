@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.helpers.waiting import wait_for
 from tests.sim.conformance.helpers.builders import DRA, claim, config_map, pod
-from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.sim.conformance.helpers.client import Api

@@ -1,0 +1,217 @@
+"""Refusals, dropped connections, throttling: what a caller of the transport gets to see."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dra.common.resources import (
+    EVENTS,
+    NODES,
+    PODS,
+)
+from dra.kube.client.http import HttpClient
+from dra.kube.client.transport import KubeApi
+from dra.kube.connect.plain import open_plain
+from dra.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidError,
+    KubeError,
+    ObjectNotFoundError,
+    UnavailableError,
+)
+from tests.dra.kube.stub import (
+    Handler,
+    Stub,
+    drop,
+    eventually,
+    hang,
+    refuse,
+    reply,
+    status_object,
+    thing,
+)
+from tests.helpers.waiting import PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (404, "NotFound", ObjectNotFoundError),
+        (409, "Conflict", ConflictError),
+        (409, "AlreadyExists", AlreadyExistsError),
+        (401, "Unauthorized", ForbiddenError),
+        (403, "Forbidden", ForbiddenError),
+        (400, "BadRequest", InvalidError),
+        (422, "Invalid", InvalidError),
+        (410, "Expired", GoneError),
+        (410, "", GoneError),
+        (429, "TooManyRequests", UnavailableError),
+        (500, "InternalError", UnavailableError),
+        (503, "", UnavailableError),
+        (405, "MethodNotAllowed", KubeError),
+    ],
+)
+def test_a_refusal_becomes_one_error_with_the_servers_words(
+    stub: Stub, api: KubeApi, code: int, reason: str, expected: type[KubeError]
+) -> None:
+    stub.calls.append(refuse(code, reason, "because", details={"name": "c"}))
+    with pytest.raises(KubeError) as caught:
+        api.get(PODS, "p", namespace="ns")
+    error = caught.value
+    assert type(error) is expected
+    assert (error.status, error.reason, error.message) == (code, reason, "because")
+    assert error.details == {"name": "c"}
+    assert str(error) == "because"
+
+
+def test_a_refusal_without_status_object_names_the_request(stub: Stub, api: KubeApi) -> None:
+    stub.calls.append(reply(b"<html>bad gateway</html>", 502))
+    with pytest.raises(UnavailableError, match=r"GET /api/v1/nodes/n: HTTP 502 <html>bad gateway"):
+        api.get(NODES, "n")
+
+
+@pytest.mark.parametrize("body", [b"not json", b"[1]", b""])
+def test_an_answer_that_is_no_object_is_an_error(stub: Stub, api: KubeApi, body: bytes) -> None:
+    stub.calls.append(reply(body))
+    with pytest.raises(UnavailableError, match="no JSON object"):
+        api.get(NODES, "n")
+
+
+def test_a_redirect_is_not_followed_with_the_credentials(stub: Stub, api: KubeApi) -> None:
+    stub.calls.append(reply(b"", 302, Location="http://127.0.0.1:9/elsewhere"))
+    with pytest.raises(KubeError, match="302"):
+        api.get(NODES, "n")
+    assert len(stub.requests) == 1
+
+
+def test_a_read_is_repeated_once_when_the_connection_drops(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [drop, reply(thing("p"))]
+    assert api.get(PODS, "p", namespace="ns") == thing("p")
+    assert len(stub.requests) == 2
+
+
+def test_a_write_is_never_repeated_when_the_connection_drops(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [drop, reply(thing("p"))]
+    with pytest.raises(UnavailableError) as caught:
+        api.create(PODS, thing("p"))
+    assert caught.value.status == 0
+    assert len(stub.requests) == 1
+
+
+def test_a_server_that_says_nothing_costs_the_time_budget_once(stub: Stub, hasty: KubeApi) -> None:
+    stub.calls += [hang, hang]
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="GET /api/v1/nodes/n"):
+        hasty.get(NODES, "n")
+    assert time.monotonic() - began > 0.9
+    assert len(stub.requests) <= 1  # none if the second was over before it was sent
+
+
+def test_no_server_is_unavailable(tmp_path: Path, stub: Stub) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and nobody listens
+        server = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        config = stub.kubeconfig(tmp_path / "k", cluster={"server": server})
+        api = KubeApi.connect(config, user_agent="t", timeout_seconds=PATIENCE)
+        with pytest.raises(UnavailableError, match="refused"):
+            api.get(NODES, "n")
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_throttled_call_is_repeated_when_the_server_says(
+    stub: Stub, api: KubeApi, code: int
+) -> None:
+    stub.calls += [refuse(code, retry_after=0), refuse(code, retry_after=0), reply(thing("p"))]
+    assert api.create(PODS, thing("p")) == thing("p")
+    assert len(stub.requests) == 3
+
+
+def test_a_write_that_may_have_been_made_is_the_callers_to_repeat(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [refuse(500, "ServerTimeout", retry_after=0), refuse(403, "Forbidden")]
+    with pytest.raises(UnavailableError):
+        api.create(PODS, thing("p"))
+    assert len(stub.requests) == 1
+
+
+def test_throttling_beyond_the_time_budget_is_the_callers_to_wait(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [refuse(429, retry_after=600)]
+    with pytest.raises(UnavailableError) as caught:
+        api.create(PODS, thing("p"))
+    assert caught.value.retry_after == 600
+    assert len(stub.requests) == 1
+
+
+def test_status_details_may_carry_the_pause(stub: Stub, api: KubeApi) -> None:
+    stub.calls.append(
+        reply(status_object(500, "ServerTimeout", details={"retryAfterSeconds": 900}), 500)
+    )
+    with pytest.raises(UnavailableError) as caught:
+        api.get(EVENTS, "e", namespace="ns")
+    assert caught.value.retry_after == 900
+
+
+def test_many_threads_may_use_one_client(stub: Stub, api: KubeApi) -> None:
+    names = [f"p{number}" for number in range(200)]
+
+    def echo(handler: Handler) -> None:
+        handler.send_json(thing(handler.path.rsplit("/", 1)[1]), 200, {})
+
+    stub.calls += [echo] * len(names)
+    with ThreadPoolExecutor(8) as threads:
+        read = list(threads.map(lambda name: api.get(PODS, name, namespace="ns"), names))
+    assert read == [thing(name) for name in names]
+
+
+def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi) -> None:
+    patient = KubeApi(HttpClient(api._http._connection, user_agent="t", timeout_seconds=600))
+    stub.calls.append(refuse(429, retry_after=300))
+    errors: list[UnavailableError] = []
+
+    def call() -> None:
+        try:
+            patient.get(NODES, "n")
+        except UnavailableError as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    eventually(lambda: stub.requests)
+    patient.close()
+    caller.join(PATIENCE)
+    assert [error.status for error in errors] == [429]
+
+
+def test_a_server_below_a_path_is_asked_there(stub: Stub, tmp_path: Path) -> None:
+    stub.calls.append(reply(thing("n")))
+    config = stub.kubeconfig(tmp_path / "k", cluster={"server": f"{stub.url}/k8s/clusters/c-1/"})
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert stub.requests[0].path == "/k8s/clusters/c-1/api/v1/nodes/n"
+
+
+def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> None:
+    stub.calls += [reply(thing("n")), reply(thing("n"))]
+    connection = open_plain(stub.kubeconfig(tmp_path / "k"), {}, pool_size=1)
+    assert connection is not None
+    client = HttpClient(connection, user_agent="t", timeout_seconds=30.0)
+    client.call("GET", "/api")
+    kept = client._kept
+    assert kept is not None
+    assert kept._idle
+    client.close()
+    assert not kept._idle
+    assert client.call("GET", "/api") == thing("n")
+
+
+def test_a_proxy_sees_the_whole_url(stub: Stub, tmp_path: Path) -> None:
+    stub.calls.append(reply(thing("n")))
+    cluster = {"server": "http://kubernetes.invalid", "proxy-url": stub.url}
+    config = stub.kubeconfig(tmp_path / "k", cluster=cluster)
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert stub.requests[0].headers["host"] == "kubernetes.invalid"

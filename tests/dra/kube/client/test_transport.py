@@ -1,0 +1,255 @@
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.common.resources import (
+    LEASES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.kube.client.transport import KubeApi
+from tests.dra.kube.stub import (
+    Stub,
+    listing,
+    refuse,
+    reply,
+    thing,
+)
+
+CLAIM = {"metadata": {"name": "c", "namespace": "ns", "resourceVersion": "7"}, "future": {"x": 1}}
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims"
+
+
+@pytest.mark.parametrize(
+    ("resource", "namespace", "name", "subresource", "path"),
+    [
+        (PODS, "ns", "p", "status", "/api/v1/namespaces/ns/pods/p/status"),
+        (PODS, "", "", "", "/api/v1/pods"),
+        (NODES, "ignored", "n", "", "/api/v1/nodes/n"),
+        (LEASES, "ns", "l", "", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"),
+        (MIG_NODES, "", "n", "status", "/apis/mig.dra.dev/v1alpha1/mignodes/n/status"),
+        (PODS, "ns", "a/../b", "", "/api/v1/namespaces/ns/pods/a%2F..%2Fb"),
+    ],
+)
+def test_a_resource_knows_its_path(
+    resource: Resource, namespace: str, name: str, subresource: str, path: str
+) -> None:
+    assert resource.path(namespace, name, subresource) == path
+
+
+@pytest.mark.parametrize(
+    ("call", "sent"),
+    [
+        (
+            lambda api: api.get(RESOURCE_CLAIMS, "c", namespace="ns"),
+            ("GET", f"{CLAIMS}/c", {}, None, None),
+        ),
+        (
+            lambda api: api.create(RESOURCE_CLAIMS, CLAIM, field_manager="me"),
+            ("POST", CLAIMS, {"fieldManager": "me"}, "application/json", CLAIM),
+        ),
+        (
+            lambda api: api.replace(RESOURCE_CLAIMS, CLAIM, subresource="status"),
+            ("PUT", f"{CLAIMS}/c/status", {}, "application/json", CLAIM),
+        ),
+        (
+            lambda api: api.patch(RESOURCE_CLAIMS, "c", {"a": None}, namespace="ns"),
+            ("PATCH", f"{CLAIMS}/c", {}, "application/merge-patch+json", {"a": None}),
+        ),
+        (
+            lambda api: api.patch(
+                RESOURCE_CLAIMS,
+                "c",
+                [{"op": "remove", "path": "/a"}],
+                namespace="ns",
+                subresource="status",
+                content="json",
+                field_manager="me",
+            ),
+            (
+                "PATCH",
+                f"{CLAIMS}/c/status",
+                {"fieldManager": "me"},
+                "application/json-patch+json",
+                [{"op": "remove", "path": "/a"}],
+            ),
+        ),
+        (
+            lambda api: api.patch(NODES, "n", {"a": 1}, content="strategic"),
+            (
+                "PATCH",
+                "/api/v1/nodes/n",
+                {},
+                "application/strategic-merge-patch+json",
+                {"a": 1},
+            ),
+        ),
+        (
+            lambda api: api.apply(
+                RESOURCE_CLAIMS,
+                {"metadata": {"name": "c", "namespace": "ns"}},
+                field_manager="me",
+                subresource="status",
+            ),
+            (
+                "PATCH",
+                f"{CLAIMS}/c/status",
+                {"fieldManager": "me", "force": "true"},
+                "application/apply-patch+yaml",
+                {
+                    "apiVersion": "resource.k8s.io/v1",
+                    "kind": "ResourceClaim",
+                    "metadata": {"name": "c", "namespace": "ns"},
+                },
+            ),
+        ),
+        (
+            lambda api: api.delete(RESOURCE_CLAIMS, "c", namespace="ns"),
+            (
+                "DELETE",
+                f"{CLAIMS}/c",
+                {},
+                "application/json",
+                {"apiVersion": "v1", "kind": "DeleteOptions"},
+            ),
+        ),
+        (
+            lambda api: api.delete(NODES, "n", uid="u", grace_seconds=0),
+            (
+                "DELETE",
+                "/api/v1/nodes/n",
+                {},
+                "application/json",
+                {
+                    "apiVersion": "v1",
+                    "kind": "DeleteOptions",
+                    "preconditions": {"uid": "u"},
+                    "gracePeriodSeconds": 0,
+                },
+            ),
+        ),
+    ],
+)
+def test_each_verb_sends_what_the_api_defines(
+    stub: Stub,
+    api: KubeApi,
+    call: Callable[[KubeApi], Any],
+    sent: tuple[str, str, dict[str, str], str | None, Any],
+) -> None:
+    stub.calls.append(reply({"kind": "Stored"}))
+    answer = call(api)
+    (request,) = stub.requests
+    content_type = request.headers.get("content-type")
+    assert (request.method, request.path, request.query, content_type, request.body) == sent
+    assert request.headers["user-agent"] == "tests/1"
+    assert request.headers["authorization"] == "Bearer secret"
+    assert answer == (None if request.method == "DELETE" else {"kind": "Stored"})
+
+
+def test_a_status_is_sent_and_answered_without_the_rest_of_its_object(
+    stub: Stub, api: KubeApi
+) -> None:
+    stored = {"name": "n", "resourceVersion": "8", "labels": {"a": "b"}}
+    stub.calls.append(reply({"kind": "MigNode", "metadata": stored, "spec": {}, "status": {}}))
+    known = {"name": "n", "uid": "u", "resourceVersion": "7", "managedFields": [{}], "labels": {}}
+    body: Obj = {"metadata": known, "spec": {"pool": "p"}, "status": {"gpus": []}}
+    assert api.replace_status(MIG_NODES, body, field_manager="me") == stored
+    (request,) = stub.requests
+    assert (request.method, request.path) == ("PUT", MIG_NODES.path("", "n", "status"))
+    assert request.query == {"fieldManager": "me"}
+    assert request.body == {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigNode",
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "7"},
+        "status": {"gpus": []},
+    }
+
+
+def test_list_follows_pages_and_names_the_kind_of_each_item(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [
+        listing({"metadata": {"name": "a"}}, version=5, token="more"),
+        listing({"metadata": {"name": "b"}}, version=5),
+    ]
+    listed = api.list(RESOURCE_CLAIMS, label_selector="x=y", field_selector="f=g", page_size=1)
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    assert listed.items == [kind | {"metadata": {"name": name}} for name in "ab"]
+    assert listed.resource_version == "5"
+    asked = {"labelSelector": "x=y", "fieldSelector": "f=g", "limit": "1"}
+    assert [request.query for request in stub.requests] == [asked, asked | {"continue": "more"}]
+
+
+def test_of_a_list_no_more_than_a_page_is_held_whole(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [listing(thing("a"), version=5, token="more"), listing(thing("b"), version=5)]
+    asked_by_then = []
+
+    def keep(obj: Obj) -> Obj:
+        asked_by_then.append(len(stub.requests))
+        return {"kind": obj["kind"], "metadata": {"name": obj["metadata"]["name"]}}
+
+    listed = api.list(PODS, namespace="ns", keep=keep)
+    assert listed.items == [{"kind": "Pod", "metadata": {"name": name}} for name in "ab"]
+    assert asked_by_then == [1, 2], "each page is let go before the next is asked for"
+
+
+def test_pages_grow_as_long_as_they_are_small(stub: Stub, api: KubeApi) -> None:
+    large = {"metadata": {"name": "large", "annotations": {"a": "x" * 5 * 2**20}}}
+    pages = [thing("a")] * 5 + [large] * 2 + [thing("z")]
+    stub.calls += [listing(each, version=5, token="more") for each in pages[:-1]]
+    stub.calls.append(listing(pages[-1], version=5))
+    listed = api.list(PODS, namespace="ns")
+    assert len(listed.items) == len(pages)
+    limits = [int(request.query["limit"]) for request in stub.requests]
+    assert limits == [25, 50, 100, 200, 250, 250, 125, 62]
+
+
+def test_list_takes_everything_at_once_when_the_continue_token_expired(
+    stub: Stub, api: KubeApi
+) -> None:
+    stub.calls += [
+        listing(thing("a"), version=5, token="more"),
+        refuse(410, "Expired"),
+        listing(thing("a"), thing("b"), version=9),
+    ]
+    listed = api.list(PODS, namespace="ns")
+    assert [item["metadata"]["name"] for item in listed.items] == ["a", "b"]
+    assert listed.resource_version == "9"
+    assert stub.requests[-1].query == {}
+
+
+def test_an_empty_list_may_say_null(stub: Stub, api: KubeApi) -> None:
+    stub.calls.append(reply({"metadata": {"resourceVersion": "3"}, "items": None}))
+    assert api.list(PODS).items == []
+
+
+def test_text_is_read_up_to_a_bound(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [reply("x" * 5000), reply("x" * 5000)]
+    assert api.text("/log", query={"tailLines": "3"}, limit_bytes=1000) == b'"' + b"x" * 999
+    assert len(api.text("/log", query={}, limit_bytes=10_000)) == 5002
+    assert stub.requests[0].query == {"tailLines": "3"}
+
+
+def test_fields_that_nobody_knows_survive_a_read_and_a_write(stub: Stub, api: KubeApi) -> None:
+    stored: Obj = thing("p", future={"nested": [{"a": None}, 1.5, "1e3"]})
+    stub.calls += [reply(stored), reply(stored)]
+    api.replace(PODS, api.get(PODS, "p", namespace="ns"))
+    assert stub.requests[1].body == stored
+
+
+def test_objects_may_nest_as_deeply_as_the_server_lets_them(stub: Stub, tmp_path: Path) -> None:
+    listed = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [thing("p", spec="DEEP")]})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    try:
+        api = KubeApi.connect(stub.kubeconfig(tmp_path / "k"), user_agent="t")
+        stub.calls.append(reply(listed.replace('"DEEP"', "[" * 5000 + "]" * 5000).encode()))
+        assert [p["metadata"]["name"] for p in api.list(PODS).items] == ["p"]
+    finally:
+        sys.setrecursionlimit(limit)

@@ -1,0 +1,185 @@
+import json
+import threading
+import time
+
+import pytest
+
+from dra.common.resources import PODS
+from dra.kube.client import transport
+from dra.kube.client.transport import KubeApi
+from dra.kube.client.watch import WatchEvent, WatchStream
+from dra.kube.errors import GoneError, UnavailableError
+from tests.dra.kube.stub import (
+    Handler,
+    Stub,
+    drop,
+    events,
+    eventually,
+    hang,
+    refuse,
+    status_object,
+    thing,
+)
+from tests.helpers.waiting import PATIENCE, wait_for
+
+
+def watch(api: KubeApi, *, seconds: float = 300) -> WatchStream:
+    return api.watch(
+        PODS,
+        namespace="ns",
+        label_selector="a=b",
+        field_selector="c=d",
+        resource_version="7",
+        timeout_seconds=seconds,
+    )
+
+
+def test_a_watch_asks_for_bookmarks_and_yields_what_comes(stub: Stub, api: KubeApi) -> None:
+    bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "9"}}
+    given = [("ADDED", thing("a")), ("DELETED", thing("a")), ("BOOKMARK", bookmark)]
+    stub.watches.append(events(*given))
+    assert [(event.type, event.object) for event in watch(api)] == given
+    (request,) = stub.requests
+    assert request.path == "/api/v1/namespaces/ns/pods"
+    assert request.query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "labelSelector": "a=b",
+        "fieldSelector": "c=d",
+        "resourceVersion": "7",
+        "timeoutSeconds": "300",
+    }
+
+
+def test_events_may_be_cut_anywhere_on_the_way(stub: Stub, api: KubeApi) -> None:
+    given = [("ADDED", thing("a", note="ä€😀 \\n")), ("MODIFIED", thing("a", version=2))]
+    stub.watches.append(events(*given, split=3))
+    assert [(event.type, event.object) for event in watch(api)] == given
+
+
+def test_an_event_arrives_while_the_watch_goes_on(stub: Stub, api: KubeApi) -> None:
+    stub.watches.append(events(("ADDED", thing("a")), then="hang"))
+    stream = watch(api)
+    assert next(stream) == WatchEvent("ADDED", thing("a"))
+    stream.close()
+    assert list(stream) == []
+
+
+def test_a_watch_that_nobody_read_hangs_up_when_it_is_closed(stub: Stub, api: KubeApi) -> None:
+    stub.watches.append(events(then="hang"))
+    watch(api).close()
+    eventually(stub.hung_up.is_set)
+
+
+def test_close_wakes_a_reader_and_hangs_up(stub: Stub, api: KubeApi) -> None:
+    stub.watches.append(events(then="hang"))
+    stream = watch(api)
+    reader = threading.Thread(target=lambda: list(stream))
+    reader.start()
+    stream.close()
+    reader.join(PATIENCE)
+    assert not reader.is_alive()
+    eventually(stub.hung_up.is_set)
+    stream.close()
+
+
+def test_an_expired_version_is_gone_whether_as_event_or_as_answer(stub: Stub, api: KubeApi) -> None:
+    stub.watches += [events(("ERROR", status_object(410, "Expired"))), refuse(410, "Gone")]
+    with pytest.raises(GoneError):
+        list(watch(api))
+    with pytest.raises(GoneError):
+        watch(api)
+
+
+def test_a_version_that_the_server_has_not_reached_is_recognised(stub: Stub, api: KubeApi) -> None:
+    causes = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large"}]}
+    stub.watches += [
+        refuse(504, "Timeout", "Timeout: x", details=causes),
+        refuse(504, "Timeout", "Timeout: Too large resource version: 9, current: 7"),
+        refuse(504, "Timeout", "Timeout: something else"),
+    ]
+    recognised = []
+    for _ in range(3):
+        with pytest.raises(UnavailableError) as caught:
+            watch(api)
+        recognised.append(caught.value.too_large_resource_version)
+    assert recognised == [True, True, False]
+
+
+def test_a_broken_connection_is_an_error_and_a_proper_end_is_not(stub: Stub, api: KubeApi) -> None:
+    stub.watches += [events(("ADDED", thing("a")), then="drop"), events(("ADDED", thing("a")))]
+    stream = watch(api)
+    assert next(stream).type == "ADDED"
+    with pytest.raises(UnavailableError, match="watch of pods broke"):
+        next(stream)
+    assert len(list(watch(api))) == 1
+
+
+def test_a_connection_dropped_before_any_answer_is_tried_once_more(
+    stub: Stub, api: KubeApi
+) -> None:
+    stub.watches += [drop, drop]
+    with pytest.raises(UnavailableError):
+        watch(api)
+    assert len(stub.requests) == 2
+
+
+def test_silence_beyond_the_time_of_the_watch_is_a_broken_connection(
+    stub: Stub, api: KubeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_WATCH_SLACK_SECONDS", 0.2)
+    stub.watches.append(events(then="hang"))
+    stream = watch(api, seconds=0.2)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="timed out"):
+        next(stream)
+    assert time.monotonic() - began > 0.3
+
+
+def test_a_server_that_never_begins_the_watch_costs_a_calls_time_only(
+    stub: Stub, hasty: KubeApi
+) -> None:
+    stub.watches.append(hang)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError):
+        watch(hasty)
+    assert 0.9 < time.monotonic() - began < PATIENCE
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_watch_that_began_may_be_silent_for_longer_than_a_call(
+    stub: Stub, hasty: KubeApi, *, persistent: bool
+) -> None:
+    def late(handler: Handler) -> None:
+        handler.close_connection = not persistent
+        handler.send_response(200)
+        if persistent:
+            handler.send_header("Transfer-Encoding", "chunked")
+        else:
+            handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.wfile.flush()
+        stub.closing.wait(1.3)  # the budget of a call is 1 s here
+        line = json.dumps({"type": "ADDED", "object": thing("a")}).encode() + b"\n"
+        if persistent:
+            handler.chunk(line)
+            handler.chunk(b"")
+        else:
+            handler.wfile.write(line)
+
+    stub.watches += [late] * 10
+
+    def begun() -> WatchStream | None:
+        try:
+            return watch(hasty)
+        except UnavailableError:  # a busy machine took longer for the answer than the budget
+            return None
+
+    assert [event.type for event in wait_for("the watch", begun)] == ["ADDED"]
+
+
+@pytest.mark.parametrize("kind", ["", "BOGUS"])
+def test_a_line_that_is_no_event_is_an_error(stub: Stub, api: KubeApi, kind: str) -> None:
+    stub.watches.append(events((kind, thing("a"))))
+    with pytest.raises(UnavailableError, match="sent no event"):
+        list(watch(api))

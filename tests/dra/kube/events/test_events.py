@@ -1,0 +1,169 @@
+"""Events as they are stored: their form, their names, and when one is counted up."""
+
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from dra.kube.events.events import EventLimits
+from tests.dra.kube.clocks import FakeClock
+from tests.dra.kube.events.recorders import EVENTS, NODE, OK, POD, Make, sent
+from tests.dra.kube.stub import Stub, eventually, refuse, thing
+from tests.helpers.waiting import PATIENCE
+
+
+def test_an_event_has_the_form_that_kubectl_describe_looks_for(stub: Stub, make: Make) -> None:
+    stub.calls.append(OK)
+    recorder = make(host="gpu-1")
+    recorder.emit(POD, "WaitingForSlice", "no 1g.5gb is free", warning=True)
+    assert recorder.flush(PATIENCE)
+    (request,) = stub.requests
+    assert (request.method, request.path) == ("POST", EVENTS)
+    name = request.body["metadata"].pop("name")
+    assert name.startswith("train-0.")
+    assert len(name) == len("train-0.") + 16
+    assert request.body == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "team"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "train-0",
+            "namespace": "team",
+            "uid": "uid-train-0",
+        },
+        "type": "Warning",
+        "reason": "WaitingForSlice",
+        "message": "no 1g.5gb is free",
+        "count": 1,
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+        "source": {"component": "mig.dra.dev/controller", "host": "gpu-1"},
+        "reportingComponent": "mig.dra.dev/controller",
+        "reportingInstance": "gpu-1",
+    }
+    assert recorder.dropped == 0
+
+
+def test_events_about_cluster_scoped_objects_live_in_default(stub: Stub, make: Make) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    recorder.emit(NODE, "Drained", "all slices are gone")
+    assert recorder.flush(PATIENCE)
+    (request,) = stub.requests
+    assert request.path == "/api/v1/namespaces/default/events"
+    assert request.body["metadata"]["namespace"] == "default"
+    assert "namespace" not in request.body["involvedObject"]
+    assert request.body["type"] == "Normal"
+    assert request.body["source"] == {"component": "mig.dra.dev/controller"}
+
+
+def test_the_same_again_within_the_window_is_counted(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [OK] * 6
+    recorder = make()
+    for _ in range(3):
+        recorder.emit(POD, "Waiting", "full")
+        assert recorder.flush(PATIENCE)
+        clock.at += 300
+    clock.at += 400
+    recorder.emit(POD, "Waiting", "full")
+    assert recorder.flush(PATIENCE)
+    name = stub.requests[0].body["metadata"]["name"]
+    assert sent(stub) == [
+        ("POST", EVENTS),
+        ("PATCH", f"{EVENTS}/{name}"),
+        ("PATCH", f"{EVENTS}/{name}"),
+        ("POST", EVENTS),
+    ]
+    assert stub.requests[1].body == {"count": 2, "lastTimestamp": "2026-01-01T00:05:00Z"}
+    assert stub.requests[1].headers["content-type"] == "application/merge-patch+json"
+    assert stub.requests[2].body["count"] == 3
+    assert stub.requests[3].body["metadata"]["name"] != name
+    assert stub.requests[3].body["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("regarding", "reason", "message", "warning"),
+    [
+        (thing("train-0", namespace="team", uid="another"), "Waiting", "full", False),
+        (POD, "Other", "full", False),
+        (POD, "Waiting", "fuller", False),
+        (POD, "Waiting", "full", True),
+    ],
+)
+def test_what_differs_is_another_event(
+    stub: Stub, make: Make, regarding: Obj, reason: str, message: str, *, warning: bool
+) -> None:
+    stub.calls += [OK, OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(regarding, reason, message, warning=warning)
+    assert recorder.flush(PATIENCE)
+    assert sent(stub) == [("POST", EVENTS)] * 2
+    first, second = (request.body["metadata"]["name"] for request in stub.requests)
+    assert first != second
+
+
+def test_an_event_that_expired_on_the_server_is_created_again(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [OK, refuse(404, "NotFound"), OK]
+    recorder = make()
+    for _ in range(2):
+        recorder.emit(POD, "Waiting", "full")
+        assert recorder.flush(PATIENCE)
+        clock.at += 60
+    assert [method for method, _ in sent(stub)] == ["POST", "PATCH", "POST"]
+    assert recorder.dropped == 0
+
+
+@pytest.mark.parametrize("regarding", [{}, {"kind": "Pod", "metadata": {}}, None])
+def test_an_event_about_nothing_is_dropped_not_raised(make: Make, regarding: Any) -> None:
+    recorder = make()
+    recorder.emit(regarding, "Waiting", "full")
+    assert recorder.flush(PATIENCE)
+    assert recorder.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("x" * 1024, "x" * 1024),
+        ("x" * 1025, "x" * 1021 + "…"),
+        ("ä" * 600, "ä" * 510 + "…"),
+    ],
+)
+def test_a_message_is_cut_to_1024_bytes_between_letters(
+    stub: Stub, make: Make, message: str, expected: str
+) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    recorder.emit(POD, "Waiting", message)
+    assert recorder.flush(PATIENCE)
+    assert stub.requests[0].body["message"] == expected
+    assert len(expected.encode()) <= 1024
+
+
+def test_the_longest_object_name_still_gives_a_valid_event_name(stub: Stub, make: Make) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    recorder.emit(thing("a" * 235 + "." + "b" * 17), "Waiting", "full")
+    assert recorder.flush(PATIENCE)
+    name = stub.requests[0].body["metadata"]["name"]
+    assert len(name) <= 253
+    assert ".." not in name
+
+
+def test_an_event_waits_until_what_it_reports_has_had_its_time(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls.extend([OK] * 2)
+    recorder = make(limits=EventLimits(delay_seconds=0.5))
+    for number in range(2):
+        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
+    eventually(lambda: len(stub.requests) == 2)
+    assert clock.waits[0] == 0.5
+    assert sum(clock.waits) <= 1.0  # the second may have been emitted during the wait for the first

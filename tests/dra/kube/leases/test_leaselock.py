@@ -1,0 +1,220 @@
+"""The lock alone, on clocks turned by hand."""
+
+import pytest
+
+from dra.kube.errors import UnavailableError
+from dra.kube.leases.leaselock import LeaseTimes
+from tests.dra.kube.clocks import FakeClock
+from tests.dra.kube.leases.leases import TIMES, LeaseServer, Link, candidate
+
+
+@pytest.fixture
+def server() -> LeaseServer:
+    return LeaseServer()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(100)
+
+
+def test_the_first_candidate_creates_the_lease(server: LeaseServer, clock: FakeClock) -> None:
+    lock = candidate(server, clock, "a")
+    assert lock.try_hold() == 100
+    assert server.spec == {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-01T00:01:40.000000Z",
+        "renewTime": "2026-01-01T00:01:40.000000Z",
+        "leaseTransitions": 0,
+    }
+    assert (lock.holder, lock.taken) == ("a", False)
+
+
+def test_a_renewal_moves_only_the_renew_time(server: LeaseServer, clock: FakeClock) -> None:
+    lock = candidate(server, clock, "a")
+    lock.try_hold()
+    before = server.spec
+    clock.at += 2
+    assert lock.try_hold() == 102
+    assert server.spec == before | {"renewTime": "2026-01-01T00:01:42.000000Z"}
+    assert server.writes == 2
+
+
+def test_a_hold_counts_from_before_the_request(server: LeaseServer, clock: FakeClock) -> None:
+    def slowly() -> None:
+        clock.at += 3
+
+    server.on_request = slowly
+    # 3 s for the read that finds nothing, then the write begins.
+    assert candidate(server, clock, "a").try_hold() == 103
+
+
+def test_the_wait_counts_from_after_the_answer(server: LeaseServer, clock: FakeClock) -> None:
+    """The holder may have renewed while the candidate's slow read was on its way."""
+    leader = candidate(server, clock, "a")
+    leader.try_hold()
+    link = Link(server)
+    other = candidate(link, clock, "b")
+
+    def renewed_meanwhile() -> None:
+        clock.at += 8
+        leader.try_hold()
+
+    link.on_request = renewed_meanwhile
+    assert other.try_hold() is None
+    link.on_request = lambda: None
+    clock.at += 14
+    assert other.try_hold() is None
+    clock.at += 1
+    assert other.try_hold() == 123
+
+
+def test_a_candidate_waits_the_lease_duration_on_its_own_clock(server: LeaseServer) -> None:
+    """The other machine's wall clock is a year off; nobody looks at it."""
+    candidate(server, FakeClock(-3e7), "a").try_hold()
+    clock = FakeClock(0)
+    other = candidate(server, clock, "b")
+    for at in (0.0, 5.0, 14.9):
+        clock.at = at
+        assert other.try_hold() is None
+        assert other.taken
+    clock.at = 15
+    assert other.try_hold() == 15
+    assert server.spec["holderIdentity"] == "b"
+    assert server.spec["leaseTransitions"] == 1
+
+
+def test_every_renewal_starts_the_wait_again(server: LeaseServer, clock: FakeClock) -> None:
+    leader, other = candidate(server, clock, "a"), candidate(server, clock, "b")
+    for _ in range(20):
+        leader.try_hold()
+        clock.at += 8
+        assert other.try_hold() is None
+
+
+def test_the_holders_own_promise_counts_not_the_candidates(
+    server: LeaseServer, clock: FakeClock
+) -> None:
+    candidate(server, clock, "a").try_hold()
+    server.spec["leaseDurationSeconds"] = 60
+    other = candidate(server, clock, "b")
+    other.try_hold()
+    clock.at += 59
+    assert other.try_hold() is None
+    clock.at += 1
+    assert other.try_hold() is not None
+
+
+def test_a_released_lease_is_acquired_at_once(server: LeaseServer, clock: FakeClock) -> None:
+    leader, other = candidate(server, clock, "a"), candidate(server, clock, "b")
+    leader.try_hold()
+    assert other.try_hold() is None
+    leader.release()
+    assert server.spec["holderIdentity"] == ""
+    assert other.try_hold() == 100
+    assert leader.try_hold() is None
+
+
+def test_release_leaves_the_lease_of_another_alone(server: LeaseServer, clock: FakeClock) -> None:
+    leader, other = candidate(server, clock, "a"), candidate(server, clock, "b")
+    leader.try_hold()
+    other.try_hold()
+    clock.at += 15
+    other.try_hold()
+    leader.release()
+    other.release()
+    leader.release()
+    assert server.spec["holderIdentity"] == ""
+    assert server.writes == 3
+
+
+def test_a_lease_that_somebody_annotated_is_still_held(
+    server: LeaseServer, clock: FakeClock
+) -> None:
+    leader = candidate(server, clock, "a")
+    leader.try_hold()
+    server.touch()
+    clock.at += 2
+    assert leader.try_hold() is None
+    assert not leader.taken
+    assert leader.try_hold() == 102
+    assert server.spec["leaseTransitions"] == 0
+
+
+def test_a_lease_that_somebody_deleted_is_created_again(
+    server: LeaseServer, clock: FakeClock
+) -> None:
+    leader = candidate(server, clock, "a")
+    leader.try_hold()
+    server.lease = None
+    assert leader.try_hold() is None
+    assert leader.try_hold() == 100
+
+
+def test_a_twin_with_the_same_identity_is_somebody_else(server: LeaseServer) -> None:
+    candidate(server, FakeClock(1), "a").try_hold()
+    twin = candidate(server, FakeClock(2), "a")
+    assert twin.try_hold() is None
+    assert twin.taken
+
+
+def test_a_write_whose_answer_was_lost_is_recognised(server: LeaseServer, clock: FakeClock) -> None:
+    leader = candidate(server, clock, "a")
+    leader.try_hold()
+    for fault in ("lost request", "lost request", "lost answer"):
+        server.fault = fault
+        with pytest.raises(UnavailableError):
+            leader.try_hold()
+        clock.at += 1
+    server.fault = ""
+    while leader.try_hold() is None:
+        assert not leader.taken
+    assert server.spec["leaseTransitions"] == 0
+
+
+def test_a_first_write_whose_answer_was_lost_is_recognised(
+    server: LeaseServer, clock: FakeClock
+) -> None:
+    leader = candidate(server, clock, "a")
+    for fault in ("lost answer", "lost request", "lost request", "lost answer"):
+        server.fault = fault
+        with pytest.raises(UnavailableError):
+            leader.try_hold()
+        clock.at += 2
+    server.fault = ""
+    while leader.try_hold() is None:
+        assert not leader.taken
+        clock.at += 2
+    assert server.spec["holderIdentity"] == "a"
+    assert clock.at < 100 + TIMES.lease_duration
+
+
+def test_losing_a_race_is_no_error(server: LeaseServer, clock: FakeClock) -> None:
+    candidate(server, clock, "old").try_hold()
+    rivals = [candidate(server, clock, name) for name in ("a", "b")]
+    for rival in rivals:
+        rival.try_hold()
+    clock.at += 15
+
+    def the_other_is_faster() -> None:
+        server.on_answer = lambda: None
+        assert rivals[1].try_hold() is not None
+
+    server.on_answer = the_other_is_faster  # after the first rival's read
+    assert rivals[0].try_hold() is None
+    assert server.spec["holderIdentity"] == "b"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lease_duration": 10, "renew_deadline": 10},
+        {"retry_period": 10, "renew_deadline": 10},
+        {"retry_period": 9, "renew_deadline": 10},
+        {"retry_period": 0},
+    ],
+)
+def test_times_that_could_give_two_leaders_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="renew_deadline"):
+        LeaseTimes(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,265 @@
+import threading
+import time
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from dra.common.resources import PODS, Obj
+from dra.kube.client.transport import KubeApi
+from dra.kube.mirror.reflector import DOUBTFUL_SECONDS, Change, Reflector
+from tests.dra.kube.clocks import FakeClock
+from tests.dra.kube.mirror.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
+from tests.dra.kube.stub import (
+    Answer,
+    Handler,
+    Stub,
+    events,
+    eventually,
+    hang,
+    listing,
+    refuse,
+    status_object,
+    thing,
+)
+from tests.helpers.waiting import PATIENCE
+
+TOO_LARGE = {"causes": [{"reason": "ResourceVersionTooLarge"}]}
+
+
+def test_it_lists_then_follows_and_remembers_where_it_was(
+    stub: Stub, start: Start, seen: Seen
+) -> None:
+    a2 = thing("a", version=12)
+    stub.calls.append(listing(thing("a"), version=10))
+    stub.watches += [
+        events(("ADDED", thing("b", version=11)), ("MODIFIED", a2)),
+        events(("DELETED", thing("b", version=13)), bookmark(20)),
+    ]
+    reflector = start(seen, namespace="ns")
+    assert reflector.wait_synced(PATIENCE)
+    eventually(lambda: len(watched_versions(stub)) == 3)
+    assert seen.summaries == [
+        ("added", "a", None, "1"),
+        ("added", "b", None, "11"),
+        ("modified", "a", "1", "12"),
+        ("deleted", "b", "13", None),
+    ]
+    assert watched_versions(stub) == ["10", "12", "20"]
+    assert reflector.store.list() == [a2]
+    assert reflector.store.get("a", "ns") == a2
+    assert reflector.store.get("b", "ns") is None
+    assert reflector.store.get("a") is None
+    assert lists(stub) == 1
+
+
+def test_synced_means_that_the_whole_first_list_was_reported(stub: Stub, start: Start) -> None:
+    stub.calls += [
+        listing(thing("a"), version=10, token="more"),
+        listing(thing("b"), version=10),
+    ]
+    may_go_on = threading.Event()
+    names: list[str] = []
+
+    def slow(change: Change) -> None:
+        assert may_go_on.wait(PATIENCE)
+        names.append(summary(change)[1])
+
+    reflector = start(slow)
+    eventually(lambda: lists(stub) == 2)
+    assert not reflector.wait_synced(0.05)
+    assert not reflector.synced
+    may_go_on.set()
+    assert reflector.wait_synced(PATIENCE)
+    assert names == ["a", "b"]
+
+
+def test_the_store_has_the_change_before_it_is_reported(stub: Stub, start: Start) -> None:
+    stub.calls.append(listing(thing("a"), version=1))
+    stub.watches.append(events(("DELETED", thing("a", version=2)), then="hang"))
+    found: list[bool] = []
+    started = threading.Event()
+
+    def look(_: Change) -> None:
+        assert started.wait(PATIENCE)
+        found.append(reflector.store.get("a", "ns") is not None)
+
+    reflector = start(look)
+    started.set()
+    eventually(lambda: len(found) == 2)
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize(
+    "expiry", [events(("ERROR", status_object(410, "Expired"))), refuse(410, "Expired")]
+)
+def test_after_an_expired_version_the_difference_is_reported_as_if_watched(
+    stub: Stub, start: Start, seen: Seen, expiry: Any
+) -> None:
+    stub.calls += [
+        listing(thing("gone"), thing("same"), thing("changed"), thing("reborn"), version=10),
+        listing(
+            thing("same"),
+            thing("changed", version=18),
+            thing("reborn", version=19, uid="another"),
+            thing("fresh", version=17),
+            version=20,
+        ),
+    ]
+    stub.watches.append(expiry)
+    start(seen)
+    eventually(lambda: watched_versions(stub) == ["10", "20"])
+    assert seen.summaries[4:] == [
+        ("deleted", "gone", "1", None),
+        ("modified", "changed", "1", "18"),
+        ("deleted", "reborn", "1", None),
+        ("added", "reborn", None, "19"),
+        ("added", "fresh", None, "17"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        refuse(504, "Timeout", "Too large resource version", details=TOO_LARGE),
+        events(("ERROR", status_object(504, "Timeout", details=TOO_LARGE))),
+    ],
+)
+def test_a_server_that_lags_behind_is_listed_anew(stub: Stub, start: Start, behind: Any) -> None:
+    stub.calls += [listing(version=10), listing(version=8)]
+    stub.watches.append(behind)
+    start()
+    eventually(lambda: watched_versions(stub) == ["10", "8"])
+
+
+def test_a_watch_is_renewed_after_its_time_with_jitter(stub: Stub, start: Start) -> None:
+    stub.calls.append(listing(version=10))
+    stub.watches += [events(bookmark(11))] * 20
+    start(watch_seconds=100)
+    eventually(lambda: len(watched_versions(stub)) == 21)
+    asked = [int(r.query["timeoutSeconds"]) for r in stub.requests if r.is_watch]
+    assert min(asked) >= 100
+    assert max(asked) <= 200
+    assert len(set(asked)) > 5
+
+
+def test_stored_and_reported_objects_are_never_changed_afterwards(
+    stub: Stub, start: Start, seen: Seen
+) -> None:
+    stub.calls += [listing(thing("a"), version=10), listing(thing("a", version=30), version=30)]
+    stub.watches += [
+        events(("MODIFIED", thing("a", version=11)), ("ERROR", status_object(410, "Expired"))),
+    ]
+    copies: list[Obj | None] = []
+
+    def remember(change: Change) -> None:
+        seen(change)
+        copies.extend(deepcopy([change.old, change.new]))
+
+    start(remember)
+    eventually(lambda: len(copies) == 6)
+    assert [obj for change in seen.changes for obj in (change.old, change.new)] == copies
+
+
+@pytest.mark.parametrize("phase", ["watching", "listing", "waiting"])
+def test_stop_returns_promptly_whatever_it_is_doing(stub: Stub, hasty: KubeApi, phase: str) -> None:
+    if phase == "listing":
+        stub.calls.append(hang)
+    elif phase == "waiting":
+        stub.calls.append(refuse(429, "TooManyRequests", retry_after=600))
+    else:
+        stub.calls.append(listing(version=10))
+    reflector = Reflector(hasty, PODS)
+    reflector.start()
+    eventually(lambda: len(stub.requests) == (2 if phase == "watching" else 1))
+    began = time.monotonic()
+    reflector.stop()
+    # A list in flight is not interrupted, it has the transport's budget (1 s here).
+    assert time.monotonic() - began < PATIENCE
+    assert not any(t.name == "reflector pods" for t in threading.enumerate())
+    if phase == "watching":
+        eventually(stub.hung_up.is_set)
+    reflector.stop()
+
+
+def test_stop_from_the_consumer_ends_the_mirror(stub: Stub, api: KubeApi) -> None:
+    stub.calls.append(listing(thing("a"), version=10))
+    stopped = threading.Event()
+
+    def stop(_: Change) -> None:
+        reflector.stop()
+        stopped.set()
+
+    reflector = Reflector(api, PODS, on_event=stop)
+    reflector.start()
+    assert stopped.wait(PATIENCE)
+    eventually(lambda: not any(t.name == "reflector pods" for t in threading.enumerate()))
+    assert watched_versions(stub) == []
+
+
+def test_after_a_restore_of_etcd_every_object_is_reported_anew(stub: Stub, start: Start) -> None:
+    a, b, gone = thing("a", version=5), thing("b", version=6), thing("gone", version=20)
+    stub.calls += [listing(a, b, gone, version=20), listing(a, thing("b", version=4), version=8)]
+    stub.watches.append(refuse(504, "Timeout", "Too large resource version", details=TOO_LARGE))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "8"])
+    told = [(c.kind, (c.new or c.old or {})["metadata"]["name"], c.rewound) for c in changes[3:]]
+    assert told == [("deleted", "gone", False), ("modified", "a", True), ("modified", "b", True)]
+
+
+def test_a_list_of_a_later_version_is_not_reported_anew(stub: Stub, start: Start) -> None:
+    a = thing("a", version=5)
+    stub.calls += [listing(a, version=20), listing(a, version=21)]
+    stub.watches.append(refuse(410, "Expired"))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "21"])
+    assert [c.kind for c in changes] == ["added"]
+
+
+def silent(clock: FakeClock) -> Answer:
+    """A watch that ends after its time without an event."""
+
+    def answer(handler: Handler) -> None:
+        clock.at += DOUBTFUL_SECONDS
+        events()(handler)
+
+    return answer
+
+
+def test_a_watch_that_stays_silent_after_a_restore_of_etcd_is_noticed(
+    stub: Stub, start: Start, clock: FakeClock
+) -> None:
+    a = thing("a", version=5)
+    stub.calls += [listing(a, version=20), listing(a, version=8), listing(a, version=9)]
+    stub.watches.append(silent(clock))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "9"])
+    assert [(c.kind, c.rewound) for c in changes] == [("added", False), ("modified", True)]
+
+
+@pytest.mark.parametrize("version", [20, 21])
+def test_a_watch_in_which_nothing_happened_goes_on(
+    stub: Stub, start: Start, clock: FakeClock, version: int
+) -> None:
+    stub.calls += [listing(thing("a"), version=20), listing(version=version)]
+    stub.watches += [silent(clock), events(bookmark(22))]
+    changes: list[Change] = []
+    start(changes.append)
+    eventually(lambda: watched_versions(stub) == ["20", "20", "22"])
+    assert lists(stub) == 2
+    assert stub.requests[2].query["limit"] == "1"
+    assert [c.kind for c in changes] == ["added"], "what is asked is the version alone"
+
+
+def test_after_a_failure_a_watch_has_little_time_to_be_silent(
+    stub: Stub, start: Start, clock: FakeClock
+) -> None:
+    stub.calls += [listing(version=20)] * 3
+    stub.watches += [refuse(500), silent(clock), silent(clock)]
+    start()
+    eventually(lambda: len(watched_versions(stub)) == 4)
+    times = [float(r.query["timeoutSeconds"]) for r in stub.requests if r.is_watch]
+    assert [seconds > DOUBTFUL_SECONDS for seconds in times] == [True, False, True, True]

@@ -1,0 +1,98 @@
+"""What version 0.1.0 writes, read by today's programs, and the other way round.
+
+``frozen/<version>`` is never changed. A new version gets a folder of its own, and the one before
+the last is dropped: N reads what N-1 writes, and N-1 what N writes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from api.crds import mignode_definition
+from dra.gpu.inventory import AllocatorKind, AnswerState, InstanceState
+from dra.gpu.mignode import from_mignode, to_mignode
+from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import Contents, decode, encode
+from tests.failures.versions import reader_0_1_0 as old
+from tests.failures.versions.differences import lost, narrowed, pruned, refused
+from tests.failures.versions.samples import entries, inventory
+
+FROZEN = Path(__file__).parent / "frozen/0.1.0"
+JOURNAL = FROZEN / "journal.json"
+WORDS = {
+    InstanceState: {"preparing", "prepared", "reclaiming", "orphan", "foreign", "lost"},
+    AllocatorKind: {"controller", "scheduler"},
+    AnswerState: {"made", "failed", "refused", "expired"},
+}
+"""Words of a MigNode that 0.1.0 knows; of the first two it refuses any other."""
+
+
+def frozen_mignode() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FROZEN / "mignode.json").read_text())
+    return found
+
+
+def schema(definition: dict[str, Any]) -> dict[str, Any]:
+    (version,) = definition["spec"]["versions"]
+    assert (version["name"], version["served"], version["storage"]) == ("v1alpha1", True, True)
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def frozen_schema() -> dict[str, Any]:
+    return schema(yaml.safe_load((FROZEN / "mignodes.yaml").read_text()))
+
+
+def test_the_last_journal_is_read_and_written_without_loss(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    path.write_bytes(JOURNAL.read_bytes())
+    journal = Journal(path)
+    assert journal.problems == ()
+    found = journal.entries()
+    assert {each.state for each in found} == set(State)
+    assert [each.quarantined for each in found] == [""] * len(found)
+    before = old.read(JOURNAL.read_bytes())
+    after = old.read(encode(decode(path.read_bytes())))
+    assert [*lost(before, after)] == []
+    journal.remove(found[0])
+    assert old.read(path.read_bytes()) == before[1:], "what today's program left is read there"
+
+
+def test_todays_journal_is_read_by_the_last_version() -> None:
+    written = encode(Contents(generation=7, entries=entries(), rebuild=True, unadopted=True))
+    assert len(old.read(written)) == len(entries())
+
+
+def test_the_last_mignode_is_read_and_written_without_loss() -> None:
+    frozen = frozen_mignode()
+    again = to_mignode(from_mignode(frozen))
+    # The condition has the time of its writing, and reservations are the controller's to write.
+    assert [p for p in lost(frozen, again) if "lastTransitionTime" not in p] == []
+
+
+def test_todays_definition_takes_whatever_the_last_one_took() -> None:
+    today = schema(mignode_definition())
+    assert [*narrowed(frozen_schema(), today)] == []
+    assert pruned(frozen_mignode(), today) == frozen_mignode()
+
+
+def test_todays_mignode_is_kept_by_the_last_definition_and_read_from_it() -> None:
+    """A program that is newer than the definition: what is dropped is new, and not needed."""
+    written = to_mignode(inventory(), transition_time="2026-01-01T00:00:00Z")
+    assert [*refused(written, frozen_schema())] == []
+    kept = pruned(written, frozen_schema())
+    frozen = frozen_mignode()
+    assert [field for field in lost(frozen, kept) if ": " not in field] == []
+    assert from_mignode(kept).gpus
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: words.__name__)
+def test_no_word_is_written_that_the_last_version_refuses(words: Any) -> None:
+    """A new word is read by one version before the next one writes it."""
+    assert {each.value for each in words} <= WORDS[words]

@@ -1,0 +1,1 @@
+"""Helpers of all tests: waiting, temporary folders, metrics as they are scraped, counted ranks."""

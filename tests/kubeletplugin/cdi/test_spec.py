@@ -1,0 +1,238 @@
+"""What a spec says, and which specs are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from cdi.errors import SpecError
+from cdi.rendering import Renderer, dump
+from cdi.spec import Device, DeviceNode, Edits, Hook, Mount, Spec, claim_kind, device_id, encode
+from cdi.validate import validate
+from tests.kubeletplugin.cdi.rules import hold
+
+NODE = DeviceNode("/dev/nvidia0", major=195, minor=0)
+CAPABILITY = DeviceNode("/dev/nvidia-caps/nvidia-cap3", major=237, minor=3, file_mode=0o444)
+HOOK = Hook(
+    "createContainer",
+    "/usr/bin/nvidia-cdi-hook",
+    ("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"),
+    ("NVIDIA_CTK_DEBUG=false",),
+)
+SPEC = Spec(
+    kind=claim_kind("mig.dra.dev"),
+    devices=(Device(device_id("1e3", "gpu-0"), Edits(nodes=(NODE, CAPABILITY))),),
+    common=Edits(
+        env=("NVIDIA_VISIBLE_DEVICES=void",),
+        nodes=(DeviceNode("/dev/nvidiactl", "/run/nvidia/driver/dev/nvidiactl"),),
+        mounts=(Mount("/run/nvidia/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
+    ),
+)
+
+
+def test_a_spec_is_written_in_the_words_of_the_specification() -> None:
+    validate(SPEC)
+    hold(encode(SPEC))
+    assert encode(SPEC) == {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.mig.dra.dev/claim",
+        "devices": [
+            {
+                "name": "1e3-gpu-0",
+                "containerEdits": {
+                    "deviceNodes": [
+                        {
+                            "path": "/dev/nvidia0",
+                            "type": "c",
+                            "major": 195,
+                            "minor": 0,
+                            "permissions": "rw",
+                        },
+                        {
+                            "path": "/dev/nvidia-caps/nvidia-cap3",
+                            "type": "c",
+                            "major": 237,
+                            "minor": 3,
+                            "fileMode": 292,
+                            "permissions": "rw",
+                        },
+                    ]
+                },
+            }
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [
+                {
+                    "path": "/dev/nvidiactl",
+                    "hostPath": "/run/nvidia/driver/dev/nvidiactl",
+                    "permissions": "rw",
+                }
+            ],
+            "mounts": [
+                {
+                    "hostPath": "/run/nvidia/driver/usr/bin/nvidia-smi",
+                    "containerPath": "/usr/bin/nvidia-smi",
+                    "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+                }
+            ],
+        },
+    }
+
+
+def test_the_version_is_the_oldest_that_knows_everything() -> None:
+    letters = Spec("a/b", (Device("gpu", Edits(nodes=(NODE,))),))
+    assert encode(letters)["cdiVersion"] == "0.3.0"
+    digits = replace(letters, devices=(Device("0gpu", Edits(nodes=(NODE,))),))
+    assert encode(digits)["cdiVersion"] == "0.5.0"
+    elsewhere = DeviceNode("/dev/nvidia0", "/run/dev/nvidia0")
+    paths = replace(letters, common=Edits(nodes=(elsewhere,)))
+    assert encode(paths)["cdiVersion"] == "0.5.0"
+    dotted = replace(letters, kind="a/b.c")
+    assert encode(dotted)["cdiVersion"] == "0.6.0"
+    hooks = replace(letters, common=Edits(hooks=(HOOK,)))
+    assert encode(hooks)["cdiVersion"] == "0.3.0"
+    for groups in (
+        replace(dotted, common=Edits(gids=(44,))),
+        replace(digits, devices=(Device("0gpu", Edits(gids=(44,))),)),
+    ):
+        assert encode(groups)["cdiVersion"] == "0.7.0"
+
+
+def test_hooks_and_groups_are_written_in_the_words_of_the_specification() -> None:
+    node = replace(NODE, file_mode=0o660, gid=44)
+    spec = replace(SPEC, common=Edits(nodes=(node,), hooks=(HOOK,), gids=(44, 107)))
+    validate(spec)
+    hold(encode(spec))
+    assert encode(spec)["containerEdits"] == {
+        "deviceNodes": [
+            {
+                "path": "/dev/nvidia0",
+                "type": "c",
+                "major": 195,
+                "minor": 0,
+                "fileMode": 432,
+                "permissions": "rw",
+                "gid": 44,
+            }
+        ],
+        "hooks": [
+            {
+                "hookName": "createContainer",
+                "path": "/usr/bin/nvidia-cdi-hook",
+                "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"],
+                "env": ["NVIDIA_CTK_DEBUG=false"],
+            }
+        ],
+        "additionalGids": [44, 107],
+    }
+
+
+@pytest.mark.parametrize("text", ["1e3", "0o7", "1_000", "null", "yes", "0x1f", "2026-01-01", "~"])
+def test_strings_that_look_like_something_else_stay_strings_in_every_yaml(text: str) -> None:
+    data = dump({"name": text, "number": 7})
+    assert f'"name": "{text}"'.encode() in data
+    assert yaml.safe_load(data) == {"name": text, "number": 7}
+    assert b'"number": 7\n' in data
+
+
+def test_long_values_stay_on_one_line() -> None:
+    assert b'"a": "' + b"x " * 500 in dump({"a": "x " * 500})
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"\\\n\t\0\x1f',
+        "a\x7fb",
+        "a\x80b",
+        "a\x85b",
+        "a\u2028b",
+        "a\ufeffb",
+        "a\uffffb",
+        "\U0001f600",
+    ],
+)
+def test_every_character_is_read_again(text: str, loader: type[yaml.SafeLoader]) -> None:
+    assert yaml.load(dump({"name": text}), Loader=loader) == {"name": text}
+
+
+def test_what_specs_share_is_rendered_as_if_each_were_alone() -> None:
+    renderer = Renderer()
+    shared = replace(SPEC.common, env=("A=a\x7f\u2028",))
+    for spec in (SPEC, with_device("2e4"), replace(SPEC, common=shared), SPEC):
+        assert renderer.render(spec) == dump(encode(spec))
+
+
+def test_a_bad_spec_is_refused_after_one_with_the_same_shared_edits() -> None:
+    renderer = Renderer()
+    renderer.render(SPEC)
+    with pytest.raises(SpecError, match="is not allowed"):
+        renderer.render(with_device("-"))
+    for _ in range(2):
+        with pytest.raises(SpecError, match="is none of"):
+            renderer.render(with_hook(moment="never"))
+
+
+def with_device(name: str, edits: Edits | None = None) -> Spec:
+    return replace(SPEC, devices=(Device(name, edits or Edits(nodes=(NODE,))),))
+
+
+def with_node(**changes: object) -> Spec:
+    node = replace(NODE, **changes)  # type: ignore[arg-type]
+    return with_device("d", Edits(nodes=(node,)))
+
+
+def with_hook(**changes: object) -> Spec:
+    hook = replace(HOOK, **changes)  # type: ignore[arg-type]
+    return replace(SPEC, common=Edits(hooks=(hook,)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (replace(SPEC, kind="nvidia"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="9a/claim"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="a/b/c"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="a-/c"), "is not <vendor>/<class>"),
+        (replace(SPEC, devices=()), "no devices"),
+        (replace(SPEC, devices=SPEC.devices * 2), "stands there twice"),
+        (with_device("a/b"), "device name 'a/b' is not allowed"),
+        (with_device("-a"), "device name '-a' is not allowed"),
+        (with_device(""), "device name '' is not allowed"),
+        (with_device("a\n"), "is not allowed"),
+        (replace(SPEC, devices=(Device("d", Edits()),)), "changes nothing"),
+        (with_device("d", Edits(env=("NOVALUE",))), "is not NAME=value"),
+        (with_device("d", Edits(env=("=x",))), "is not NAME=value"),
+        (with_node(path="dev/nvidia0"), "is not an absolute path"),
+        (with_node(path="/dev/../etc/passwd"), "is not an absolute path"),
+        (with_node(host_path="x"), "hostPath of /dev/nvidia0 'x'"),
+        (with_node(minor=None), "both major and minor"),
+        (with_node(major=-1), "negative"),
+        (with_node(file_mode=0o10000), "no file mode"),
+        (with_node(permissions="rwx"), "permissions 'rwx'"),
+        (with_node(permissions=""), "permissions ''"),
+        (with_device("d", Edits(nodes=(NODE, NODE))), "/dev/nvidia0 stands there twice"),
+        (with_node(gid=-1), "gid -1 of /dev/nvidia0 is no group"),
+        (with_node(gid=2**32), "is no group"),
+        (with_device("d", Edits(gids=(0,))), "additionalGids 0 is no group that can be added"),
+        (with_device("d", Edits(gids=(2**32,))), "no group that can be added"),
+        (with_hook(moment="create"), "hookName 'create' is none of createContainer, createRuntime"),
+        (with_hook(path="nvidia-cdi-hook"), "path of the hook createContainer 'nvidia-cdi-hook'"),
+        (with_hook(path=""), "is not an absolute path"),
+        (with_hook(env=("DEBUG",)), "hook /usr/bin/nvidia-cdi-hook: env 'DEBUG' is not NAME=value"),
+        (with_hook(args=("a\0b",)), "has a zero byte"),
+        (with_device("d", Edits(mounts=(Mount("a", "/b"),))), "hostPath of a mount"),
+        (with_device("d", Edits(mounts=(Mount("/a", "b"),))), "containerPath of a mount"),
+        (with_device("d", Edits(mounts=(Mount("/a", "/b"),) * 2)), "/b stands there twice"),
+    ],
+)
+def test_a_spec_that_a_runtime_would_skip_is_refused_with_the_field(
+    spec: Spec, message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        validate(spec)
+    assert message in str(caught.value)
