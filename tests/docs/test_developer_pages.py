@@ -14,13 +14,10 @@ ARCHITECTURE = ROOT / "docs/architecture.md"
 PAGES = (ARCHITECTURE, ROOT / "docs/developing.md")
 TOP = ("api", "cdi", "dra", "controller", "kubeletplugin", "cli", "sim", "hack")
 TOPS = {*TOP, "tests", "deploy"}
-ROOMS_OF_TESTS = (
-    *("cli", "cluster", "controller", "deploy"),
-    *("dra", "failures", "kube", "kubeletplugin"),
-)
 DOZEN = 12
 _SPAN = re.compile(r"`([\w.-]+/[\w./-]*)(?::([\w.]+))?`")
 _FILE = re.compile(r"`([\w-]+\.(?:toml|md|yml|txt))`")
+_TEST = re.compile(r"(?<![\w/-])((?:[a-z_]+/)+test_\w+\.py)")
 
 
 def tracked() -> list[Path]:
@@ -100,6 +97,19 @@ def test_every_room_has_its_line(room: Path) -> None:
         assert f"`{inner}/`" in row, f"{room} is not named: {remedy}"
 
 
+def test_every_test_that_a_page_names_exists() -> None:
+    """Pages name tests from the repository's root or from `tests`."""
+    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    named = [(p, name) for p in pages for name in _TEST.findall(p.read_text())]
+    assert len(named) > 100
+    missing = {
+        f"{page.relative_to(ROOT)} names {name}, which does not exist: correct the page"
+        for page, name in named
+        if not ((ROOT / name).exists() or (ROOT / "tests" / name).exists())
+    }
+    assert not missing, "\n".join(sorted(missing))
+
+
 def test_the_table_of_the_readme_names_files_that_exist() -> None:
     table = (ROOT / "README.md").read_text().partition("## Where to read on")[2]
     links = re.findall(r"\]\(([^)#:]+)", table)
@@ -118,9 +128,7 @@ def test_no_level_has_more_than_a_dozen_entries() -> None:
     """Beyond that nobody finds a file by its name: what belongs together gets a room."""
     levels: dict[Path, set[str]] = {}
     for path in tracked():
-        ours = path.parts[0] in TOP or (
-            path.parts[0] == "tests" and path.parts[1] in ROOMS_OF_TESTS
-        )
+        ours = path.parts[0] in (*TOP, "tests")
         if ours and path.name not in ("__init__.py", "conftest.py", "py.typed"):
             for depth in range(1, len(path.parts)):
                 levels.setdefault(Path(*path.parts[:depth]), set()).add(path.parts[depth])
