@@ -39,19 +39,19 @@ class Output:
         return max(40, shutil.get_terminal_size((100, 40)).columns)
 
     def json(self, kind: str, content: dict[str, Any]) -> None:
-        """One JSON document, with ``apiVersion`` and ``kind`` first."""
+        """Write one JSON document, with ``apiVersion`` and ``kind`` first."""
         json.dump({"apiVersion": API_VERSION, "kind": kind, **content}, self._stream, indent=2)
         self._stream.write("\n")
         self._stream.flush()
 
     def line(self, text: str = "") -> None:
-        """One line as it is."""
+        """Write one line, not wrapped."""
         if self.style.ascii_only:
             text = text.encode("ascii", "replace").decode()
         self._stream.write(text.rstrip() + "\n")
 
     def paragraph(self, indent: str, head: str, text: str) -> None:
-        """``head`` and ``text``, wrapped below each other on a terminal; else one line."""
+        """Write ``head`` and ``text``: wrapped on a terminal, else as one line."""
         first = f"{indent}{head}"
         if not self._stream.isatty():
             self.line(first + text)

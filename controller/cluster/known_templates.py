@@ -11,13 +11,16 @@ from dra.pods.pods import Pod
 
 
 class KnownTemplates:
-    """Names of the templates that are there. Without the right to list them none is known."""
+    """Templates that are there, and namespaces that have opted in.
+
+    Without the right to list templates none is known.
+    """
 
     def __init__(self, driver: str, effects: Effects) -> None:
         self._label = opt_in_label(driver)
         self._effects = effects
         self.present: dict[ObjectKey, str] = {}
-        """UIDs of those that are there."""
+        """UID of each template that is there."""
         self.namespaces: set[str] = set()
 
     def set(self, obj: Obj) -> None:
@@ -45,11 +48,11 @@ class KnownTemplates:
         self.namespaces.discard(name)
 
     def lacks(self, key: ObjectKey) -> bool:
-        """True if that template is to be made: in such a namespace, and not there."""
+        """True if the template is missing in a namespace that has opted in."""
         return key[0] in self.namespaces and key not in self.present
 
     def awaited(self, pod: Pod) -> Iterator[ObjectKey]:
-        """Templates that a pod waits for: its claims cannot be made without."""
+        """Templates that a pod waits for, as its claims are made from them."""
         namespace = pod.key[0]
         if namespace not in self.namespaces or None not in pod.claims.values() or not pod.pending:
             return

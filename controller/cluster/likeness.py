@@ -27,7 +27,7 @@ _WHERE = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"
 
 
 class Likeness:
-    """Template of each pod: what was learnt for it holds for all pods that have it.
+    """Templates of pods: what is learnt of one pod holds for all with the same template.
 
     ``claims`` and ``classes`` are those of the cluster. Not thread-safe.
     """
@@ -40,7 +40,7 @@ class Likeness:
         self._known: BoundedCache[str, str] = BoundedCache(_MOST)
 
     def template(self, pod: Pod) -> str:
-        """Equal for pods that are alike; of one that is like no other its UID."""
+        """Text that is equal for pods that are alike; the UID of a pod that is like no other."""
         if pod.template != pod.uid or len(pod.claims) <= 1:
             return pod.template
         known = self._known.find(pod.uid)
@@ -52,7 +52,7 @@ class Likeness:
         return known
 
     def _digest(self, pod: Pod) -> str | None:
-        """None while a claim of ``pod`` is not there yet."""
+        """Template of a pod without an owner; None while one of its claims is missing."""
         found = [self._claims.get(key) for key in pod.claim_keys]
         claims = [known for known in found if known is not None]
         if None in pod.claims.values() or len(claims) < len(found):

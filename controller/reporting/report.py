@@ -211,7 +211,7 @@ class Reporter:
 
 
 def _typed(obj: Obj, resource: Resource) -> Obj:
-    """Objects out of a list carry no kind of their own."""
+    """Object with its kind and API version, which objects out of a list lack."""
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,

@@ -77,7 +77,7 @@ class Backoff:
         self.failures += 1
         if self._jitter:
             if self._rng is None:
-                # Only now: one weighs 2.5 KB and is seeded, and most users never fail.
+                # Made at the first failure: a Random weighs 2.5 KB, and most users never fail.
                 self._rng = random.Random()  # noqa: S311 - no secret
             delay = self._rng.uniform(delay * (1 - self._jitter), delay)
         return max(at_least or 0.0, delay)

@@ -111,7 +111,7 @@ def _containers(pod: Obj) -> Iterator[tuple[Path, Obj]]:
 
 
 def _of_container(path: Path, container: Obj, former: dict[str, str]) -> Iterator[Finding]:
-    """Findings about limits, under the names that they had."""
+    """Findings about limits, at the names that the manifest has (``former``: before `rename`)."""
     limits = at(container, "resources", "limits", default={})
     understood = served(container)
     for name in limits:

@@ -1,4 +1,4 @@
-"""Overhead of devices (KEP-5517): what of the node a container takes besides, by having one.
+"""Overhead of devices (KEP-5517): what each container with a device takes of the node besides it.
 
 A process on a GPU has host memory for it, which no pod says. Kubernetes 1.37 counts it, with the
 gate ``DRANodeAllocatableResources``: kube-scheduler when it looks for room, kubelet in cgroups.

@@ -40,7 +40,9 @@ from kubeletplugin.errors import PluginError
 
 @dataclass(frozen=True, slots=True)
 class ClaimParts:
-    """Threads: ``janitor``, ``eager``, and one for each claim of ``tasks`` that is worked on.
+    """Parts that work on claims.
+
+    Threads: ``janitor``, ``eager``, and one for each claim of ``tasks`` that is worked on.
 
     ``claim_watch`` is None where nothing is made before kubelet asks for it.
     """

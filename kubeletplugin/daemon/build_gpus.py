@@ -27,7 +27,10 @@ from kubeletplugin.nvml.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class GpuParts:
-    """Threads: ``loop``, ``looks``, ``monitor`` and those of ``node_watch``."""
+    """Parts that look at the GPUs.
+
+    Threads: ``loop``, ``looks``, ``monitor`` and those of ``node_watch``.
+    """
 
     hardware: Hardware
     looks: Looks

@@ -23,7 +23,7 @@ streamed, and kubelet registers the plugin anew beside all that."""
 
 @dataclass(frozen=True, slots=True)
 class KubeletParts:
-    """Threads: those of the server."""
+    """Parts that kubelet calls. Threads: those of the server."""
 
     sockets: Sockets
     health: HealthBoard

@@ -19,7 +19,7 @@ from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
 
 @dataclass(frozen=True, slots=True)
 class PublishingParts:
-    """Threads: ``statuses``, ``mignode`` and ``slices``."""
+    """Parts that publish. Threads: ``statuses``, ``mignode`` and ``slices``."""
 
     statuses: ClaimStatuses
     inventory: NodeInventory

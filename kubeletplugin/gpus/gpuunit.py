@@ -23,7 +23,7 @@ class GpuUnit:
     """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
 
     ``known`` may be read by any thread, with or without the lock: it is a value. Each method that
-    changes it names its one caller; none takes ``lock``.
+    changes it names its one caller (``For ...``); none takes ``lock``.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class GpuUnit:
 
     @property
     def known(self) -> KnownGpu:
-        """Knowledge about the GPU now."""
+        """Knowledge about the GPU as of now."""
         known = self._known
         offered = self._offers.of(known.card.geometry)
         layout = known.layout
@@ -54,30 +54,30 @@ class GpuUnit:
 
     @property
     def seen(self) -> Gpu | None:
-        """Published state of the GPU: ``known.seen``, without what it takes to know the rest."""
+        """Published state of the GPU: ``known.seen``, at less cost than ``known``."""
         return self._known.seen
 
     def set_card(self, card: Card) -> None:
-        """Take NVML's new description. ``Hardware.discover`` alone."""
+        """Take NVML's new description. For ``Hardware.discover`` alone."""
         self._change(card=card, geometry=card.geometry)
 
     def share(self, whole: ShareOffer | None, *, slices: ShareOffer | None) -> None:
-        """Let several claims have the GPU whole, or one of its slices. ``Hardware`` alone."""
+        """Let several claims have the GPU whole, or one of its slices. For ``Hardware`` alone."""
         self._change(sharing=whole, slice_sharing=slices)
 
     def withhold(self, conflict: Conflict | None) -> None:
-        """Give nothing out here for a reason, or for none any more. ``Hardware`` alone."""
+        """Give nothing out here for a reason, or for none any more. For ``Hardware`` alone."""
         self._change(withheld=conflict)
 
     def declare(self, layout: DeclaredLayout | None) -> bool:
-        """Offer these slices and no others; True if that is new. ``ReadySlices`` alone."""
+        """Offer these slices and no others; True if that is new. For ``ReadySlices`` alone."""
         with self._mutex:
             changed = self._known.layout != layout
             self._known = replace(self._known, layout=layout)
             return changed
 
     def show(self, gpu: Gpu) -> Gpu | None:
-        """Keep what is published from now on; returns what was before. ``Hardware`` alone."""
+        """Keep what is published from now on; returns what was before. For ``Hardware`` alone."""
         with self._mutex:
             before = self._known.seen
             if before != gpu:
@@ -85,42 +85,42 @@ class GpuUnit:
             return before
 
     def leave(self) -> None:
-        """Expect the GPU to be empty when it is seen next. ``Hardware`` alone."""
+        """Expect the GPU to be empty when it is seen next. For ``Hardware`` alone."""
         self._change(away=True)
 
     def come_back(self, wiped: Iterable[tuple[str, str]]) -> None:
         """The GPU is seen after it was away, without ``wiped``: all its profiles are offered again.
 
-        ``Hardware`` alone, with the lock.
+        For ``Hardware`` alone, with the lock.
         """
         self._offers.reset()
         self._change(away=False, wiped=frozenset(wiped))
 
     def forget_wiped(self, key: tuple[str, str]) -> None:
-        """The journal says now what became of a wiped entry. ``Recovery`` alone."""
+        """Forget a wiped entry: the journal says now what became of it. For ``Recovery`` alone."""
         with self._mutex:
             self._known = replace(self._known, wiped=self._known.wiped - {key})
 
     def set_unhealthy(self, why: str) -> None:
-        """Make no slice here because of ``why``; empty ends that. ``HealthMonitor`` alone."""
+        """Make no slice here because of ``why``; empty ends that. For ``HealthMonitor`` alone."""
         self._change(unhealthy=why)
 
     def let_go(self, why: str) -> None:
-        """Have nothing of the GPU open from now on. ``LettingGo`` alone, with the lock."""
+        """Have nothing of the GPU open from now on. For ``LettingGo`` alone, with the lock."""
         self._change(let_go=why)
 
     def hold(self) -> None:
-        """Go on as before: nothing of the GPU was closed. ``LettingGo`` alone, with the lock."""
+        """Go on as before, with nothing closed. For ``LettingGo`` alone, with the lock."""
         self._change(let_go="")
 
     def take_up(self) -> None:
-        """Have the GPU open again, which may have been reset. ``LettingGo`` alone."""
+        """Have the GPU open again, which may have been reset. For ``LettingGo`` alone."""
         self._change(let_go="", away=True)
 
     def strike(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:
         """Offer a profile as it can be had, or not for a while (``Offers.learn``).
 
-        ``Slices`` alone, with the lock.
+        For ``Slices`` alone, with the lock.
         """
         self._offers.learn(profile_id, why, multiprocessors=multiprocessors)
 
@@ -135,5 +135,5 @@ class GpuUnit:
 
 @lru_cache(maxsize=64)
 def _only(geometry: Geometry, slices: tuple[Occupant, ...]) -> Geometry:
-    """One object for GPUs of one geometry and layout, which is asked for all the time."""
+    """Geometry with these slices only; cached, as it is asked for all the time."""
     return geometry.only(slices)

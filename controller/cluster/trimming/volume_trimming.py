@@ -24,7 +24,7 @@ _BOTH = ("accessModes", "storageClassName", "volumeMode", "volumeAttributesClass
 _CLAIM = (*_BOTH, "resources", "selector", "volumeName")
 _VOLUME = (*_BOTH, "capacity", "nodeAffinity")
 CLAIM_BYTES = 32 * 2**10
-"""Memory for what is kept of the spec of a PersistentVolumeClaim, roughly; of most 1 KiB."""
+"""Upper bound, roughly, on the memory of one PersistentVolumeClaim's spec; most take 1 KiB."""
 
 _SELECTS_NOTHING = {"matchExpressions": [{"key": "too-large", "operator": "In", "values": []}]}
 _STORAGE_CLASS = ("provisioner", "volumeBindingMode", "allowedTopologies")

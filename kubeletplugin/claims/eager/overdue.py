@@ -76,7 +76,7 @@ class OverdueSlices:
         self._statuses.show_overdue(ref, lambda: self._journal.of_claim(ref.uid))
 
     def _waiting(self) -> dict[str, ClaimRef]:
-        """Claims whose slices are all there, and of which kubelet was told none."""
+        """Claims whose slices are all made ahead, and none of them handed to kubelet yet."""
         of_claim: dict[str, list[Entry]] = {}
         for entry in self._journal.entries():
             of_claim.setdefault(entry.claim.uid, []).append(entry)

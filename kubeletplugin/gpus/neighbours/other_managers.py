@@ -93,7 +93,10 @@ _GIVES_OUT = "it gives out GPUs, and the MIG devices that it finds when it start
 
 
 def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) -> Conflict | None:
-    """NVIDIA's DRA driver; GPUs are frozen where it makes MIG devices: any may be its own."""
+    """Conflict with NVIDIA's DRA driver.
+
+    GPUs are frozen where that driver makes MIG devices, as any of those here may be its own.
+    """
     found = dra_driver(node, summaries)
     if found is None:
         return None
@@ -108,7 +111,7 @@ def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]])
 
 
 def _device_plugin(node: Mapping[str, Any]) -> Conflict | None:
-    """The device plugin shows its devices in ``status.allocatable``."""
+    """Conflict with a device plugin, told by ``status.allocatable``."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     given = sorted(
         f"{name}: {count}"

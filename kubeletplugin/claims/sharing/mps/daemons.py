@@ -130,7 +130,7 @@ class MpsDaemons:
             self._have_pod(entry.claim, settings, places)
 
     def stop(self, uid: str) -> None:
-        """Return once nothing of a claim's daemon is left; that there is none is fine.
+        """End a claim's daemon, if it has one, and return once nothing of it is left.
 
         Raises:
             HardwareError: it still runs, or that cannot be told; to be tried again.
