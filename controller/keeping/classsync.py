@@ -39,7 +39,7 @@ class ClassSync:
         self.due: float | None = now()
 
     def request(self) -> None:
-        """Profiles or classes have changed. A pause after a failure goes on."""
+        """Ask for a sync, as profiles or classes have changed; a pause after a failure goes on."""
         if not self._backoff.failures:
             self.due = self._now()
 

@@ -80,7 +80,7 @@ class ControllerMetrics(ControllerObserver):
         self._waiting.forget(pod_uid=pod_uid, claim_uid=claim_uid)
 
     def begins(self) -> None:
-        """Nothing is known of before: another leadership begins, or one has ended."""
+        """Leadership begins, or has ended: nothing is known of what was before."""
         self._waiting.clear()
 
 

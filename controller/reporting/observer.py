@@ -28,4 +28,4 @@ class ControllerObserver:
         """Nothing of a pod, or not a claim, waits any more."""
 
     def begins(self) -> None:
-        """Nothing is known of before: another leadership begins, or one has ended."""
+        """Leadership begins, or has ended: nothing is known of what was before."""

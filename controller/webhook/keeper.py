@@ -34,13 +34,13 @@ class Place:
 
 
 class Keeper:
-    """Looks now and then; everything is read anew, so that several may do it at a time.
+    """Keeps Secret and configurations up to date; reads all anew each time, as several may run.
 
     Args:
         api: may read and update the Secret, and read and patch the configurations.
-        place: see there.
+        place: where Secret and configurations are.
         names: DNS names and IP addresses of the server.
-        lifetime: of a certificate.
+        lifetime: for which a certificate is valid.
         serve: takes a certificate into use, after the API server was told to trust it.
         now: the time, with its zone.
     """

@@ -1,4 +1,4 @@
-"""Trimming of ResourceSlices of other drivers: only where something has changed is of interest."""
+"""Trimming of ResourceSlices of other drivers to a digest: only that one changed is of interest."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _THROTTLED = (429, 503)
 _QUOTED_TEXT = 300
 _NO_RETRIES = urllib3.Retry(False)
 _RECURSION = 16_000
-"""Anybody may nest the opaque parameters of a claim, which are 10 KiB at most, 5,000 deep.
+"""Recursion limit for decoding: the opaque parameters of a claim (10 KiB) can nest 5,000 deep.
 
 Python's limit of 1,000 would keep such a claim, and all listed with it, from being read. Reading it
 takes less than 2 MiB of the 8 MiB that a thread's stack has.

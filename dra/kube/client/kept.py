@@ -51,7 +51,7 @@ class Connections:
         weakref.finalize(self, _close_all, self._idle)
 
     def close(self) -> None:
-        """Close those that are idle, the others after their request."""
+        """Close idle connections now, the others after their request."""
         self._closed = True
         _close_all(self._idle)
 
@@ -98,7 +98,7 @@ class Connections:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (first, rest, len(body), body)
 
     def _alive(self) -> _Kept | None:
-        """One of the idle ones that the server has not closed meanwhile: a write has one try."""
+        """Idle connection that the server has not closed meanwhile, as a write has one try."""
         while True:
             try:
                 kept = self._idle.pop()

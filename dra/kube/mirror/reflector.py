@@ -1,4 +1,4 @@
-"""List once, then watch for ever: keeps a local copy of a resource up to date.
+"""Reflector: lists once, then watches for ever, and so keeps a local copy of a resource.
 
 The client library's own watch and informer fail on ResourceClaims and retry without pause, hence
 this one.
