@@ -101,6 +101,16 @@ class Situation(NamedTuple):
 
 
 Cost = tuple[float, ...]
+"""Price of a move: compared entry by entry, the lowest wins; equal ones go by GPU, then start.
+
+Prices are added up over the devices of a claim, entry by entry, and kept per situation and move: a
+policy is a function of those two alone. The first entry is in memory slices, or a whole number: an
+idle slice that is used again takes a tenth off it.
+"""
+
+MOST_COSTS = 3
+"""Upper bound on the entries of a policy's cost."""
+
 Policy = Callable[[Situation, Move], Cost]
 
 

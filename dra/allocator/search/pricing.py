@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dra.allocator.scoring.moves import Move, MoveTable
-from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
+from dra.allocator.scoring.score import MOST_COSTS, Cost, Policy, Situation, Weights
 from dra.cel.kinds.offers import Offer
 
-_COMPONENTS = 4
-"""The most that a policy's cost has, with regard to idle slices."""
+_COMPONENTS = MOST_COSTS + 1
+"""Upper bound on the entries of a cost, with the one that idle slices add."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from dra.allocator.scoring.moves import Move, MoveTable
 from dra.allocator.scoring.score import (
+    MOST_COSTS,
     POLICIES,
     Census,
+    Cost,
     Demand,
     Policy,
     Situation,
@@ -147,6 +149,23 @@ def test_policies_choose_the_gpu_their_names_promise() -> None:
     assert choose(best_fit, gpus, "2g.10gb")[0] == 2
     assert choose(spread, gpus, "2g.10gb")[0] == 1
     assert choose(first_fit, gpus, "2g.10gb") == (0, Placement(0, 2))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_costs_of_a_policy_can_be_added_up(name: str) -> None:
+    """Those of two policies stand behind each other in one sum: longer ones would overlap."""
+    lengths = set()
+
+    def measured(situation: Situation, move: Move) -> Cost:
+        cost = POLICIES[name](situation, move)
+        lengths.add(len(cost))
+        return cost
+
+    choose(measured, [EMPTY], "2g.10gb")
+    assert max(lengths) <= MOST_COSTS, (
+        f"a cost of policy {name} has {max(lengths)} entries; MOST_COSTS in "
+        f"dra/allocator/scoring/score.py allows {MOST_COSTS}: give it fewer, or raise the bound"
+    )
 
 
 def test_every_policy_that_the_configuration_names_exists() -> None:
