@@ -206,11 +206,13 @@ class Explainer:
             return None
         entries = at(pod.obj, "spec", "resourceClaims")
         template = next(e.get("resourceClaimTemplateName") for e in entries if e["name"] == entry)
-        said = next((t for t in self._facts.told(pod.obj) if t.reason == _NOT_MADE), None)
+        said = {told.reason: told.message for told in self._facts.told(pod.obj)}
         if template and (namespace, template) not in self._facts.templates:
+            if full := said.get(Reason.TOO_MANY_TEMPLATES):
+                return finding(Reason.TOO_MANY_TEMPLATES, full)
             text = f"ResourceClaimTemplate {namespace}/{template} is missing"
             return finding(Why.TEMPLATE_MISSING, text)
-        why = said.message if said else "kube-controller-manager has not made it yet"
+        why = said.get(_NOT_MADE, "kube-controller-manager has not made it yet")
         return finding(Why.CLAIM_NOT_MADE, f"claim {entry!r} from template {template}: {why}")
 
     def _told(self, obj: Obj, claims: tuple[ObjectKey, ...]) -> tuple[Told, ...]:

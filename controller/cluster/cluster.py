@@ -176,11 +176,16 @@ class Cluster:
 
     def set_pod(self, obj: Obj) -> None:
         """A pod was added or changed."""
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        before = self.pods.get(key)
         self._pods.set(obj)
+        self.templates.change(before, self.pods[key])
 
     def remove_pod(self, key: ObjectKey) -> None:
         """A pod is gone."""
+        before = self.pods.get(key)
         self._pods.remove(key)
+        self.templates.change(before, None)
 
     # -- claims
 

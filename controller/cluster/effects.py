@@ -22,10 +22,11 @@ class Effects:
     """Consequences of the changes since the last ``take``.
 
     ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
-    that may be any node. ``classes``: the generated DeviceClasses may be out of date,
-    ``templates``: those of limits may lack, and ``labels``: those of these nodes may be out of
-    date. ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those
-    that kube-scheduler may judge differently now, ``others`` those where another driver may offer
+    that may be any node. ``classes``: the generated DeviceClasses may be out of date, and
+    ``labels``: those of these nodes may be. ``templates``: those of limits that are gone, or that
+    no living pod names any more, ``opted_in``: namespaces that have opted in to them.
+    ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those that
+    kube-scheduler may judge differently now, ``others`` those where another driver may offer
     something else than before, empty for any, ``failures`` those that tell anew which Prepares
     failed; what is gone is named by UID. ``bound`` are those of ``pods`` that had no node before.
     """
@@ -43,7 +44,8 @@ class Effects:
     room: set[str] = field(default_factory=set)
     room_anywhere: bool = False
     classes: bool = False
-    templates: bool = False
+    templates: set[ObjectKey] = field(default_factory=set)
+    opted_in: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
     reserved: set[str] = field(default_factory=set)
 

@@ -98,7 +98,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     exclusions = Exclusions(now)
     failed_gpus = FailedGpus(cluster, now=now)
     classes = ClassSync(cluster, writers.objects, reporter, now)
-    templates = TemplateSync(cluster, writers.objects, now)
+    templates = TemplateSync(cluster, writers.objects, in_flight, reporter, now=now)
     labels = NodeLabels(cluster, writers.objects, now, enabled=node_labels)
     node_classes = NodeClasses(cluster, reporter, now, read=class_files)
     allocations = AllocationWrites(cluster, writers, reporter, in_flight, gate=gate, now=now)

@@ -127,6 +127,15 @@ class Reporter:
         reason, message = obstacle.reason.value, obstacle.message
         self._sink.emit(_typed(pod.obj, PODS), reason, message, warning=True)
 
+    def template_missing(self, pod: Pod, obstacle: Obstacle) -> None:
+        """A pod's claim is not made for want of a template; said once until something else is."""
+        if not self._is_news(("template", pod.uid), obstacle):
+            return
+        fields = {"pod": str(pod), "reason": obstacle.reason.value, "detail": obstacle.message}
+        _log.info("pod has no claim", extra=fields)
+        reason, message = obstacle.reason.value, obstacle.message
+        self._sink.emit(_typed(pod.obj, PODS), reason, message, warning=True)
+
     def class_conflict(self, device_class: Obj) -> None:
         """A class that we would generate exists and is somebody else's."""
         name = device_class["metadata"]["name"]
@@ -208,6 +217,7 @@ class Reporter:
             self._conditions.forget(pod_uid)
             self._said.pop(("stranded", pod_uid), None)
             self._said.pop(("evicted", pod_uid), None)
+            self._said.pop(("template", pod_uid), None)
 
 
 def _typed(obj: Obj, resource: Resource) -> Obj:

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     EVALUATING = "EvaluatingSelectors"
     BAD_CONFIG = "InvalidConfig"
     UNSUPPORTED = "UnsupportedRequest"
+    TOO_MANY_TEMPLATES = "TooManyTemplates"
     MIXED = "MixedDrivers"
     VOLUME_CLAIM = "WaitingForVolumeClaim"
     OTHER_CLAIM = "WaitingForOtherClaim"

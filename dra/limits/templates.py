@@ -37,12 +37,6 @@ def is_template_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def is_lasting(name: str) -> bool:
-    """True for the template of a profile: it is kept where nobody asks for it, too."""
-    found = _NAME.fullmatch(name)
-    return found is not None and bool(found["profile"]) and not (found["nodes"] or found["gpus"])
-
-
 def template(name: str, namespace: str, *, driver: str) -> Obj:
     """The ResourceClaimTemplate of that name, for apply.
 

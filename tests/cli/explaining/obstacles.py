@@ -206,6 +206,13 @@ def template_missing(world: World) -> None:
     world.add_pod(WAITS, resourceClaims=[entry])
 
 
+def too_many_templates(world: World) -> None:
+    world.add_node("node-a")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "nvidia.com-gpumem-8000"}
+    pod = world.add_pod(WAITS, resourceClaims=[entry])
+    world.tell(pod, "TooManyTemplates", "namespace default has 64 such templates")
+
+
 def quota(world: World) -> None:
     world.add_node("node-a")
     world.add_template("slice")

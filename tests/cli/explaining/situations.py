@@ -43,6 +43,7 @@ from tests.cli.explaining.obstacles import (
     template_missing,
     too_little_cpu,
     too_many_of_one,
+    too_many_templates,
 )
 from tests.cli.world import World
 
@@ -104,6 +105,7 @@ SITUATIONS = [
     Situation("CEL that fails", bad_cel, "InvalidSelector", ("'r'", "colour")),
     Situation("gated", gated, "SchedulingGated", ("example.com/budget",)),
     Situation("template missing", template_missing, "TemplateMissing", ("default/slce",)),
+    Situation("too many templates", too_many_templates, "TooManyTemplates", ("has 64",)),
     Situation("quota", quota, "ClaimNotCreated", ("exceeded quota: team",)),
     Situation("claim missing", claim_missing, "ClaimMissing", ("default/wanted",)),
     Situation("mixed drivers", mixed, "MixedDrivers", ("nic.example.com",)),

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, Obj
+from dra.common.resources import DEVICE_CLASSES
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.limits.templates import template
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
-from tests.controller.helpers.objects import DRIVER, mignode, node, pod
-
-TEMPLATES = RESOURCE_CLAIM_TEMPLATES.plural
-OPTED_IN = {f"{DRIVER}/limits": "claims"}
-
-
-def namespace(name: str = "default", labels: dict[str, str] | None = None) -> Obj:
-    return {"metadata": {"name": name, "labels": OPTED_IN if labels is None else labels}}
-
-
-def waiting(name: str, *templates: str) -> Obj:
-    """A pod whose claims are not made yet."""
-    entries = [
-        {"name": f"c{n}", "resourceClaimTemplateName": each} for n, each in enumerate(templates)
-    ]
-    body = pod(name)
-    body["spec"]["resourceClaims"] = entries
-    return body
-
-
-def made(bench: Bench) -> set[str]:
-    return {name for plural, name in bench.api.objects if plural == TEMPLATES}
-
-
-def of_classes(bench: Bench) -> set[str]:
-    """Templates of all profiles that there are classes of."""
-    return {
-        f"nvidia.com-{name}"
-        for plural, name in bench.api.objects
-        if plural == DEVICE_CLASSES.plural and re.match(r"mig-\d", name)
-    }
+from tests.controller.helpers.limit_templates import (
+    TEMPLATES,
+    made,
+    namespace,
+    of_classes,
+    waiting,
+)
+from tests.controller.helpers.objects import DRIVER, mignode, node
 
 
 def test_a_namespace_that_opts_in_gets_one_for_each_profile() -> None:
