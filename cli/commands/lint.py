@@ -15,6 +15,7 @@ from cli.linting.limits import check_limits
 from cli.linting.pods import check_pod, pod_spec
 from cli.linting.quotas import check_quota
 from cli.linting.sharing import check_containers, check_sharing
+from cli.linting.sizes import check_claim_size, check_pod_size
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import Exit
 from cli.shell.files import read_files
@@ -69,10 +70,12 @@ def _check_with(
     for spec in claims.values():
         yield from check_claim(spec, classes, check)
         yield from check_sharing(spec, classes)
+        yield from check_claim_size(spec)
     named: set[tuple[str, tuple[str, str]]] = set()
     for pod in pods:
         named.update(pod.references())
         yield from check_pod(pod, claims)
+        yield from check_pod_size(pod, claims)
         yield from check_containers(pod, claims, classes)
         yield from check_limits(pod)
     for document in documents:

@@ -17,6 +17,7 @@ from cli.linting.classes import (
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
 from dra.claims.allocation import MAX_RESULTS
+from dra.claims.claims import Request, read_requests
 from dra.gpu.names import DEFAULT_DRIVER
 
 _COMPUTE_SLICES = 7
@@ -37,6 +38,17 @@ class ClaimSpec:
     def requests(self) -> list[str]:
         """The names of its requests."""
         return [text(r, "name") for _, r in entries(self.devices, "requests")]
+
+    @property
+    def understood(self) -> tuple[Request, ...]:
+        """The requests that can be understood; mistakes in others are told elsewhere."""
+        found: list[Request] = []
+        for _, entry in entries(self.devices, "requests"):
+            try:
+                found += read_requests([entry])
+            except (KeyError, TypeError, AttributeError):
+                continue
+        return tuple(found)
 
 
 def claim_spec(document: Document) -> ClaimSpec | None:

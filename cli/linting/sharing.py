@@ -10,7 +10,6 @@ from cli.linting.claims import ClaimSpec
 from cli.linting.documents import Document, Level, Remark
 from cli.linting.fields import entries, mapping, text
 from cli.linting.pods import PodSpec
-from dra.claims.claims import Request, read_requests
 from dra.claims.containers import Use, crowded, find_crowd
 from dra.claims.requests.sharing import RequestedSharing
 from dra.gpu.names import DEFAULT_DRIVER
@@ -21,7 +20,7 @@ _Claims = Mapping[tuple[str, tuple[str, str]], ClaimSpec]
 def check_sharing(spec: ClaimSpec, classes: Mapping[str, Document]) -> Iterator[Remark]:
     """The sharing of one claim, as far as these files tell."""
     try:
-        problem = _sharing(spec, classes).problem(_requests(spec))
+        problem = _sharing(spec, classes).problem(spec.understood)
     except InvalidObjectError:  # told of the configuration itself
         return
     if problem:
@@ -38,7 +37,7 @@ def check_containers(
             found = claims.get((kind, (pod.document.key[0], text(entry, field))))
             if found is not None:
                 offered[text(entry, "name")] = found
-    by_mps = {n: _sharing(c, classes).by_mps(_requests(c)) for n, c in offered.items()}
+    by_mps = {n: _sharing(c, classes).by_mps(c.understood) for n, c in offered.items()}
     for field in ("initContainers", "containers"):
         for index, container in entries(pod.spec, field):
             named = entries(container, "resources", "claims")
@@ -65,14 +64,3 @@ def _sharing(spec: ClaimSpec, classes: Mapping[str, Document]) -> RequestedShari
 
 def _config(holder: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [entry for _, entry in entries(holder, "config") if mapping(entry, "opaque")]
-
-
-def _requests(spec: ClaimSpec) -> tuple[Request, ...]:
-    """The requests that can be understood; mistakes in others are told elsewhere."""
-    found: list[Request] = []
-    for _, entry in entries(spec.devices, "requests"):
-        try:
-            found += read_requests([entry])
-        except (KeyError, TypeError, AttributeError):
-            continue
-    return tuple(found)

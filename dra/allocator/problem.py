@@ -41,7 +41,7 @@ class Problem:
 
 def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
     """The problem of allocating ``claims``, of which something is wanted, for ``pod``."""
-    obstacle = _too_large(pod.unread) if pod.unread else None
+    obstacle = too_large(pod.unread) if pod.unread else None
     if obstacle is None and not pod.node:
         obstacle = find_obstacle(pod, hosts.volumes)
     if obstacle is not None:
@@ -50,7 +50,8 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
     return claims.mixture or Problem(pod, claims.wants, claims.pins, rules=rules)
 
 
-def _too_large(why: str) -> Obstacle:
+def too_large(why: str) -> Obstacle:
+    """Obstacle of a pod that is not read, for the reason in its spec (``UNREAD``)."""
     message = (
         f"the pod is too large: {why}; state fewer labels, terms, tolerations, volumes, resources "
         "or claims"

@@ -9,7 +9,7 @@ import msgspec
 
 from dra.claims.claims import OTHERS_CONFIG, TOO_LARGE
 from dra.common.cache import decoded_weight
-from dra.common.resources import Obj, picked
+from dra.common.resources import Obj, at, picked
 
 REQUEST_BYTES = 64 * 2**10
 """The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
@@ -35,6 +35,13 @@ def trim_claim_spec(spec: Obj, driver: str) -> Obj:
         return kept
     size = len(config) + len(rest)
     return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
+
+
+def is_stub(spec: Obj) -> bool:
+    """True if ``trim_claim_spec`` has found a spec too large, which this is the rest of."""
+    requests = at(spec, "devices", "requests")
+    bodies = (b for r in requests for b in (at(r, "exactly", default={}), *at(r, "firstAvailable")))
+    return any(TOO_LARGE in body for body in bodies)
 
 
 def trim_allocation(allocation: Obj, driver: str) -> Obj:

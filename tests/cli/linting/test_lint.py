@@ -288,3 +288,42 @@ def test_a_request_in_another_form_than_that_of_the_api_is_an_error(
     place, _, message = ran.out.partition("spec.spec.devices.requests[0]: ")
     assert place.startswith("f.yaml:")
     assert says in message
+
+
+def many_requests(claims: int) -> str:
+    """A pod whose claims have 32 requests with eight alternatives each."""
+    alternatives = [f"{{name: a{n}, deviceClassName: mig-1g.5gb}}" for n in range(8)]
+    requests = [f"{{name: r{n}, firstAvailable: [{', '.join(alternatives)}]}}" for n in range(32)]
+    entries = [f"{{name: c{n}, resourceClaimTemplateName: t}}" for n in range(claims)]
+    used = ", ".join(f"{{name: c{n}}}" for n in range(claims))
+    return (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
+        f"spec:\n  resourceClaims: [{', '.join(entries)}]\n"
+        f"  containers: [{{name: c, resources: {{claims: [{used}]}}}}]\n---\n"
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: t}\n"
+        f"spec: {{spec: {{devices: {{requests: [{', '.join(requests)}]}}}}}}\n"
+    )
+
+
+@pytest.mark.parametrize(("claims", "code"), [(2, 0), (3, 1)])
+def test_more_requests_in_all_claims_of_a_pod_than_are_read_are_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, claims: int, code: int
+) -> None:
+    ran = lint(capsys, tmp_path, many_requests(claims), "-o", "json")
+    errors = [r for r in ran.json["remarks"] if r["level"] == "error"]
+    assert (ran.code, len(errors)) == (code, code)
+    for remark in errors:
+        assert "more than 512 requests and alternatives together" in remark["message"]
+        assert remark["field"] == "spec.resourceClaims[2]"
+
+
+def test_limits_that_become_more_claims_than_are_read_are_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    limits = "{resources: {limits: {nvidia.com/mig-1g.5gb: 50}}, name: "
+    containers = ", ".join(f"{limits}c{n}}}" for n in range(3))
+    text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{containers}]}}\n"
+    remarks = lint(capsys, tmp_path, text, "-o", "json").json["remarks"]
+    (large,) = [r for r in remarks if "the pod is too large" in r["message"]]
+    assert large["level"] == "warning"
+    assert "it has 150 claims, and 128 are read" in large["message"]
