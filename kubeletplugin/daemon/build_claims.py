@@ -118,7 +118,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     rebuild = Rebuild(
         hardware,
         journal,
-        claims=partial(claims_of, api, options.pool),
+        claims=partial(claims_of, api, driver=options.driver_name, pool=options.pool),
         reports=reports,
         driver=options.driver_name,
         pool=options.pool,

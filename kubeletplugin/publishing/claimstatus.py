@@ -15,6 +15,7 @@ from dra.claims.allocation import read_allocation
 from dra.claims.binding import awaited_devices
 from dra.claims.claims import Claim, read_claim
 from dra.claims.conditions import PREPARE_FAILED
+from dra.claims.requests.allocated import AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -46,13 +47,16 @@ _Wish = Callable[[Obj], "list[Obj]"]
 class _Wanted:
     """Wish of a claim, to be written at the monotonic time ``due``.
 
-    ``awaited``: somebody waits for it, so that it is never given up.
+    ``awaited``: somebody waits for it, so that it is never given up. ``attempts`` of it
+    were refused.
     """
 
     ref: ClaimRef
     wish: _Wish
     due: float
     awaited: bool = False
+    attempts: int = 0
+    backoff: Backoff | None = None
 
 
 class ClaimStatuses:
@@ -200,27 +204,32 @@ class ClaimStatuses:
         return 0.0
 
     def _write(self, wanted: _Wanted) -> None:
-        ref, backoff = wanted.ref, Backoff(first=self._first_delay)
-        for _ in range(_ATTEMPTS):
-            try:
-                self._apply(ref, wanted.wish)
-            except (ObjectNotFoundError, ConflictError) as error:
-                _log.debug("status not written", extra=about(ref, error=str(error)))
+        ref = wanted.ref
+        try:
+            self._apply(ref, wanted.wish)
+        except (ObjectNotFoundError, ConflictError) as error:
+            _log.debug("status not written", extra=about(ref, error=str(error)))
+        except KubeError as error:
+            _log.warning("status not written yet", extra=about(ref, error=str(error)))
+            self._put_back(wanted, error)
+
+    def _put_back(self, wanted: _Wanted, error: KubeError) -> None:
+        """Have it tried again later, unless there is a newer wish; others go in between.
+
+        What the server refuses again and again is given up; without its answer nothing is.
+        """
+        backoff = wanted.backoff or Backoff(first=self._first_delay)
+        delay = backoff.next_delay(at_least=error.retry_after)
+        attempts = wanted.attempts + error.is_final
+        if attempts >= _ATTEMPTS:
+            if not wanted.awaited:
                 return
-            except KubeError as error:
-                _log.warning("status not written yet", extra=about(ref, error=str(error)))
-                delay = backoff.next_delay(at_least=error.retry_after)
-            else:
-                return
-            with self._condition:
-                if ref.uid in self._wanted:
-                    return  # newer wish
-            if self.thread.pause(delay):
-                return
-        if wanted.awaited:
-            due = self._clock.monotonic() + _AGAIN_SECONDS
-            with self._condition:
-                self._wanted.setdefault(ref.uid, replace(wanted, due=due))
+            attempts, delay = 0, _AGAIN_SECONDS
+            backoff.reset()
+        due = self._clock.monotonic() + delay
+        again = replace(wanted, due=due, attempts=attempts, backoff=backoff)
+        with self._condition:
+            self._wanted.setdefault(wanted.ref.uid, again)
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
         if wish is _nothing and ref.uid in self._shown:
@@ -228,7 +237,10 @@ class ClaimStatuses:
             return
         claim = self._take_known(ref)
         if claim is None:
-            claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+            found = self._api.get_as(
+                AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace
+            )
+            claim = found.as_object(self._driver)
             if claim["metadata"]["uid"] != ref.uid:
                 return
             self._seen(read_claim(claim))

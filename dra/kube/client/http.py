@@ -113,6 +113,10 @@ class HttpClient:
             return {"metadata": _decode(response, f"{method} {path}", _Head).metadata}
         return _decode(response, f"{method} {path}", dict[str, Any])
 
+    def read(self, path: str, kind: type[T]) -> T:
+        """GET an object as ``kind``, a msgspec type: what that does not name is not held."""
+        return _decode(self._answered("GET", path, query=None), f"GET {path}", kind)
+
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
         """GET what is no JSON, such as a log, up to ``limit_bytes``."""
         response = self.stream(path, query=query, silence_seconds=self._budget)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dra.common.resources import Obj, Resource
 from dra.kube.client.http import Exchange, HttpClient, Page
@@ -26,6 +26,8 @@ _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
 _POOL_SIZE = 16
 _DEFAULT_KUBECONFIG = "~/.kube/config"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class KubeApi:
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
         """Read one object."""
         return self._http.call("GET", resource.path(namespace, name))
+
+    def get_as(self, kind: type[T], resource: Resource, name: str, *, namespace: str = "") -> T:
+        """Read one object as ``kind``, a msgspec type: what that does not name is not held."""
+        return self._http.read(resource.path(namespace, name), kind)
 
     def read(self, path: str) -> Obj:
         """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""

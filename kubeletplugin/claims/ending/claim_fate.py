@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from dra.claims.claims import Claim, read_claim
+from dra.claims.requests.allocated import AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -41,14 +42,14 @@ def claim_fate(
 ) -> ClaimFate:
     """Ask for one claim; ``seen`` gets what is found. Never raises KubeError."""
     try:
-        found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        found = api.get_as(AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
     except ObjectNotFoundError as error:
         # A missing resource type (an API server still starting) is 404 too, without a name.
         return ClaimFate.GONE if error.details.get("name") == ref.name else ClaimFate.UNKNOWN
     except KubeError as error:
         _log.debug("claim %s: %s", ref, error)
         return ClaimFate.UNKNOWN
-    claim = read_claim(found)
+    claim = read_claim(found.as_object(driver))
     seen(claim)
     if claim.ref.uid != ref.uid:
         return ClaimFate.GONE

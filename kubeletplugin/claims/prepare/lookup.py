@@ -6,13 +6,16 @@ The claim is read from the API server each time: kubelet passes namespace, name 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from api.config import decode_share
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
-from dra.claims.claims import Claim, read_claim
+from dra.claims.claims import TOO_LARGE, Claim, read_claim
+from dra.claims.requests.allocated import AllocatedClaim
+from dra.claims.requests.size import CONFIG_BYTES
 from dra.claims.sharing import (
     misplaced,
     misplaced_share,
@@ -59,7 +62,7 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
             or bad configuration.
     """
     _check_names(ref)
-    found = _get(api, ref)
+    found = _get(api, ref, driver)
     claim = read_claim(found)
     seen(claim)
     know(found)
@@ -109,12 +112,28 @@ def read_expected_devices(  # noqa: PLR0913 - what is read, and who else has it
         ClaimUnreadableError, ClaimError: as above; also if it will not ask.
     """
     _check_names(ref)
-    claim = watched(ref) or read_claim(_get(api, ref))
+    claim = watched(ref) or read_claim(_get(api, ref, driver))
     devices = _given(claim, ref, driver=driver, pool=pool)
     seen(claim)
     if not expected_devices(claim, driver=driver, pool=pool):
         raise ClaimError("no pod has reserved the claim, or it is being deleted")
     return devices
+
+
+def _check_config(entry: Mapping[str, Any], driver: str) -> None:
+    """Refuse an entry of configuration for ``driver``.
+
+    Raises:
+        ClaimError: its claim has more of them than is read.
+        InvalidObjectError: says where it is wrong.
+    """
+    if TOO_LARGE in entry:
+        raise ClaimError(
+            f"the claim's parameters for driver {driver} have {entry[TOO_LARGE]} bytes, and "
+            f"{CONFIG_BYTES} are read: state fewer; {_CORRECT}"
+        )
+    of_class = entry.get("source") == "FromClass"
+    decode_share(entry["opaque"].get("parameters"), of_class=of_class)
 
 
 def _check_names(ref: ClaimRef) -> None:
@@ -124,9 +143,10 @@ def _check_names(ref: ClaimRef) -> None:
             raise ClaimError(f"no claim can have the {field} {text[:_QUOTED_TEXT]!r}")
 
 
-def _get(api: KubeApi, ref: ClaimRef) -> Obj:
+def _get(api: KubeApi, ref: ClaimRef, driver: str) -> Obj:
     try:
-        return api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        found = api.get_as(AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        return found.as_object(driver)
     except ObjectNotFoundError as error:
         raise ClaimError("the claim does not exist any more") from error
     except ForbiddenError as error:
@@ -176,8 +196,7 @@ def _with_sharing(
         if opaque.get("driver") != driver or requests.isdisjoint(wanted):
             continue
         try:
-            of_class = entry.get("source") == "FromClass"
-            decode_share(opaque.get("parameters"), of_class=of_class)
+            _check_config(entry, driver)
         except InvalidObjectError as error:
             source = entry.get("source", "")
             raise ClaimError(

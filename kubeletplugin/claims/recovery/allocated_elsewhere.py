@@ -33,7 +33,7 @@ class AllocatedElsewhere:
         """
         places = {(o.profile_id, o.placement.start) for o in slices or ()}
         try:
-            claims = claims_of(self._api, self._pool)
+            claims = claims_of(self._api, driver=self._driver, pool=self._pool)
         except KubeError as error:
             raise StartingError(f"the claims of this node cannot be read: {error}") from error
         found = []

@@ -9,11 +9,21 @@ from dataclasses import dataclass, replace
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import read_claim
+from dra.claims.requests.size import trim_allocation
 from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at, picked
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.journal.journalfile import EntryKey
+
+_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +91,29 @@ def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sh
         return UNSHARED
 
 
-def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:
-    """The claims of the cluster that name ``pool`` in their status; no others are held in memory.
+def claims_of(api: KubeApi, *, driver: str, pool: str) -> Iterable[Obj]:
+    """The claims of the cluster that name ``pool`` in their status, as far as they are read.
+
+    Nothing else is held in memory, above all no parameters for other drivers.
 
     Raises:
         KubeError: no answer, or no permission to list them.
     """
 
     def keep(obj: Obj) -> Obj:
-        return obj if pool in json.dumps(obj.get("status")) else {}
+        try:
+            slim = _trim(obj, driver)
+        except (KeyError, TypeError, AttributeError):
+            slim = obj  # whoever reads it says so
+        return slim if pool in json.dumps(slim.get("status")) else {}
 
     return [obj for obj in api.list(RESOURCE_CLAIMS, keep=keep).items if obj]
+
+
+def _trim(obj: Obj, driver: str) -> Obj:
+    """Part of a claim that is read: parameters for other drivers may be large."""
+    status = at(obj, "status", default={})
+    kept = picked(status, ("reservedFor",))
+    if allocation := status.get("allocation"):
+        kept["allocation"] = trim_allocation(allocation, driver)
+    return {"metadata": picked(obj["metadata"], _METADATA), "status": kept}

@@ -12,6 +12,7 @@ from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.claims import Claim, Consumer, claim_names, read_claim
 from dra.claims.containers import container_uses, crowded, find_crowd
+from dra.claims.requests.allocated import AllocatedClaim
 from dra.claims.sharing import settings_of, sharing_of
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.client.transport import KubeApi
@@ -106,7 +107,8 @@ class ContainerCheck:
     def _by_mps(self, namespace: str, name: str) -> dict[str, bool]:
         """Requests of another claim that this driver serves, and whether by MPS."""
         try:
-            claim = read_claim(self._api.get(RESOURCE_CLAIMS, name, namespace=namespace))
+            found = self._api.get_as(AllocatedClaim, RESOURCE_CLAIMS, name, namespace=namespace)
+            claim = read_claim(found.as_object(self._driver))
         except ObjectNotFoundError:
             return {}
         except KubeError as error:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import msgspec
 
 from dra.common.resources import Obj, at
-from dra.kube.client.http import HttpClient, Page
+from dra.kube.client.http import HttpClient, Page, T
 from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
 
 _SUBRESOURCES = ("status", "binding")
@@ -61,6 +61,9 @@ class FolderHttp(HttpClient):
             shutil.rmtree(place)
             return found
         return self._change(method, place, body, sub=sub, content_type=content_type)
+
+    def read(self, path: str, kind: type[T]) -> T:
+        return msgspec.json.decode(msgspec.json.encode(self.call("GET", path)), type=kind)
 
     def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
         data = msgspec.json.encode(self.call("GET", path, query=query))

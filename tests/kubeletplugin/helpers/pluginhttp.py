@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dra.common.resources import Obj
-from dra.kube.client.http import HttpClient, Page
+from dra.kube.client.http import HttpClient, Page, T
 from dra.kube.connect.plain import open_plain
 from dra.kube.errors import KubeError, UnavailableError
 
@@ -31,6 +31,10 @@ class PluginHttp(HttpClient):
         if method != "GET":
             self.writes.append((method, path))
         return super().call(method, path, **more)
+
+    def read(self, path: str, kind: type[T]) -> T:
+        self._reach("GET", path)
+        return super().read(path, kind)
 
     def page(self, path: str, **more: Any) -> tuple[Page, int]:
         self._reach("GET", path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
+from dra.kube.client.http import T
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
@@ -131,16 +131,42 @@ def test_what_was_not_written_before_a_restart_is_written_after_it(rig: Rig) -> 
 
 def test_a_claim_that_cannot_be_understood_leaves_the_others_their_status(rig: Rig) -> None:
     strange = rig.claim(SLICE)
-    call = rig.http.call
 
-    def answer(method: str, path: str, **more: Any) -> Obj:
-        found = call(method, path, **more)
-        if method == "GET" and path.endswith(strange.name):
+    def answer(path: str, kind: type[T]) -> T:
+        found = rig.http.call("GET", path)
+        if path.endswith(strange.name):
             found["status"]["devices"] = [{"driver": DRIVER}]
-        return found
+        return msgspec.json.decode(msgspec.json.encode(found), type=kind)
 
-    rig.http.call = answer  # type: ignore[method-assign]
+    rig.http.read = answer  # type: ignore[method-assign]
     rig.prepared(strange)
     ref = rig.claim("gpu-1-mig-1g5gb-19-4")
     rig.prepared(ref)
     assert rig.claim_status(ref)
+
+
+def test_a_claim_whose_status_is_refused_keeps_no_other_waiting(rig: Rig) -> None:
+    """A user can make a claim so large that nothing more may be written to it."""
+    large = [rig.claim(f"gpu-0-mig-1g5gb-19-{n}") for n in range(3)]
+    refused: list[str] = []
+
+    def refuse(method: str, path: str) -> KubeError | None:
+        if method != "PATCH" or not any(ref.name in path for ref in large):
+            return None
+        refused.append(path)
+        return KubeError("etcdserver: request is too large", status=500, retry_after=3600.0)
+
+    rig.http.refuse = refuse
+    for ref in large:
+        rig.prepared(ref)
+    wait_for("the refusals", lambda: len(set(refused)) == len(large))
+    ref = rig.claim("gpu-1-mig-1g5gb-19-4")
+    rig.prepared(ref)
+    wait_for("status of the other", lambda: status_of(rig, ref))
+
+
+def status_of(rig: Rig, ref: ClaimRef) -> list[Obj]:
+    """Devices that a claim's status shows now."""
+    claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
+    found: list[Obj] = claim.get("status", {}).get("devices", [])
+    return found

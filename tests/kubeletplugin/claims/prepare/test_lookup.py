@@ -240,3 +240,13 @@ def test_configuration_of_other_drivers_and_other_requests_is_not_read(server: S
         {"source": "FromClass"},
     )
     assert server.read(server.claim(RESULT, config=given))
+
+
+def test_more_parameters_than_are_read_are_refused_and_not_passed_over(server: Server) -> None:
+    opaque = {"driver": DRIVER, "parameters": {**MIG_CONFIG, "x": "y" * 9000}}
+    error = server.refused(
+        server.claim(RESULT, config=({"source": "FromClaim", "opaque": opaque},))
+    )
+    assert isinstance(error, ClaimError)
+    for part in ("parameters for driver mig.dra.dev have 90", "and 8192 are read", "correct the"):
+        assert part in str(error)
