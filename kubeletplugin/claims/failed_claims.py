@@ -18,6 +18,8 @@ LISTED_SECONDS = 600.0
 
 _MOST = 64
 
+_Failed = dict[str, tuple[FailedClaim, float]]
+
 
 class FailedClaims:
     """List of them, the latest failures last. Thread-safe; ``on_change`` is called without a lock.
@@ -29,7 +31,7 @@ class FailedClaims:
         self._on_change = on_change
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._failed: dict[str, tuple[FailedClaim, float]] = {}
+        self._failed: _Failed = {}
         self._in_a_row: dict[str, int] = {}
         self._is_cut_short = self._is_registered = False
         self._resumed = ""
@@ -44,10 +46,10 @@ class FailedClaims:
         """The failed claims that kubelet may still ask for."""
         now = self._clock.monotonic()
         with self._lock:
-            kept = {u: f for u, f in self._failed.items() if now < f[1] + LISTED_SECONDS}
-            self._failed = kept
+            recent = {u: f for u, f in self._failed.items() if now < f[1] + LISTED_SECONDS}
+            self._failed = kept = _most_of_each(recent)
             self._in_a_row = {u: n for u, n in self._in_a_row.items() if u in kept}
-            return tuple(failed for failed, _ in [*kept.values()][-_MOST:])
+            return tuple(failed for failed, _ in kept.values())
 
     def failed(self, ref: ClaimRef, error: PluginError) -> int:
         """Kubelet was told ``error``; returns how often in a row it was told one."""
@@ -107,3 +109,16 @@ class FailedClaims:
                 self._clock.monotonic(),
             )
         self._on_change()
+
+
+def _most_of_each(failed: _Failed) -> _Failed:
+    """As many as are listed: the latest of each namespace, so that none drives others' out."""
+    if len(failed) <= _MOST:
+        return failed
+    seen: dict[str, int] = {}
+    ranks: dict[str, int] = {}
+    for uid in reversed(failed):
+        namespace = failed[uid][0].claim.namespace
+        ranks[uid] = seen[namespace] = seen.get(namespace, 0) + 1
+    kept = frozenset(sorted(ranks, key=ranks.__getitem__)[:_MOST])
+    return {uid: each for uid, each in failed.items() if uid in kept}

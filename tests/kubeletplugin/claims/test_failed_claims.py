@@ -212,3 +212,15 @@ def test_a_plugin_that_was_killed_in_a_prepare_says_when_kubelet_can_call_again(
     register(rig)
     wait_for("the MigNode", rig.published)
     assert status(rig)["resumed"] == resumed, "nothing was cut short since"
+
+
+def test_many_failures_of_one_namespace_drive_no_other_out_and_are_not_kept(listed: Listed) -> None:
+    listed.claims.failed(REF, BusyError("held"))
+    greedy = [ClaimRef("greedy", f"c{n}", f"g{n}") for n in range(200)]
+    for ref in greedy:
+        listed.claims.not_made_ahead(ref, BusyError("held"))
+    found = [uid for uid, _ in listed.state()]
+    assert found == [REF.uid, *(ref.uid for ref in greedy[-63:])]
+    for ref in greedy[-63:]:
+        listed.claims.forget(ref)
+    assert listed.state() == [(REF.uid, False)]
