@@ -6,18 +6,23 @@ The label tells which claims to look at. What a claim was given stands in its al
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from dra.claims.binding import awaited_devices, told_devices
 from dra.claims.claims import Claim, read_claim
 from dra.claims.node_label import label_of, node_label
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.claims.requests.size import trim_allocation, without_others
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at, picked
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
 from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.prepare.lookup import expected_devices
 
-_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")
+_METADATA = (*_IDENTITY, "deletionTimestamp")
+_CUT = "cut"
+"""Field of a claim whose parameters are too many to be read here."""
 
 
 class ClaimWatch:
@@ -25,7 +30,11 @@ class ClaimWatch:
 
     ``awaited`` hears, before that, whether kube-scheduler waits for them, and ``untold``, after it,
     that the claim's status does not say of them what that waits for. ``told`` hears of the claim
-    itself, first of all. All are called in the thread of the watch, and must not block.
+    itself, first of all, unless its parameters are more than the controller reads. All are called
+    in the thread of the watch, and must not block.
+
+    Any user may set the label, on as many claims of any driver as he likes: of a claim little more
+    than its name is held, and nothing but what is for the pool is looked at.
     """
 
     def __init__(  # noqa: PLR0913 - which claims, and whom it tells
@@ -49,7 +58,8 @@ class ClaimWatch:
             api,
             RESOURCE_CLAIMS,
             label_selector=f"{node_label(driver)}={label_of(pool)}",
-            keep=_kept,
+            keep=partial(_kept, driver=driver, pool=pool),
+            remember=_identity,
             on_event=self._changed,
         )
 
@@ -66,7 +76,7 @@ class ClaimWatch:
         if obj is None:
             return
         claim = read_claim(obj)
-        if change.new is not None:
+        if change.new is not None and _CUT not in obj:
             self._told(claim)
         devices = expected_devices(claim, driver=self._driver, pool=self._pool)
         names = tuple(d.device for d in devices) if change.new is not None else ()
@@ -84,9 +94,22 @@ class ClaimWatch:
             self._untold(claim.ref, names)
 
 
-def _kept(obj: Obj) -> Obj:
-    """Part of a claim that is read, so that a node keeps little of each."""
-    status = obj.get("status") or {}
-    metadata = {k: v for k, v in obj["metadata"].items() if k in _METADATA}
-    kept = {k: status[k] for k in ("allocation", "reservedFor", "devices") if k in status}
-    return {"metadata": metadata, "status": kept}
+def _identity(obj: Obj) -> Obj:
+    return {"metadata": picked(obj["metadata"], _IDENTITY)}
+
+
+def _kept(obj: Obj, *, driver: str, pool: str) -> Obj:
+    """Part of a claim that is read: a list holds that of all claims for a moment."""
+    metadata = picked(obj["metadata"], _METADATA)
+    results = at(obj, "status", "allocation", "devices", "results")
+    own = [r for r in results if (r["driver"], r["pool"]) == (driver, pool)]
+    if not own:
+        return {"metadata": metadata, "status": {}}
+    status = obj["status"]
+    whole = without_others(status["allocation"], "devices", driver)
+    read = trim_allocation(whole, driver)
+    told = [d for d in at(status, "devices") if (d["driver"], d["pool"]) == (driver, pool)]
+    kept = picked(status, ("reservedFor",)) | {"devices": told}
+    kept["allocation"] = {**read, "devices": {**read["devices"], "results": own}}
+    cut = len(at(read, "devices", "config")) < len(at(whole, "devices", "config"))
+    return {"metadata": metadata, "status": kept} | ({_CUT: True} if cut else {})

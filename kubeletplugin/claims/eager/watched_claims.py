@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 
 from dra.claims.claims import Claim
 from dra.gpu.inventory import ClaimRef
@@ -18,7 +19,7 @@ class WatchedClaims:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, tuple[Claim, float]] = {}
+        self._told: OrderedDict[str, tuple[Claim, float]] = OrderedDict()
 
     def note(self, claim: Claim) -> None:
         """The watch tells a state of a claim."""
@@ -26,9 +27,8 @@ class WatchedClaims:
         with self._lock:
             self._told.pop(claim.ref.uid, None)
             self._told[claim.ref.uid] = claim, now
-            old = [uid for uid, (_, at) in self._told.items() if now - at > FRESH_SECONDS]
-            for uid in old:
-                del self._told[uid]
+            while now - next(iter(self._told.values()))[1] > FRESH_SECONDS:
+                self._told.popitem(last=False)
 
     def take(self, ref: ClaimRef) -> Claim | None:
         """The claim if it was told a moment ago; once, so that who tries again reads it anew."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
 import pytest
 
 from dra.claims.claims import Claim, read_claim
+from dra.common.cache import decoded_weight
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
+from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
+from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.watched_claims import FRESH_SECONDS, WatchedClaims
 from kubeletplugin.claims.prepare import lookup
 from kubeletplugin.claims.prepare.lookup import read_expected_devices
@@ -78,3 +82,83 @@ def test_a_slice_is_made_ahead_of_a_claim_that_nobody_reads(
 
     monkeypatch.setattr(lookup, "_get", refuse)
     ahead(rig, DEVICE)
+
+
+class _Nobody:
+    """Waits for no device."""
+
+    def note(self, ref: ClaimRef, pods: frozenset[str], *, says_made: bool) -> bool:
+        return False
+
+
+CONFIG = {"opaque": {"driver": "mig.dra.dev", "parameters": {"x": "y" * 9000}}}
+OTHERS = {"opaque": {"driver": "net.example.com", "parameters": {"x": ["y"] * 2000}}}
+RESULT = {"request": "r", "driver": "mig.dra.dev", "pool": "node", "device": "gpu-0"}
+
+
+def allocated(*results: Obj, config: list[Obj], devices: tuple[Obj, ...] = ()) -> Obj:
+    """A claim with the label of the node, which any user may set."""
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": "c",
+            "uid": "uid-1",
+            "resourceVersion": "1",
+            "annotations": {"large": "x" * 10_000},
+        },
+        "spec": {"devices": {"config": config}},
+        "status": {
+            "allocation": {"devices": {"results": [*results], "config": config}},
+            "reservedFor": [
+                {"resource": "pods", "name": f"p{n}", "uid": f"{n}"} for n in range(50)
+            ],
+            "devices": [*devices],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "read", "told"),
+    [
+        (allocated(config=[OTHERS] * 32), 0, True),
+        (allocated(RESULT | {"driver": "net.example.com"}, config=[OTHERS] * 32), 0, True),
+        (allocated(RESULT | {"pool": "other"}, config=[CONFIG] * 32), 0, True),
+        (allocated(RESULT, config=[OTHERS] * 32), 1, True),
+        (allocated(RESULT, config=[CONFIG] * 32), 1, False),
+        (
+            allocated(RESULT, config=[], devices=(RESULT | {"pool": "o", "data": "x" * 9000},)),
+            1,
+            True,
+        ),
+        (allocated(*[RESULT | {"pool": f"{n}"} for n in range(32)], RESULT, config=[]), 1, True),
+    ],
+)
+def test_little_is_kept_of_claims_that_say_they_are_for_the_node(
+    body: Obj,
+    read: int,
+    told: bool,  # noqa: FBT001
+) -> None:
+    """A claim of 320 KiB is megabytes in memory, and each node has 256 MiB."""
+    heard: list[Claim] = []
+    expected: list[tuple[str, ...]] = []
+    watch = ClaimWatch(
+        NO_API,
+        driver="mig.dra.dev",
+        pool="node",
+        expect=lambda _, names: expected.append(names),
+        awaited=cast("AwaitedClaims", _Nobody()),
+        untold=lambda _, _names: None,
+        told=heard.append,
+    )
+    reflector = watch._reflector
+    slim = reflector._keep(body)
+    assert decoded_weight(msgspec.json.encode(slim)) < 24 * 2**10
+    for change in reflector.store.put(slim):
+        watch._changed(change)
+    assert expected == [("gpu-0",) * read]
+    assert bool(heard) is told
+    held = reflector.store.list()
+    assert decoded_weight(msgspec.json.encode(held)) < 2**10
+    for change in reflector.store.replace([]):
+        watch._changed(change)
+    assert expected[1:] == [()]
