@@ -32,7 +32,7 @@ class KnownPods:
         self._effects = effects
         self._sharing = sharing
         self._of_claim: Index[ObjectKey, ObjectKey] = Index()
-        self.gangs = KnownGangs(self.by_key, claims.finalizer, effects)
+        self.gangs = KnownGangs(claims.finalizer, effects)
 
     def set(self, obj: Obj) -> None:
         """A pod was added or changed."""
