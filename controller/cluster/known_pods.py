@@ -125,8 +125,7 @@ class KnownPods:
         version = residents.version
         self._made_room(self._hosts.place(pod, node), was=was)
         if residents.version != version:
-            states = [pod] if was is None or was is pod else [was, pod]
-            self._effects.pods.update(self._watchers.of_company(states))
+            self._effects.pods.update(self._watchers.of_company(pod, was))
 
     def _made_room(self, node: str, *, was: Pod | None) -> None:
         """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""

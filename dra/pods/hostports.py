@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dra.common.resources import at
 
@@ -29,23 +29,49 @@ def read_host_ports(spec: Mapping[str, Any]) -> tuple[HostPort, ...]:
     return tuple(dict.fromkeys(port for c in containers for port in _of(c)))
 
 
-class TakenPorts:
-    """Host ports that pods take on a node, found by their number: there may be thousands."""
+class Holder(Protocol):
+    """Whoever takes host ports; it is hashed by its identity."""
 
-    def __init__(self, ports: Iterable[HostPort]) -> None:
-        self._taken: dict[tuple[str, int], set[str]] = {}
-        for port in ports:
-            self._taken.setdefault((port.protocol, port.number), set()).add(port.address)
+    @property
+    def host_ports(self) -> tuple[HostPort, ...]:
+        """The ports."""
 
-    def find_conflict(self, wanted: Iterable[HostPort]) -> HostPort | None:
-        """The first of ``wanted`` that one of these rules out: a node cannot have both."""
-        return next(filter(self._rules_out, wanted), None)
 
-    def _rules_out(self, port: HostPort) -> bool:
-        taken = self._taken.get((port.protocol, port.number))
-        if not taken or port.address == _EVERY_ADDRESS:
-            return bool(taken)
-        return not taken.isdisjoint((port.address, _EVERY_ADDRESS))
+class WantedPorts:
+    """Host ports that a pod wants, compared with those of each holder once: there may be thousands.
+
+    Many pods may have the needs that are a holder, on many nodes.
+    """
+
+    def __init__(self, wanted: Iterable[HostPort]) -> None:
+        self._places: dict[HostPort, int] = {}
+        self._of_number: dict[tuple[str, int], list[HostPort]] = {}
+        for place, port in enumerate(wanted):
+            self._places[port] = place
+            self._of_number.setdefault((port.protocol, port.number), []).append(port)
+        self._known: dict[Holder, HostPort | None] = {}
+
+    def find_conflict(self, holders: Iterable[Holder]) -> HostPort | None:
+        """The first wanted one that one of ``holders`` rules out: a node cannot have both."""
+        if not self._places:
+            return None
+        found = (self._of(holder) for holder in holders if holder.host_ports)
+        ports = (port for port in found if port is not None)
+        return min(ports, key=self._places.__getitem__, default=None)
+
+    def _of(self, holder: Holder) -> HostPort | None:
+        if holder not in self._known:
+            self._known[holder] = self._compare(holder.host_ports)
+        return self._known[holder]
+
+    def _compare(self, taken: Iterable[HostPort]) -> HostPort | None:
+        ruled_out = (
+            port
+            for other in taken
+            for port in self._of_number.get((other.protocol, other.number), ())
+            if port.address == other.address or _EVERY_ADDRESS in (port.address, other.address)
+        )
+        return min(ruled_out, key=self._places.__getitem__, default=None)
 
 
 def _of(container: Mapping[str, Any]) -> Iterator[HostPort]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.common.resources import at
-from dra.pods.nodeselector import holds
+from dra.pods.nodeselector import holds, indexed
 
 Labels = Mapping[str, str]
 
@@ -23,11 +23,19 @@ class LabelSelector:
         """True if it selects whatever there is."""
         return self.requirements == ()
 
+    @property
+    def parts(self) -> int:
+        """The number of requirements that labels are compared with, at the most."""
+        return len(self.requirements or ())
+
     def matches(self, labels: Labels) -> bool:
         """True if it selects what carries ``labels``."""
         if self.requirements is None:
             return False
-        return all(holds(r, labels.get(r["key"])) for r in self.requirements)
+        for requirement in self.requirements:  # a loop: this is asked of each group of pods
+            if not holds(requirement, labels.get(requirement["key"])):
+                return False
+        return True
 
     def narrowed(self, labels: Labels) -> LabelSelector:
         """This selector, and the same ``labels``; one that selects nothing still does."""
@@ -41,7 +49,7 @@ def read_label_selector(obj: Mapping[str, Any] | None) -> LabelSelector:
     if obj is None:
         return LabelSelector()
     equal = _equal(at(obj, "matchLabels", default={}))
-    return LabelSelector((*equal, *at(obj, "matchExpressions")))
+    return LabelSelector((*equal, *map(indexed, at(obj, "matchExpressions"))))
 
 
 def _equal(labels: Labels) -> tuple[Mapping[str, Any], ...]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dra.common.resources import at
 
 _FIELDS = "metadata.name"
+_FEW = 8
+"""Values that are looked through as fast as in any other way."""
+
+_DIGITS = 63
+"""Digits of a number that is read: the value of a label has no more, and a million takes long."""
 
 
 def matches_terms(terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str) -> bool:
@@ -42,8 +48,34 @@ def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
     return check is not None and check(value, requirement.get("values") or ())
 
 
+class _Sorted(tuple[str, ...]):
+    """Values in order, so that one is found among thousands in a few steps."""
+
+    __slots__ = ()
+
+    def __contains__(self, value: object) -> bool:
+        place = bisect_left(self, value)  # type: ignore[call-overload]
+        return place < len(self) and bool(self[place] == value)
+
+
+def indexed(requirement: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same requirement, in which a value is found fast, however many there are."""
+    values: Collection[str] = requirement.get("values") or ()
+    return (
+        requirement if len(values) <= _FEW else {**requirement, "values": _Sorted(sorted(values))}
+    )
+
+
+def indexed_term(term: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same term of a node selector, in which values are found fast."""
+    expressions = at(term, "matchExpressions")
+    if all(len(at(each, "values")) <= _FEW for each in expressions):
+        return term
+    return {**term, "matchExpressions": [*map(indexed, expressions)]}
+
+
 def _compares(value: str | None, bounds: Sequence[str], sign: int) -> bool:
-    if value is None or len(bounds) != 1:
+    if value is None or len(bounds) != 1 or max(len(value), len(bounds[0])) > _DIGITS:
         return False
     try:
         return (int(value) - int(bounds[0])) * sign > 0

@@ -15,6 +15,7 @@ from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import at
 from dra.pods.company.terms import ALONE, Company, read_company
 from dra.pods.hostports import HostPort, read_host_ports
+from dra.pods.nodeselector import indexed_term
 
 Amounts = Mapping[str, int]
 
@@ -51,10 +52,11 @@ def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
     """The needs in a pod's ``spec``."""
     affinity = at(spec, "affinity", "nodeAffinity", default={})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    terms = at(required or {}, "nodeSelectorTerms")
     return PodNeeds(
         requests=effective_request(spec),
         node_selector=at(spec, "nodeSelector", default={}),
-        affinity_terms=None if required is None else tuple(at(required, "nodeSelectorTerms")),
+        affinity_terms=None if required is None else tuple(map(indexed_term, terms)),
         tolerations=tuple(at(spec, "tolerations")),
         host_ports=read_host_ports(spec),
         company=read_company(spec),

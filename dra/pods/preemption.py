@@ -6,10 +6,9 @@ higher priority and the older first. Only resources and host ports are made free
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from dra.pods.hostports import TakenPorts
+from dra.pods.hostports import WantedPorts
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import NodeFacts, find_misfit, find_short
 from dra.pods.podneeds import Amounts
@@ -22,9 +21,18 @@ def may_preempt(pod: Pod, other: Pod) -> bool:
 
 
 def find_victims(
-    pod: Pod, node: NodeFacts, hosts: Hosts, *, delegated: AbstractSet[str] = frozenset()
+    pod: Pod,
+    node: NodeFacts,
+    hosts: Hosts,
+    *,
+    delegated: AbstractSet[str] = frozenset(),
+    ports: WantedPorts | None = None,
 ) -> list[Pod] | None:
-    """Pods that would be ended on ``node`` for ``pod``; None where that would not be enough."""
+    """Pods that would be ended on ``node`` for ``pod``; None where that would not be enough.
+
+    ``ports`` are those of ``pod``, for who asks of many nodes.
+    """
+    wanted = ports or WantedPorts(pod.needs.host_ports)
     there = hosts.residents.on(node.name)
     lower = [other for other in there if may_preempt(pod, other)]
     higher = [o for o in there if o.key != pod.key and not may_preempt(pod, o)]
@@ -32,7 +40,7 @@ def find_victims(
     for other in lower:
         _add(used, other.needs.requests, sign=-1)
 
-    if not lower or _clashes(pod, higher):
+    if not lower or wanted.find_conflict(o.needs for o in higher) is not None:
         return None
     if find_misfit(pod.needs, node, used, delegated=delegated) is not None:
         return None
@@ -40,19 +48,10 @@ def find_victims(
     for other in sorted(lower, key=lambda o: (-o.priority, o.created, o.key)):
         _add(used, other.needs.requests, sign=1)
         short = find_short(pod.needs, node, used, delegated=delegated)
-        if short or _clashes(pod, [other]):
+        if short or wanted.find_conflict([other.needs]) is not None:
             _add(used, other.needs.requests, sign=-1)
             victims.append(other)
     return victims
-
-
-def _clashes(pod: Pod, others: Iterable[Pod]) -> bool:
-    """True if one of ``others`` has a host port of ``pod``."""
-    wanted = pod.needs.host_ports
-    if not wanted:
-        return False
-    taken = TakenPorts(port for other in others for port in other.needs.host_ports)
-    return taken.find_conflict(wanted) is not None
 
 
 def _add(used: dict[str, int], amounts: Amounts, *, sign: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -12,14 +12,14 @@ from dra.pods.company.preferences import Preferences
 from dra.pods.company.residents import Residents
 from dra.pods.company.spread import find_domains
 from dra.pods.company.terms import ALONE
-from dra.pods.hostports import TakenPorts
+from dra.pods.hostports import WantedPorts
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
 from dra.pods.volumes.fit import VolumeFit
 
-MOST_COMPARED = 50_000
-"""Groups of pods, all terms of a pod together, that it is compared with for a decision.
+MOST_COMPARED = 200_000
+"""Comparisons of a pod's terms with groups of pods and with nodes for a decision: some 100 ms.
 
 The terms of a pod that would be compared with more are left to kube-scheduler.
 """
@@ -32,17 +32,17 @@ class Rule(Protocol):
         """Misfit of the pod and ``node``; None when it can."""
 
 
-@dataclass(frozen=True, slots=True)
 class _HostPorts:
-    pod: Pod
-    residents: Residents
-    thought_away: Callable[[Pod], bool]
+    def __init__(self, pod: Pod, residents: Residents, thought_away: Callable[[Pod], bool]) -> None:
+        self._pod = pod
+        self._residents = residents
+        self._thought_away = thought_away
+        self._wanted = WantedPorts(pod.needs.host_ports)
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        there = self.residents.on(node.name)
-        others = (o for o in there if o.key != self.pod.key and not self.thought_away(o))
-        taken = TakenPorts(port for other in others for port in other.needs.host_ports)
-        port = taken.find_conflict(self.pod.needs.host_ports)
+        there = self._residents.on(node.name)
+        others = (o for o in there if o.key != self._pod.key and not self._thought_away(o))
+        port = self._wanted.find_conflict(other.needs for other in others)
         return None if port is None else Misfit(MisfitReason.HOST_PORT, f"host port {port} taken")
 
 
@@ -83,7 +83,8 @@ class Rules:
     def _read(self) -> Pod:
         """The pod, without its terms where they are too many for the pods that there are."""
         pod = self._pod
-        if self._hosts.residents.breadth(pod) <= MOST_COMPARED:
+        spread_over = len(pod.needs.company.spread) * len(self._hosts.facts)
+        if self._hosts.residents.breadth(pod) + spread_over <= MOST_COMPARED:
             return pod
         return replace(pod, needs=replace(pod.needs, company=ALONE))
 

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision, Problem
+from dra.pods.hostports import WantedPorts
 from dra.pods.pods import Pod
 from dra.pods.preemption import find_victims, may_preempt
 from dra.pods.rules import find_rules
@@ -53,11 +54,12 @@ def _attempts(problem: Problem, allocator: Allocator) -> Iterator[Problem]:
     """``problem`` on ever other nodes, those first that kube-scheduler would choose."""
     pod, hosts, nodes = problem.pod, allocator.hosts, allocator.fleet.nodes.keys()
     costs: dict[str, _Cost] = {}
+    ports = WantedPorts(pod.needs.host_ports)
     for name in nodes:
         facts = hosts.facts.get(name)
         if facts is None or name in problem.excluded:
             continue
-        victims = find_victims(pod, facts, hosts, delegated=allocator.delegated)
+        victims = find_victims(pod, facts, hosts, delegated=allocator.delegated, ports=ports)
         if victims:
             costs[name] = _cost(victims)
     for group in _groups(costs, nominated=pod.nominated):

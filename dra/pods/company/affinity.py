@@ -6,15 +6,12 @@ sought: kube-scheduler may come to the pod that seeks it first, and refuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from dra.pods.company.residents import Residents
 from dra.pods.company.terms import PodTerm
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
-
-_Domain = tuple[str, str]
-"""A label of nodes and one of its values."""
 
 
 class Affinity:
@@ -25,21 +22,15 @@ class Affinity:
         self._residents = residents
         self._nodes = nodes
         self._terms = pod.needs.company.affinity
-        self._sought: set[_Domain] = set()
+        self._sought: dict[str, set[str]] = {}
         self._is_first = False
         if self._terms:
             self._seek()
-        self._avoided = _by_key(
-            domain
-            for term in pod.needs.company.anti_affinity
-            for group in residents.meant(term, owner=pod.key)
-            for domain in self._domains(term, group.nodes)
+        own = pod.needs.company.anti_affinity
+        self._avoided = self._domains(
+            (term, g.nodes) for term in own for g in residents.meant(term, owner=pod.key)
         )
-        self._closed = _by_key(
-            domain
-            for _, term, others in residents.shunning(pod)
-            for domain in self._domains(term, others)
-        )
+        self._closed = self._domains((term, on) for _, term, on in residents.shunning(pod))
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
         """Misfit by other pods that keep the pod from ``node``; None when they do not."""
@@ -51,7 +42,7 @@ class Affinity:
             if value is None:
                 text = f"pod affinity: the node has no label {term.topology}"
                 return Misfit(MisfitReason.POD_AFFINITY, text)
-            if not self._is_first and (term.topology, value) not in self._sought:
+            if not self._is_first and value not in self._sought.get(term.topology, ()):
                 text = f"pod affinity: no such pod runs in its {term.topology}"
                 return Misfit(MisfitReason.POD_AFFINITY, text)
         return None
@@ -75,10 +66,9 @@ class Affinity:
         first, *_ = self._terms
         meant = self._residents.meant(first, owner=self._pod.key)
         found = [group for group in meant if self._all_mean(group.namespace, group.labels)]
-        for group in found:
-            if group.bound:
-                self._sought |= {d for t in self._terms for d in self._domains(t, group.nodes)}
-        anywhere = any([*self._domains(t, g.nodes)] for g in found for t in self._terms)
+        terms = self._terms
+        self._sought = self._domains((t, g.nodes) for t in terms for g in found if g.bound)
+        anywhere = any(self._domains([(t, g.nodes)]) for g in found for t in terms)
         self._is_first = not anywhere and self._all_mean(self._pod.key[0], self._pod.labels)
 
     def _all_mean(self, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -88,18 +78,13 @@ class Affinity:
             for term in self._terms
         )
 
-    def _domains(self, term: PodTerm, nodes: Iterable[str]) -> Iterator[_Domain]:
-        """The domains of a term that ``nodes`` are in."""
-        for name in nodes:
-            facts = self._nodes.get(name)
-            value = None if facts is None else facts.labels.get(term.topology)
-            if value is not None:
-                yield term.topology, value
-
-
-def _by_key(domains: Iterable[_Domain]) -> dict[str, set[str]]:
-    """The values of each label: there may be as many domains as nodes, and labels are few."""
-    found: dict[str, set[str]] = {}
-    for key, value in domains:
-        found.setdefault(key, set()).add(value)
-    return found
+    def _domains(self, found: Iterable[tuple[PodTerm, Iterable[str]]]) -> dict[str, set[str]]:
+        """By label the values of the domains that the nodes of terms are in."""
+        domains: dict[str, set[str]] = {}
+        for term, nodes in found:
+            values = domains.setdefault(term.topology, set())
+            for name in nodes:
+                facts = self._nodes.get(name)
+                if facts is not None and term.topology in facts.labels:
+                    values.add(facts.labels[term.topology])
+        return {key: values for key, values in domains.items() if values}

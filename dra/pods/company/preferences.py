@@ -47,7 +47,7 @@ class Preferences:
 
     def _by_pods(self, nodes: Sequence[NodeFacts]) -> list[float]:
         found = [
-            sum(weight for (key, value), weight in self._near.items() if n.labels.get(key) == value)
+            sum(weights.get(n.labels.get(key), 0) for key, weights in self._near.items())
             for n in nodes
         ]
         least, most = min(found), max(found)
@@ -75,17 +75,17 @@ class Preferences:
             total += domains.counts.get(value, 0) * weight + domains.spread.max_skew - 1
         return float(round(total))
 
-    def _find_near(self, residents: Residents) -> dict[tuple[str, str], int]:
-        """By domain the weight of the pods there that are liked, less that of the disliked."""
-        near: dict[tuple[str, str], int] = {}
+    def _find_near(self, residents: Residents) -> dict[str, dict[str | None, int]]:
+        """By label and value the weight of the pods there that are liked, less the disliked."""
+        near: dict[str, dict[str | None, int]] = {}
         company = self._pod.needs.company
         for terms, sign in ((company.liked, 1), (company.disliked, -1)):
             for term in terms:
+                weights = near.setdefault(term.topology, {})
                 for group in residents.meant(term, owner=self._pod.key):
                     for name, count in group.nodes.items():
                         facts = self._nodes.get(name)
                         value = None if facts is None else facts.labels.get(term.topology)
                         if value is not None:
-                            domain = (term.topology, value)
-                            near[domain] = near.get(domain, 0) + sign * term.weight * count
+                            weights[value] = weights.get(value, 0) + sign * term.weight * count
         return near

@@ -6,45 +6,26 @@ Most clusters have few terms: what they look at is kept from the first time on t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dra.common.resources import ObjectKey
+from dra.pods.company.groups import Group, Groups, alike, book
 from dra.pods.company.terms import PodTerm
 from dra.pods.labelselector import Labels, LabelSelector
 from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod
 
-MOST_SHUNNING = 2000
-"""Terms of the pods of one namespace, equal ones once, by which they shun others."""
+MOST_SHUNNING = 10_000
+"""Comparisons, for one pod, with the terms of the pods of one namespace by which they shun others.
+
+Terms of equal pods count once. The nodes of those that shun it count, too.
+"""
 
 _NO_LABELS: Labels = {}
-_K = TypeVar("_K")
-
-
-class _Alike(NamedTuple):
-    """Traits of pods of a namespace that are counted together."""
-
-    labels: frozenset[tuple[str, str]]
-    bound: bool
-    ending: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Pods of a namespace that are alike: how many of them are on which nodes.
-
-    ``bound``: kube-scheduler has put them there; of others only we know where they go. ``ending``:
-    they are being deleted.
-    """
-
-    namespace: str
-    labels: Labels
-    bound: bool
-    ending: bool
-    nodes: Mapping[str, int]
 
 
 class Shunning(NamedTuple):
@@ -64,9 +45,9 @@ class Residents:
         self._present: dict[str, int] = {}
         self._priorities: dict[int, int] = {}
         self._on: dict[str, dict[ObjectKey, Pod]] | None = None
-        self._groups: dict[str, dict[_Alike, dict[str, int]]] = {}
+        self._groups: dict[str, Groups] = {}
         self._shunning: dict[str, dict[PodNeeds, dict[str, int]]] = {}
-        self._far: dict[tuple[str, PodNeeds], dict[str, int]] = {}
+        self._far: dict[str, dict[PodNeeds, dict[str, int]]] = {}
         self._users: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
         self._namespaces: dict[str, Labels] = {}
 
@@ -79,7 +60,7 @@ class Residents:
             before is not None
             and before[0] == node
             and before[1].needs is pod.needs
-            and _like(before[1]) == _like(pod)
+            and alike(before[1]) == alike(pod)
         )
         if before is not None:
             del self._place[pod.key]
@@ -133,29 +114,50 @@ class Residents:
     ) -> Iterator[Group]:
         """The groups of a namespace that ``selector`` selects, as they are without one pod."""
         own = self._place.get(without)
-        for alike, nodes in self._grouped(namespace).items():
-            labels = dict(alike.labels)
-            if not selector.matches(labels):
-                continue
-            others: Mapping[str, int] = nodes
-            if own is not None and without[0] == namespace and _like(own[1]) == alike:
-                others = _less(nodes, own[0])
-            yield Group(namespace, labels, alike.bound, alike.ending, others)
+        own_traits = None if own is None or without[0] != namespace else alike(own[1])
+        self._group([namespace])
+        for traits, labels, nodes in self._groups[namespace]:
+            if selector.matches(labels):
+                others = _less(nodes, own[0]) if own is not None and traits == own_traits else nodes
+                yield Group(namespace, labels, traits.bound, traits.ending, others)
 
     def meant(self, term: PodTerm, *, owner: ObjectKey) -> Iterator[Group]:
         """The groups that a term of the pod ``owner`` means, which itself does not count."""
-        for namespace in [owner[0]] if term.at_home else [*self._present]:
+        namespaces = self._there(term.reach(owner[0]))
+        self._group(namespaces)
+        for namespace in namespaces:
             if self.covers(term, namespace, owner=owner[0]):
                 yield from self.selected(namespace, term.selector, without=owner)
 
     def breadth(self, pod: Pod) -> int:
-        """The number of groups that the terms of ``pod`` are compared with, at the most."""
+        """The number of comparisons for the terms of ``pod``, at the most.
+
+        With each group for each part of a term, and with the nodes of those that it means.
+        """
         company, home = pod.needs.company, pod.key[0]
-        terms = (*company.affinity, *company.anti_affinity, *company.liked, *company.disliked)
-        near = sum(term.at_home for term in terms) + len(company.spread)
-        far = len(terms) - near + len(company.spread)
-        found = near * len(self._grouped(home)) if near else 0
-        return found + far * sum(len(self._grouped(name)) for name in self._present if far)
+        parts: dict[AbstractSet[str] | None, list[int]] = {}
+        # Whoever is sought is compared with all terms together once more.
+        for term in (
+            *company.affinity * 2,
+            *company.anti_affinity,
+            *company.liked,
+            *company.disliked,
+        ):
+            parts.setdefault(term.reach(home), []).append(term.parts)
+        for spread in company.spread:
+            parts.setdefault(frozenset([home]), []).append(spread.parts)
+        compared = 0
+        for reach, found in parts.items():
+            namespaces = self._there(reach)
+            self._group(namespaces)
+            groups = [self._groups[name] for name in namespaces]
+            compared += sum(found) * sum(map(len, groups))
+            compared += len(found) * sum(known.places for known in groups)
+        return compared
+
+    def _there(self, reach: AbstractSet[str] | None) -> list[str]:
+        """The namespaces with pods on nodes, of those that a term may mean."""
+        return [*self._present] if reach is None else [n for n in reach if n in self._present]
 
     def covers(self, term: PodTerm, namespace: str, *, owner: str) -> bool:
         """True if a term of a pod of namespace ``owner`` may mean pods of ``namespace``."""
@@ -179,35 +181,42 @@ class Residents:
 
     def shunning(self, pod: Pod) -> Iterator[Shunning]:
         """The terms of others that shun ``pod``, as far as they are read of each namespace."""
-        own, namespace = self._place.get(pod.key), pod.key[0]
-        near = ((namespace, n, on) for n, on in self._shunning.get(namespace, {}).items())
-        far = ((owner, n, on) for (owner, n), on in self._far.items())
-        left: dict[str, int] = {}
-        for owner, needs, nodes in (*near, *far):
-            left[owner] = left.get(owner, MOST_SHUNNING) - len(needs.company.anti_affinity)
-            if left[owner] < 0:
-                continue
-            others: Mapping[str, int] = nodes
+        namespace = pod.key[0]
+        near, far = self._shunning.get(namespace, {}), self._far.get(namespace, {})
+        yield from self._shunned_by(namespace, chain(near.items(), far.items()), pod)
+        for owner, known in self._far.items():
+            if owner != namespace:
+                yield from self._shunned_by(owner, known.items(), pod)
+
+    def _shunned_by(
+        self, owner: str, known: Iterable[tuple[PodNeeds, Mapping[str, int]]], pod: Pod
+    ) -> Iterator[Shunning]:
+        own, namespace, left = self._place.get(pod.key), pod.key[0], MOST_SHUNNING
+        for needs, nodes in known:
+            others = nodes
             if own is not None and own[1].needs is needs and owner == namespace:
                 others = _less(nodes, own[0])
             for term in needs.company.anti_affinity:
+                left -= term.parts
+                if left < 0:
+                    return
                 if self.covers(term, namespace, owner=owner) and term.selector.matches(pod.labels):
+                    left -= len(others)
                     yield Shunning(owner, term, others)
 
-    def _grouped(self, namespace: str) -> dict[_Alike, dict[str, int]]:
-        """The groups of a namespace, kept up to date once somebody has asked for them."""
-        groups = self._groups.get(namespace)
-        if groups is None:
-            groups = self._groups[namespace] = {}
-            for key, (node, pod) in self._place.items():
-                if key[0] == namespace:
-                    _book(groups, _like(pod), node, 1)
-        return groups
+    def _group(self, namespaces: Iterable[str]) -> None:
+        """Have the groups of ``namespaces``; they are kept up to date from the first time on."""
+        lacking = {name: Groups() for name in namespaces if name not in self._groups}
+        if lacking:
+            for (namespace, _), (node, pod) in self._place.items():
+                if namespace in lacking:
+                    lacking[namespace].book(pod, node, 1)
+            self._groups |= lacking
 
     def _settle(self, pod: Pod, node: str, *, comes: bool) -> None:
         """Note a pod that comes or goes where it is looked for by node, claim or namespace."""
-        _book_one(self._present, pod.key[0], 1 if comes else -1)
-        _book_one(self._priorities, pod.priority, 1 if comes else -1)
+        book(self._present, pod.key[0], 1 if comes else -1)
+        book(self._priorities, pod.priority, 1 if comes else -1)
         self._use(pod, uses=comes)
         if self._on is None:
             return
@@ -232,41 +241,24 @@ class Residents:
     def _count(self, pod: Pod, node: str, change: int) -> None:
         groups = self._groups.get(pod.key[0])
         if groups is not None:
-            _book(groups, _like(pod), node, change)
+            groups.book(pod, node, change)
         if pod.needs.company.anti_affinity:
             self._count_shunning(pod, node, change)
 
     def _count_shunning(self, pod: Pod, node: str, change: int) -> None:
         namespace, needs = pod.key[0], pod.needs
-        if all(term.at_home for term in needs.company.anti_affinity):
-            near = self._shunning.setdefault(namespace, {})
-            _book(near, needs, node, change)
-            if not near:
-                del self._shunning[namespace]
-        else:
-            _book(self._far, (namespace, needs), node, change)
-
-
-def _like(pod: Pod) -> _Alike:
-    return _Alike(frozenset(pod.labels.items()), bool(pod.node), pod.deleting)
+        at_home = all(term.at_home for term in needs.company.anti_affinity)
+        tables = self._shunning if at_home else self._far
+        known = tables.setdefault(namespace, {})
+        nodes = known.setdefault(needs, {})
+        book(nodes, node, change)
+        if not nodes:
+            del known[needs]
+        if not known:
+            del tables[namespace]
 
 
 def _less(nodes: Mapping[str, int], node: str) -> Mapping[str, int]:
     """``nodes`` with one less on ``node``."""
     left = {**nodes, node: nodes[node] - 1}
     return {name: count for name, count in left.items() if count}
-
-
-def _book(table: dict[_K, dict[str, int]], key: _K, node: str, change: int) -> None:
-    nodes = table.setdefault(key, {})
-    _book_one(nodes, node, change)
-    if not nodes:
-        del table[key]
-
-
-def _book_one(counts: dict[_K, int], key: _K, change: int) -> None:
-    left = counts.get(key, 0) + change
-    if left:
-        counts[key] = left
-    else:
-        counts.pop(key, None)

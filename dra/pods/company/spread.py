@@ -26,7 +26,7 @@ class Domains:
         residents: Residents,
         nodes: Iterable[NodeFacts],
     ) -> None:
-        """``nodes`` are those with the topology labels of all constraints of the pod."""
+        """``nodes`` are those that the constraint counts."""
         self.spread = spread
         selector = spread.selector_for(pod.labels)
         self._own = int(selector.matches(pod.labels))
@@ -40,10 +40,9 @@ class Domains:
         self.counts: dict[str, int] = {}
         settled: dict[str, int] = {}
         for node in nodes:
-            if _takes_part(pod, spread, node):
-                value = node.labels[spread.topology]
-                self.counts[value] = self.counts.get(value, 0) + there.get(node.name, 0)
-                settled[value] = settled.get(value, 0) + bound.get(node.name, 0)
+            value = node.labels[spread.topology]
+            self.counts[value] = self.counts.get(value, 0) + there.get(node.name, 0)
+            settled[value] = settled.get(value, 0) + bound.get(node.name, 0)
         self._is_short = len(settled) < spread.min_domains
         self._least = sorted((count, value) for value, count in settled.items())[:2]
 
@@ -76,7 +75,15 @@ def find_domains(
     constraints = [*spreads]
     keys = [spread.topology for spread in constraints]
     eligible = [n for n in nodes.values() if all(key in n.labels for key in keys)]
-    return [Domains(pod, spread, residents, eligible) for spread in constraints]
+    counted: dict[tuple[bool, bool], list[NodeFacts]] = {}
+    for each in constraints:
+        policies = each.affinity_counts, each.taints_count
+        if policies not in counted:  # constraints are many, and policies few
+            counted[policies] = [n for n in eligible if _takes_part(pod, each, n)]
+    return [
+        Domains(pod, each, residents, counted[each.affinity_counts, each.taints_count])
+        for each in constraints
+    ]
 
 
 def _takes_part(pod: Pod, spread: Spread, node: NodeFacts) -> bool:

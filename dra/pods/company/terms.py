@@ -12,6 +12,7 @@ from typing import Any
 
 from dra.common.resources import at
 from dra.pods.labelselector import Labels, LabelSelector, read_label_selector
+from dra.pods.nodeselector import indexed_term
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -34,6 +35,18 @@ class PodTerm:
         """True if it is about pods of the owner's namespace only."""
         return not self.namespaces and self.namespace_selector is None
 
+    @property
+    def parts(self) -> int:
+        """The number of comparisons that show whether it means a pod, at the most."""
+        others = self.namespace_selector
+        return 1 + self.selector.parts + (others.parts if others is not None else 0)
+
+    def reach(self, owner: str) -> frozenset[str] | None:
+        """The namespaces that one of ``owner`` may mean; None where their labels decide."""
+        if self.namespace_selector is not None:
+            return None
+        return self.namespaces or frozenset([owner])
+
     def covers(self, namespace: str, labels: Labels, *, owner: str) -> bool:
         """True if pods of ``namespace``, which has ``labels``, may be meant by one of ``owner``."""
         if namespace in self.namespaces or (self.at_home and namespace == owner):
@@ -53,6 +66,11 @@ class Spread:
     match_label_keys: tuple[str, ...] = ()
     affinity_counts: bool = True
     taints_count: bool = False
+
+    @property
+    def parts(self) -> int:
+        """The number of comparisons that show whether it counts a pod, at the most."""
+        return 1 + self.selector.parts + len(self.match_label_keys)
 
     def selector_for(self, labels: Labels) -> LabelSelector:
         """The selector of a pod with ``labels``."""
@@ -118,7 +136,7 @@ def read_company(spec: Mapping[str, Any]) -> Company:
         anti_affinity=_required(from_pods),
         liked=_preferred(to_pods),
         disliked=_preferred(from_pods),
-        nodes=tuple(NodeTerm(n["preference"], n["weight"]) for n in nodes),
+        nodes=tuple(NodeTerm(indexed_term(n["preference"]), n["weight"]) for n in nodes),
         spread=tuple(_spread(each) for each in spread),
     )
     return company if company.requires or company.prefers else ALONE

@@ -325,7 +325,7 @@ def test_terms_that_are_compared_with_too_many_pods_are_left_to_kube_scheduler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """49 terms and 20,000 pods with labels of their own took 1.4 s for each look."""
-    monkeypatch.setattr("dra.pods.rules.MOST_COMPARED", 4)
+    monkeypatch.setattr("dra.pods.rules.MOST_COMPARED", 4 * 2 + 4)
     known = world(a="", b="")
     alike = {"app": "x"}
     for number in range(4):
@@ -346,7 +346,7 @@ def test_of_each_namespace_so_many_terms_that_shun_others_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """1,000 pods with 49 terms each cost every look at a pod of anybody 70 ms."""
-    monkeypatch.setattr("dra.pods.company.residents.MOST_SHUNNING", 2)
+    monkeypatch.setattr("dra.pods.company.residents.MOST_SHUNNING", 2 * 2)
     known = world(a="", b="", c="")
     far = affine(HOST, selector(app="x"), anti=True, namespaceSelector={})
     terms = [f"d{number}" for number in range(2)]

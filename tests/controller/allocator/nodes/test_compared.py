@@ -1,0 +1,275 @@
+"""Comparisons of a pod's terms with other pods: bounded, whatever users write into their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from controller.cluster.watchers import MOST_WATCHED, Watchers
+from dra.common.resources import Obj
+from dra.pods import labelselector
+from dra.pods.company import spread
+from dra.pods.company.residents import MOST_SHUNNING, Residents
+from dra.pods.hostports import WantedPorts
+from dra.pods.hosts import Hosts
+from dra.pods.nodefit import NodeFacts
+from dra.pods.nodeselector import indexed, matches_terms
+from dra.pods.podneeds import PodNeeds
+from dra.pods.pods import Pod, read_pod
+from dra.pods.rules import find_rules
+from tests.controller.helpers.needs import HOST, affine, ports, selector
+from tests.controller.helpers.needs import spread as spread_over
+from tests.controller.helpers.objects import pod, versioned
+
+MANY = 3000
+
+
+@dataclass
+class Count:
+    """Calls of a function."""
+
+    calls: int = 0
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Count:
+    """Requirements that were compared with labels of pods."""
+    return counted(monkeypatch, labelselector, "holds")
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> Count:
+    count, function = Count(), getattr(module, name)
+
+    def call(*args: Any, **fields: Any) -> Any:
+        count.calls += 1
+        return function(*args, **fields)
+
+    monkeypatch.setattr(module, name, call)
+    return count
+
+
+def made(
+    name: str, labels: dict[str, str] | None = None, *, namespace: str = "default", **spec: Any
+) -> Pod:
+    body = versioned(pod(name, "c", **spec))
+    body["metadata"] |= {"labels": labels or {}, "namespace": namespace}
+    return read_pod(body)
+
+
+def terms(number: int, labels: Obj, **term: Any) -> Obj:
+    """Required anti-affinity in so many equal terms."""
+    shuns = affine(HOST, labels, anti=True, **term)
+    for listed in shuns["podAntiAffinity"].values():
+        listed *= number  # noqa: PLW2901 - in place
+    return shuns
+
+
+def lacking(number: int) -> Obj:
+    """A selector that all but one of so many requirements let pass."""
+    passed = [{"key": f"k{n}", "operator": "DoesNotExist"} for n in range(number - 1)]
+    return {"matchExpressions": [*passed, {"key": "none", "operator": "Exists"}]}
+
+
+class Text(str):
+    """A text that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Text.compared += 1
+        return str.__eq__(self, other)
+
+    def __lt__(self, other: str) -> bool:
+        Text.compared += 1
+        return str.__lt__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("operator", ["In", "NotIn"])
+def test_a_value_is_found_among_thousands_in_a_few_steps(operator: str) -> None:
+    """One NotIn of 1,500 values beside 20,000 pods took 375 ms."""
+    values = [Text(f"v{n}") for n in range(MANY)]
+    requirement = {"key": "k", "operator": operator, "values": values}
+    found = labelselector.read_label_selector({"matchExpressions": [requirement]})
+    Text.compared = 0
+    for text in ("v0", "v2999", "v17"):
+        assert found.matches({"k": Text(text)}) is (operator == "In")
+    for text in ("u", "w", "v3000", ""):
+        assert found.matches({"k": Text(text)}) is (operator == "NotIn")
+    assert Text.compared < 7 * 15
+
+
+def test_terms_of_node_affinity_are_read_alike_however_many_values_they_have() -> None:
+    for number in (1, 8, 9, 200):
+        among = {"key": "k", "operator": "In", "values": [f"v{n}" for n in range(number)][::-1]}
+        affinity = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [among]}]
+            }
+        }
+        found = made("p", affinity={"nodeAffinity": affinity}).needs.affinity_terms
+        assert found is not None
+        assert matches_terms(found, {"k": f"v{number - 1}"}, "")
+        assert not matches_terms(found, {"k": f"v{number}"}, "")
+        assert indexed(indexed(among)) == indexed(among)
+
+
+def test_a_number_of_thousands_of_digits_is_none() -> None:
+    """40 of them, compared with a thousand nodes, took seconds."""
+    term = {"matchExpressions": [{"key": "k", "operator": "Lt", "values": ["9" * 4000]}]}
+    assert not matches_terms([term], {"k": "1"}, "")
+
+
+def test_what_waits_for_pods_is_compared_with_each_in_bounds(compared: Count) -> None:
+    """49 far terms each of 1,000 waiting pods cost 71 ms for each event of a pod of anybody."""
+    watchers = Watchers(Residents())
+    for n in range(100):
+        shuns = terms(49, selector(app=f"a{n}"), namespaceSelector={})
+        watchers.change(None, made(f"w{n}", namespace="hostile", affinity=shuns))
+    near = made("near", affinity=affine(HOST, selector(app="x")))
+    far = made(
+        "far", namespace="theirs", affinity=affine(HOST, selector(app="x"), namespaceSelector={})
+    )
+    for each in (near, far):
+        watchers.change(None, each)
+    comes = made("o", {"app": "x"})
+    assert [*watchers.of_company(comes)] == [near.key, far.key]
+    assert compared.calls <= MOST_WATCHED
+    compared.calls = 0
+    assert [*watchers.of_company(made("o", {"app": "a0"}), comes)] == [
+        near.key,
+        ("hostile", "w0"),
+        far.key,
+    ]
+    assert compared.calls <= MOST_WATCHED
+
+
+def test_who_waits_no_longer_watches_no_more() -> None:
+    watchers = Watchers(Residents())
+    waits = made("w", affinity=affine(HOST, selector(app="x")))
+    comes = made("o", {"app": "x"})
+    for again in (waits, made("w", {"new": "label"}, affinity=affine(HOST, selector(app="x")))):
+        watchers.change(None, again)
+        assert [*watchers.of_company(comes)] == [again.key]
+        watchers.change(again, None)
+        assert [*watchers.of_company(comes)] == []
+
+
+def test_who_shuns_others_in_many_ways_is_read_in_bounds(compared: Count) -> None:
+    """2,000 terms were read, and each may have nearly 200 requirements."""
+    there = Residents()
+    for n in range(60):
+        shuns = terms(1, lacking(190), namespaceSelector={})
+        there.place(made(f"o{n}", namespace="hostile", affinity=shuns), "a")
+    there.place(made("theirs", affinity=affine(HOST, selector(app="x"), anti=True)), "b")
+    (found,) = there.shunning(made("p", {"app": "x"}))
+    assert found.nodes == {"b": 1}
+    assert compared.calls <= MOST_SHUNNING
+
+
+def test_nodes_of_those_that_shun_a_pod_count_too() -> None:
+    """40 kinds of pods on 500 nodes each, with 49 terms, were a million places to go through."""
+    there = Residents()
+    shuns = terms(49, selector(app="x"), namespaceSelector={})
+    one = made("o", namespace="hostile", affinity=shuns)
+    for n in range(300):
+        there.place(replace(one, key=("hostile", f"o{n}")), f"n{n}")
+    victim = made("p", {"app": "x"})
+    assert sum(len(each.nodes) for each in there.shunning(victim)) <= MOST_SHUNNING + 300
+
+
+ROWS: dict[str, Callable[[], Obj]] = {
+    "one term": lambda: {"affinity": terms(1, selector(app="x"))},
+    "terms": lambda: {"affinity": terms(5, selector(app="x"))},
+    "requirements": lambda: {"affinity": terms(2, lacking(20))},
+    "requirements of namespaces": lambda: {
+        "affinity": terms(2, selector(app="x"), namespaceSelector=lacking(20))
+    },
+    "all namespaces": lambda: {"affinity": terms(3, selector(app="x"), namespaceSelector={})},
+    "named namespaces": lambda: {"affinity": terms(3, selector(app="x"), namespaces=["one", "no"])},
+    "sought": lambda: {"affinity": affine(HOST, selector(app="x"))},
+    "spread": lambda: {"topologySpreadConstraints": spread_over(HOST, lacking(20)) * 3},
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_comparisons_are_known_beforehand(row: str, compared: Count) -> None:
+    """What is beyond is left to kube-scheduler before any of it is compared."""
+    hosts = Hosts()
+    for n in range(6):
+        hosts.set_node(NodeFacts(f"n{n}", {HOST: f"n{n}"}))
+    for n in range(60):
+        labels = {"app": "x", "n": str(n % 20)}
+        namespace = ("default", "one", "two")[n % 3]
+        hosts.place(made(f"o{n}", labels, namespace=namespace), f"n{n % 6}")
+    asks = made("p", {"app": "x"}, **ROWS[row]())
+    rules = find_rules(asks, hosts)
+    assert rules is not None
+    for facts in hosts.facts.values():
+        rules.find_misfit(facts)
+    assert 0 < compared.calls <= hosts.residents.breadth(asks)
+
+
+def test_pods_of_all_namespaces_are_gone_through_once() -> None:
+    """A thousand namespaces, each gone through all pods for, took seconds at the first far term."""
+
+    class Places(dict[Any, Any]):
+        times = 0
+
+        def items(self) -> Any:
+            Places.times += 1
+            return super().items()
+
+    there = Residents()
+    there._place = Places()
+    for n in range(50):
+        there.place(made("o", {"app": "x"}, namespace=f"ns{n}"), "a")
+    far = made("p", affinity=terms(3, selector(app="x"), namespaceSelector={}))
+    assert there.breadth(far) == 3 * (2 * 50 + 50)
+    (term, *_) = far.needs.company.anti_affinity
+    assert len([*there.meant(term, owner=far.key)]) == 50
+    assert Places.times == 1
+
+
+def test_labels_of_a_group_are_not_put_together_anew() -> None:
+    """A thousand groups with a thousand labels each, looked at by 49 terms, took seconds."""
+    there = Residents()
+    labels = {f"k{n}": "v" for n in range(5)}
+    there.place(made("o", labels), "a")
+    (term,) = made("p", affinity=terms(1, selector(k1="v"))).needs.company.anti_affinity
+    first, again = (next(there.meant(term, owner=("default", "p"))) for _ in range(2))
+    assert first.labels is again.labels
+
+
+def test_nodes_are_chosen_once_for_all_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 constraints, each for a thousand nodes with 50 terms of node affinity, took 3 s."""
+    chosen = counted(monkeypatch, spread, "_takes_part")
+    nodes = {f"n{n}": NodeFacts(f"n{n}", {HOST: f"n{n}"}) for n in range(10)}
+    constraints = [
+        *spread_over(HOST, selector(app="x")) * 20,
+        *spread_over(HOST, selector(app="x"), nodeTaintsPolicy="Honor") * 20,
+    ]
+    asks = made("p", topologySpreadConstraints=constraints)
+    found = spread.find_domains(asks, asks.needs.company.spread, Residents(), nodes)
+    assert len(found) == 40
+    assert chosen.calls == 2 * len(nodes)
+
+
+def test_ports_of_equal_pods_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 pods with 128 ports each on a thousand nodes took a second for each look."""
+    times = counted(monkeypatch, WantedPorts, "_compare")
+
+    def needs(*numbers: int, **fields: str) -> PodNeeds:
+        return made("o", containers=ports(*numbers, **fields)).needs
+
+    wanted = WantedPorts(needs(80, 199).host_ports)
+    others = [needs(*range(81, 200))] * 100
+    assert str(wanted.find_conflict(others)) == "TCP 199"
+    assert str(wanted.find_conflict([*others, needs(80)])) == "TCP 80"
+    assert wanted.find_conflict([needs(79), needs(80, protocol="UDP")]) is None
+    assert times.calls == 4
