@@ -124,6 +124,10 @@ class Gpu:
     sharing: ShareOffer | None = None
     slice_sharing: ShareOffer | None = None
 
+    def __hash__(self) -> int:
+        """Hash of what tells GPUs apart: all of them are looked up at each change of a node."""
+        return hash((self.uuid, self.instances))
+
     @property
     def name(self) -> str:
         """``gpu-<minor>``."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from api import mignode as wire
-from dra.gpu.geometry import Geometry, Usage
+from dra.gpu.geometry import Profile
 from dra.gpu.inventory import (
     AllocatorKind,
     Answer,
@@ -34,10 +34,8 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
 
     ``transition_time`` is RFC 3339, for its conditions.
     """
-    names: dict[Geometry, str] = {}
-    for gpu in inventory.gpus:
-        if gpu.geometry is not None and gpu.geometry not in names:
-            names[gpu.geometry] = f"geometry-{len(names)}"
+    known = dict.fromkeys(g.geometry for g in inventory.gpus if g.geometry is not None)
+    names = {geometry: f"geometry-{number}" for number, geometry in enumerate(known)}
     status = wire.MigNodeStatus(
         driver_version=inventory.driver_version,
         cuda_driver_version=inventory.cuda_driver_version,
@@ -176,33 +174,25 @@ def _publication_in(condition: wire.ConditionField | None) -> Publication | None
 
 def _summary(inventory: Inventory) -> wire.SummaryField:
     products = Counter(g.product_name.removeprefix("NVIDIA ") for g in inventory.gpus)
-    free = 0
-    used: dict[tuple[Geometry, Usage], None] = {}  # few differ among the GPUs of a node
-    for gpu in inventory.gpus:
-        if gpu.geometry is None or gpu.unavailable or not gpu.geometry.memory_slices:
-            continue
-        if inventory.is_drained(gpu.name):
-            continue
-        taken = _taken(gpu)
-        free += taken.free_mib
-        used[gpu.geometry, taken.usage] = None
-    placeable = [p for g, usage in used if (p := g.largest_placeable(usage)) is not None]
+    taken = [(gpu, _taken(gpu)) for gpu in inventory.gpus]
+    room = [t for gpu, t in taken if not gpu.unavailable and not inventory.is_drained(gpu.name)]
+    placeable = [t.largest for t in room if t.largest is not None]
     best = max(placeable, key=lambda p: (p.memory_mib, p.compute_slices), default=None)
     return wire.SummaryField(
         products=", ".join(f"{n}x {product}" for product, n in sorted(products.items())),
         gpus=len(inventory.gpus),
-        slices=sum(_taken(g).slices for g in inventory.gpus),
-        free_memory=f"{free // 1024}Gi",
+        slices=sum(t.slices for _, t in taken),
+        free_memory=f"{sum(t.free_mib for t in room) // 1024}Gi",
         largest=best.name if best else "",
     )
 
 
 class _Taken(NamedTuple):
-    """Slices of claims on a GPU, what they and all others take, and the memory that is left."""
+    """Slices of claims on a GPU, the memory that they and all others leave, and what fits there."""
 
     slices: int
-    usage: Usage
-    free_mib: int
+    free_mib: int = 0
+    largest: Profile | None = None
 
 
 @lru_cache(maxsize=64)
@@ -210,6 +200,9 @@ def _taken(gpu: Gpu) -> _Taken:
     """Kept, as of most GPUs of a node nothing has changed; nothing is free without a geometry."""
     held = (InstanceState.PREPARED, InstanceState.PREPARING)
     slices = len({i.placement for i in gpu.instances if i.state in held})
-    usage, size = gpu.usage, gpu.geometry.memory_slices if gpu.geometry is not None else 0
-    free = gpu.memory_mib * (size - usage.mask.bit_count()) // size if size else 0
-    return _Taken(slices, usage, free)
+    geometry = gpu.geometry
+    if geometry is None or not geometry.memory_slices:
+        return _Taken(slices)
+    usage, size = gpu.usage, geometry.memory_slices
+    free = gpu.memory_mib * (size - usage.mask.bit_count()) // size
+    return _Taken(slices, free, geometry.largest_placeable(usage))
