@@ -24,6 +24,8 @@ from kubeletplugin.host.driver.libraries.libraries import (
 )
 from kubeletplugin.host.roots import Roots
 
+_Mark = tuple[int, ...] | None
+
 PROGRAMS = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 PROGRAM_DIRECTORIES = (
     "usr/bin",
@@ -57,7 +59,7 @@ class DriverSearch:
         self._lock = threading.Lock()
         self._known: DriverFiles | None = None
         self._watched: tuple[str, ...] = ()
-        self._mark: object = None
+        self._mark: list[_Mark] = []
 
     def find(self, driver_version: str) -> DriverFiles:
         """The files of this driver version as they are now; never raises."""
@@ -70,8 +72,7 @@ class DriverSearch:
                 or self._mark != _marks(self._watched)
             ):
                 directories = library_directories(root, self.directories)
-                self._watched = tuple(dict.fromkeys(map(str, self._places(root, directories))))
-                self._mark = _marks(self._watched)  # what changes from here on is seen next time
+                self._watched, self._mark = _watched(map(str, self._places(root, directories)))
                 known = self._known = self._look(driver_version, root, directories)
             return known
 
@@ -142,14 +143,35 @@ def _programs(root: Path) -> dict[str, str]:
     return found
 
 
-def _marks(paths: Iterable[str]) -> list[tuple[int, int] | None]:
+def _watched(places: Iterable[str]) -> tuple[tuple[str, ...], list[_Mark]]:
+    """Paths that change when one of ``places`` does, with their marks from before that is told.
+
+    Most places are on no node: in their stead is the directory in which they would appear.
+    """
+    wanted = tuple(places)
+    watched: tuple[str, ...] = ()
+    while True:
+        marks = _marks(watched)
+        if watched == (watched := tuple(dict.fromkeys(map(_nearest, wanted)))):
+            return watched, marks
+
+
+def _nearest(path: str) -> str:
+    """The path, or the nearest above it that is there."""
+    while path != "/" and not os.path.exists(path):  # noqa: PTH110 - as all of these
+        path = os.path.dirname(path)  # noqa: PTH120
+    return path
+
+
+def _marks(paths: Iterable[str]) -> list[_Mark]:
     """Marks that change when something in a directory, or a file, changes."""
-    marks: list[tuple[int, int] | None] = []
+    marks: list[_Mark] = []
     for path in paths:
         try:
-            status = os.stat(path)  # noqa: PTH116 - a hundred at each look
+            status = os.stat(path)  # noqa: PTH116 - some at each look
         except OSError:
             marks.append(None)
         else:
-            marks.append((status.st_ino, status.st_mtime_ns))
+            # Of two changes within a tick of the clock the time tells one.
+            marks.append((status.st_ino, status.st_mtime_ns, status.st_size, status.st_nlink))
     return marks

@@ -132,6 +132,26 @@ def test_a_directory_that_comes_is_seen(tmp_path: Path) -> None:
     assert search.find(VERSION).cuda is not None
 
 
+@pytest.mark.parametrize("steps", [("usr", "usr/local"), ("usr/local/glibc/lib64",)])
+def test_what_comes_into_a_directory_that_came_empty_is_seen(
+    tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    search = DriverSearch(roots(tmp_path))
+    for step in steps:
+        assert search.find(VERSION).cuda is None
+        (tmp_path / step).mkdir(parents=True)
+    assert search.find(VERSION).cuda is None
+    install(tmp_path, "usr/local/glibc/lib64")
+    assert search.find(VERSION).cuda is not None
+
+
+def test_files_are_looked_for_again_once_the_directory_is_gone(host: Path) -> None:
+    search = DriverSearch(roots(host))
+    assert search.find(VERSION).cuda is not None
+    (host / "usr").rename(host / "elsewhere")
+    assert search.find(VERSION).cuda is None
+
+
 def test_files_of_another_version_than_the_driver_are_not_taken(tmp_path: Path) -> None:
     install(tmp_path)
     search = DriverSearch(roots(tmp_path))
