@@ -58,7 +58,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     if session.out.is_json:
         session.out.json("Bundle", {"file": str(path), "missing": contents.missing})
         return Exit.OK
-    session.out.line(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
+    session.out.line(f"{path}: {path.stat().st_size / 2**10:.0f} KiB")
     for each in contents.missing:
         session.out.paragraph("  ", "not in it: ", each)
     return Exit.OK

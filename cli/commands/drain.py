@@ -162,4 +162,7 @@ def _report(  # noqa: PLR0913 - what it tells
             names = ", ".join(held)
             out.line(out.odd(f"the node's plugin has not let go of {names} yet") + "; --wait waits")
         else:
-            out.line("the node's plugin has let go: kubectl mig map shows what may be done")
+            out.line("the node's plugin has let go of them:")
+            for view in node.gpus:
+                if view.gpu.reason == GpuReason.LET_GO:
+                    out.paragraph("  ", f"{view.gpu.name}  ", view.gpu.unavailable)

@@ -46,12 +46,17 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
         for remark in remarks:
             if arguments.hints or remark.level is not Level.HINT:
                 _show(remark, out)
-        shown = [f"{counts[level]} {level.value}s" for level in Level if counts[level]]
+        shown = [_counted(counts[level], level.value) for level in Level if counts[level]]
         if counts[Level.HINT] and not arguments.hints:
-            shown[-1] += " (--hints shows them)"
-        out.line(f"{len(documents)} objects: {', '.join(shown) or out.good('nothing to remark')}")
+            shown[-1] += " (see --hints)"
+        said = ", ".join(shown) or out.good("nothing to remark")
+        out.line(f"{_counted(len(documents), 'object')}: {said}")
     bad = counts[Level.ERROR] + (counts[Level.WARNING] if arguments.strict else 0)
     return Exit.FINDING if bad else Exit.OK
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _check(documents: list[Document]) -> Iterator[Remark]:

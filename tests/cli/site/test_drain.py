@@ -118,7 +118,9 @@ def test_it_says_whether_the_plugin_has_let_go(node: World, mig: Mig) -> None:
     assert "has not let go of gpu-0 yet; --wait waits" in ran.out
     assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == ["gpu-0"]
     let_go(node, "gpu-0")
-    assert "has let go" in mig("drain", "node-a", "gpu-0", "--wait").out
+    assert mig("drain", "node-a", "gpu-0", "--wait").out.endswith(
+        "the node's plugin has let go of them:\n  gpu-0  let go of: it may be reset\n"
+    )
     assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == []
 
 

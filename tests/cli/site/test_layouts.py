@@ -55,10 +55,10 @@ def run(
 def test_good_ones_are_left_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
 ) -> None:
-    assert run(capsys, tmp_path, "lint", text) == (0, "1 objects: nothing to remark\n")
+    assert run(capsys, tmp_path, "lint", text) == (0, "1 object: nothing to remark\n")
     body = {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a.yaml": text, "b": "x: ["}}
     code, out = run(capsys, tmp_path, "lint", yaml.safe_dump(body))
-    assert (code, out) == (0, "1 objects: nothing to remark\n")
+    assert (code, out) == (0, "1 object: nothing to remark\n")
 
 
 @pytest.mark.parametrize(
