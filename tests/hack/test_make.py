@@ -6,11 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
-from importlib.metadata import files
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, files, metadata, version
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.deploy.images.test_image_packages import needed
 
@@ -106,3 +109,21 @@ def test_the_simulator_imports_nothing_that_make_up_does_not_install() -> None:
     modules = {name for path in (ROOT / "sim").rglob("*.py") for name in imported(path)}
     modules -= own | sys.stdlib_module_names
     assert modules - modules_of_a_stranger() == set()
+
+
+def test_every_pinned_package_can_be_had_with_the_oldest_python() -> None:
+    """An environment that has another version than the pinned one says nothing of that one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    pins = (line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    found = [(name, metadata(name)) for name, pin in pins if installed(name) == pin]
+    assert len(found) > 50
+    wanted = {name: about["Requires-Python"] or "" for name, about in found}
+    newer = {name: text for name, text in wanted.items() if oldest not in SpecifierSet(text)}
+    assert not newer, f"constraints.txt has versions that Python {oldest} cannot install: {newer}"
+
+
+def installed(name: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(name)
+    return ""
