@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,39 @@ def test_a_folder_that_is_itself_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         remove_tree(tmp_path / "claim")
+
+
+def test_folders_nested_deeper_than_python_calls_and_files_may_be_open_go(tmp_path: Path) -> None:
+    """As a tenant can nest them: one folder after the other, in the last one.
+
+    Fewer here, with a lower limit, so that what is left of a failure can be removed.
+    """
+    folder = tmp_path / "claim"
+    folder.mkdir()
+    inside = os.open(folder, os.O_RDONLY)
+    for _ in range(600):
+        os.mkdir("d", dir_fd=inside)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=inside))
+        outer, inside = inside, os.open("d", os.O_RDONLY, dir_fd=inside)
+        os.close(outer)
+    os.close(inside)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 100)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(500, before[1]), before[1]))
+    try:
+        remove_tree(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        sys.setrecursionlimit(limit)
+    assert not folder.exists()
+
+
+def test_more_names_than_are_read_at_once_go(tmp_path: Path) -> None:
+    folder = tmp_path / "claim"
+    for name in ("a", "b/c"):
+        (folder / name).mkdir(parents=True)
+        for number in range(1100):
+            (folder / name / str(number)).touch()
+    remove_tree(folder)
+    assert not folder.exists()
