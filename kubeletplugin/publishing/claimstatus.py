@@ -264,7 +264,13 @@ class ClaimStatuses:
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
             "status": {"devices": devices},
         }
-        self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
+        self._api.apply(
+            RESOURCE_CLAIMS,
+            body,
+            field_manager=self._manager,
+            subresource="status",
+            metadata_only=True,
+        )
         if devices:
             self._shown.add(ref.uid)
 

@@ -236,7 +236,7 @@ class KubeApi:
             content_type=PATCH_TYPES[content],
         )
 
-    def apply(
+    def apply(  # noqa: PLR0913 - the API's own parameters, and what to read of the answer
         self,
         resource: Resource,
         body: Obj,
@@ -244,14 +244,19 @@ class KubeApi:
         field_manager: str,
         subresource: str = "",
         force: bool = True,
+        metadata_only: bool = False,
     ) -> Obj:
-        """Server-side apply; creates the object when it is missing. ``force`` takes fields over."""
+        """Server-side apply; creates the object when it is missing. ``force`` takes fields over.
+
+        With ``metadata_only`` nothing else of a large object is returned.
+        """
         return self._http.call(
             "PATCH",
             resource.path(_namespace(body), body["metadata"]["name"], subresource),
             query={"fieldManager": field_manager, "force": "true" if force else "false"},
             body={"apiVersion": resource.api_version, "kind": resource.kind} | body,
             content_type=_APPLY,
+            metadata_only=metadata_only,
         )
 
     def delete(

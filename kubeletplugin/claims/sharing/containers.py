@@ -7,6 +7,9 @@ have a claim reserved are read, and only where a claim is shared by MPS.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
 
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice
@@ -22,6 +25,43 @@ from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 
 _ENDED = ("Succeeded", "Failed")
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    """Part of a pod that is read: whole, one of a megabyte would be many times that in memory."""
+
+
+class _Metadata(_Part):
+    name: str
+    uid: str
+
+
+class _Resources(_Part):
+    claims: list[dict[str, Any]] | None = None
+
+
+class _Container(_Part):
+    name: str = ""
+    resources: _Resources | None = None
+
+
+class _Spec(_Part):
+    node_name: str | None = None
+    resource_claims: list[dict[str, Any]] | None = None
+    init_containers: list[_Container] | None = None
+    containers: list[_Container] | None = None
+
+
+class _Status(_Part):
+    phase: str | None = None
+    resource_claim_statuses: list[dict[str, Any]] | None = None
+    extended_resource_claim_status: dict[str, Any] | None = None
+
+
+class _Pod(_Part):
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status | None = None
 
 
 class ContainerCheck:
@@ -75,7 +115,7 @@ class ContainerCheck:
         if (consumer.api_group, consumer.resource) != ("", "pods"):
             return None
         try:
-            pod = self._api.get(PODS, consumer.name, namespace=namespace)
+            found = self._api.get_as(_Pod, PODS, consumer.name, namespace=namespace)
         except ObjectNotFoundError:
             return None
         except ForbiddenError as error:
@@ -87,7 +127,8 @@ class ContainerCheck:
             raise StartingError(
                 f"cannot read pod {consumer.name}, which uses the claim: {error}; it is tried again"
             ) from error
-        return pod if pod["metadata"]["uid"] == consumer.uid else None
+        pod: Obj = msgspec.to_builtins(found)
+        return pod if found.metadata.uid == consumer.uid else None
 
     def _problem(self, pod: Obj, claim: Claim, requests: dict[str, bool]) -> str:
         """Fault of the first container that uses the claim and has a device too many."""
