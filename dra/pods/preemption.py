@@ -36,7 +36,9 @@ def find_victims(
     there = hosts.residents.on(node.name)
     lower = [other for other in there if may_preempt(pod, other)]
     higher = [o for o in there if o.key != pod.key and not may_preempt(pod, o)]
-    used: dict[str, int] = dict(hosts.used(node.name, without=pod.key))
+    taken = hosts.used(node.name, without=pod.key)
+    asked = [name for name, amount in pod.needs.requests.items() if amount]
+    used = {name: taken.get(name, 0) for name in asked}  # others may take dozens of resources
     for other in lower:
         _add(used, other.needs.requests, sign=-1)
 
@@ -55,5 +57,5 @@ def find_victims(
 
 
 def _add(used: dict[str, int], amounts: Amounts, *, sign: int) -> None:
-    for name, amount in amounts.items():
-        used[name] = used.get(name, 0) + sign * amount
+    for name in used:
+        used[name] += sign * amounts.get(name, 0)

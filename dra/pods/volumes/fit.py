@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.company.residents import Residents
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
 from dra.pods.volumes.known import Volumes
-from dra.pods.volumes.open_volumes import reaches
+from dra.pods.volumes.open_volumes import OpenVolumes, reaches
 from dra.pods.volumes.values import Volume, VolumeClaim
 
 _BETA = "failure-domain.beta.kubernetes.io"
 _TODAY = "topology.kubernetes.io"
 _ZONES = tuple(f"{domain}/{kind}" for domain in (_BETA, _TODAY) for kind in ("zone", "region"))
+MOST_COMPARED = 100_000
+"""Comparisons of claims with volumes that nobody has, for a decision: some 100 ms.
+
+The claims that would be compared with more are left to kube-scheduler.
+"""
+
 _SEPARATOR = "__"
 """Between the zones of a volume that is in several."""
 
@@ -49,9 +55,12 @@ class VolumeFit:
         claims = [*volumes.claims_of(pod)]
         found = (volumes.volumes.get(claim.volume) for claim in claims if claim.bound)
         self._bound = [volume for volume in found if volume is not None]
-        self._late = [claim for claim in claims if volumes.is_late(claim)]
+        late = (claim for claim in claims if volumes.is_late(claim))
+        self._late = sorted(late, key=lambda c: (c.wish.size, c.key))
         self._shared: dict[str, str] = {}
         self._taken = ""
+        self._open: dict[ObjectKey, OpenVolumes | None] = {}
+        self._left = MOST_COMPARED
         for claim in claims:
             for other in residents.users(claim.key):
                 self._meet(claim, other)
@@ -88,10 +97,14 @@ class VolumeFit:
         chosen: set[str] = set()
         for claim in self._before(node):
             self._find(claim, node, chosen)
-        for claim in sorted(self._late, key=lambda c: (c.wish.size, c.key)):
+        makes: dict[str, bool] = {}
+        for claim in self._late:
             made = bool(claim.selected_node) or not self._find(claim, node, chosen)
-            if made and not self._can_make(claim, node):
-                return f"no volume of class {claim.wish.class_name} for the node"
+            name = claim.wish.class_name
+            if made and name not in makes:
+                makes[name] = self._can_make(name, node)
+            if made and not makes[name]:
+                return f"no volume of class {name} for the node"
         return ""
 
     def _before(self, node: NodeFacts) -> Iterator[VolumeClaim]:
@@ -105,16 +118,28 @@ class VolumeFit:
 
     def _find(self, claim: VolumeClaim, node: NodeFacts, chosen: set[str]) -> bool:
         """Choose a volume that is there for ``claim``: the one meant for it, or the smallest."""
-        meant = [v for v in self._volumes.meant_for(claim) if v.name not in chosen]
-        here = (v for v in meant if reaches(v, node))
-        there = here if meant else self._volumes.open_to(claim).on(node)
-        found = next((v for v in there if v.name not in chosen), None)
+        there = self._there(claim)
+        if there is None:
+            return True
+        found = next((v for v in there.on(node) if v.name not in chosen), None)
         if found is not None:
             chosen.add(found.name)
         return found is not None
 
-    def _can_make(self, claim: VolumeClaim, node: NodeFacts) -> bool:
-        known = self._volumes.classes.get(claim.wish.class_name)
+    def _there(self, claim: VolumeClaim) -> OpenVolumes | None:
+        """The volumes that ``claim`` may be bound to; None where they are too many to be read."""
+        if claim.key not in self._open:
+            self._open[claim.key] = self._look_up(claim)
+        return self._open[claim.key]
+
+    def _look_up(self, claim: VolumeClaim) -> OpenVolumes | None:
+        if meant := self._volumes.meant_for(claim):
+            return OpenVolumes(meant)
+        self._left -= self._volumes.breadth(claim)
+        return self._volumes.open_to(claim) if self._left >= 0 else None
+
+    def _can_make(self, class_name: str, node: NodeFacts) -> bool:
+        known = self._volumes.classes.get(class_name)
         if known is None or not known.makes:
             return False
         return not known.topologies or any(_allows(term, node) for term in known.topologies)

@@ -72,6 +72,11 @@ class Volumes:
         selected = None if claim.selector is None else msgspec.json.encode(claim.selector)
         return self._open.get((claim.wish, selected), lambda: OpenVolumes(self._suiting(claim)))
 
+    def breadth(self, claim: VolumeClaim) -> int:
+        """The number of comparisons that show which volumes are open to ``claim``, at the most."""
+        parts = 3 + (claim.selector.parts if claim.selector is not None else 0)
+        return parts * len(self._of_class.get(claim.wish.class_name, ()))
+
     def _suiting(self, claim: VolumeClaim) -> Iterator[Volume]:
         there = (self._volumes[n] for n in self._of_class.get(claim.wish.class_name, ()))
         return (volume for volume in there if suits(volume, claim))

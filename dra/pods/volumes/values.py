@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from dra.pods.labelselector import Labels, LabelSelector, read_label_selector
 BOUND = "pv.kubernetes.io/bind-completed"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 CLASS = "volume.beta.kubernetes.io/storage-class"
+Place = tuple[str, str]
+"""A label of nodes and one of its values."""
+
 _NO_PROVISIONER = ("", "kubernetes.io/no-provisioner")
 
 
@@ -53,12 +56,16 @@ class VolumeClaim:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A PersistentVolume; ``terms`` are those of its node affinity, None where any node will do."""
+    """A PersistentVolume; ``terms`` are those of its node affinity, None where any node will do.
+
+    Its nodes are in one of ``places``; None where that is not told so simply.
+    """
 
     name: str
     wish: Wish
     labels: Labels
     terms: tuple[Mapping[str, Any], ...] | None
+    places: tuple[Place, ...] | None
     claim: ObjectKey | None
     claim_uid: str
     available: bool
@@ -102,6 +109,7 @@ def read_volume(obj: Obj) -> Volume:
     """The PersistentVolume in ``obj``."""
     metadata, spec = obj["metadata"], at(obj, "spec", default={})
     required, claim = at(spec, "nodeAffinity", "required", default=None), spec.get("claimRef")
+    terms = None if required is None else tuple(at(required, "nodeSelectorTerms"))
     return Volume(
         name=metadata["name"],
         wish=_wish(
@@ -110,12 +118,23 @@ def read_volume(obj: Obj) -> Volume:
             at(spec, "capacity", "storage", default="0"),
         ),
         labels=at(metadata, "labels", default={}),
-        terms=None if required is None else tuple(at(required, "nodeSelectorTerms")),
+        terms=terms,
+        places=_places(terms),
         claim=(claim.get("namespace") or "", claim.get("name") or "") if claim else None,
         claim_uid=(claim or {}).get("uid") or "",
         available=at(obj, "status", "phase", default="") == "Available",
         deleting="deletionTimestamp" in metadata,
     )
+
+
+def _places(terms: Sequence[Mapping[str, Any]] | None) -> tuple[Place, ...] | None:
+    if terms is None or len(terms) != 1:
+        return None
+    for requirement in at(terms[0], "matchExpressions"):
+        if requirement["operator"] == "In":
+            values = dict.fromkeys(at(requirement, "values"))
+            return tuple((requirement["key"], value) for value in values)
+    return None
 
 
 def read_storage_class(obj: Obj) -> StorageClass:

@@ -19,10 +19,16 @@ from dra.pods.nodefit import NodeFacts
 from dra.pods.nodeselector import indexed, matches_terms
 from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod, read_pod
+from dra.pods.preemption import find_victims
 from dra.pods.rules import find_rules
+from dra.pods.volumes import known
+from dra.pods.volumes.fit import VolumeFit
+from dra.pods.volumes.known import Volumes
+from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
 from tests.controller.helpers.needs import HOST, affine, ports, selector
 from tests.controller.helpers.needs import spread as spread_over
 from tests.controller.helpers.objects import pod, versioned
+from tests.controller.helpers.volumes import storage_class, uses, volume, volume_claim
 
 MANY = 3000
 
@@ -273,3 +279,52 @@ def test_ports_of_equal_pods_are_compared_once(monkeypatch: pytest.MonkeyPatch) 
     assert str(wanted.find_conflict([*others, needs(80)])) == "TCP 80"
     assert wanted.find_conflict([needs(79), needs(80, protocol="UDP")]) is None
     assert times.calls == 4
+
+
+def test_resources_that_a_pod_does_not_ask_for_are_not_counted_where_others_are_to_end() -> None:
+    """30 pods with 60 resources each, on a thousand nodes, took half a second."""
+
+    class Requests(dict[str, int]):
+        times = 0
+
+        def items(self) -> Any:
+            Requests.times += 1
+            return super().items()
+
+    hosts = Hosts()
+    facts = NodeFacts("a", allocatable={"cpu": 2000, "pods": 9, "e.com/x": 9})
+    hosts.set_node(facts)
+    for n in range(2):
+        requests = Requests({"cpu": 1000, "pods": 1, **{f"e.com/{i}": 1 for i in range(60)}})
+        lower = made(f"o{n}", nodeName="a")
+        hosts.place(replace(lower, needs=replace(lower.needs, requests=requests)), "a")
+    Requests.times = 0
+    asks = {"name": "main", "resources": {"requests": {"cpu": "1500m", "e.com/none": "0"}}}
+    high = made("p", priority=1, containers=[asks])
+    assert find_victims(high, facts, hosts) == [*hosts.residents.on("a")]
+    assert Requests.times == 0
+
+
+@pytest.mark.parametrize("parts", [0, 20])
+def test_claims_of_volumes_are_compared_with_volumes_in_bounds(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 claims beside 5,000 volumes took 450 ms, with selectors of 80 parts 830."""
+    most = 600
+    monkeypatch.setattr("dra.pods.volumes.fit.MOST_COMPARED", most)
+    compared = counted(monkeypatch, known, "suits")
+    selects: dict[str, Any] = {"selector": lacking(parts)} if parts else {}
+    volumes = Volumes()
+    volumes.set_class(read_storage_class(storage_class("local", makes=False)))
+    for n in range(100):
+        volumes.set_volume(read_volume(volume(f"v{n}", class_name="local", host=f"n{n}")))
+    names = [f"c{n}" for n in range(8)]
+    for size, name in enumerate(names):
+        body = volume_claim(name, class_name="local", size=f"{size + 1}Mi", **selects)
+        volumes.set_claim(read_volume_claim(body))
+    asks = made("p", volumes=uses(*names))
+    fit = VolumeFit(asks, volumes, Residents())
+    found = [fit.find_misfit(NodeFacts(f"n{n}", {HOST: f"n{n}"})) for n in range(3)]
+    # One claim has the only volume and the second none; with selectors kube-scheduler tells.
+    assert found == [None] * 3 if parts else all(found)
+    assert compared.calls * (3 + parts) <= most
