@@ -43,12 +43,9 @@ class LeastDriver:
     def __init__(self, place: Place, *, tells: bool) -> None:
         self._directory = place.root / ("telling" if tells else "least")
         self.socket = self._directory / "s"
-        environment = dict(os.environ)
         flags = ["--tells"] if tells else []
         if place.library is None:
             flags += ["--simulator", str(place.machine)]
-        else:
-            environment |= place.environment
         self._process = Process(
             self._directory.name,
             [
@@ -57,7 +54,7 @@ class LeastDriver:
                 *("--directory", str(self._directory), *flags),
             ],
             logs=place.root,
-            environment=environment,
+            environment=os.environ | place.environment,
         )
 
     @contextmanager

@@ -29,6 +29,8 @@ from hack.cluster.waiting import wait_for
 
 NODE = "bench"
 _LIBC = ctypes.CDLL(None, use_errno=True)
+OF_THE_IMAGE = {"GRPC_EXPERIMENTS": "-event_engine_listener"}
+"""Variables that the plugin's image sets."""
 _CALL_SECONDS = 60
 _POLL_SECONDS = 0.01
 
@@ -61,10 +63,10 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which a program finds the library, and the library the machine."""
+        """Those of the image, and those by which the library is found, and finds the machine."""
         if self.library is None:
-            return {}
-        return {
+            return OF_THE_IMAGE
+        return OF_THE_IMAGE | {
             "LD_LIBRARY_PATH": str(self.library.parent),
             "NVML_MACHINE": str(self.machine / "nvml.txt"),
             "NVML_CREATE_MS": str(self.create_ms),
@@ -81,12 +83,9 @@ class Plugin:
     def __init__(self, place: Place, *flags: str) -> None:
         self._place = place
         self.registered = self.shown = 0.0
-        environment = dict(os.environ)
         start = ["-m", "kubeletplugin"]
         if place.library is None:
             start = ["-m", "sim", "plugin", "--hardware", str(place.machine), "--"]
-        else:
-            environment |= place.environment
         self._process = Process(
             "plugin",
             [
@@ -97,7 +96,7 @@ class Plugin:
                 *flags,
             ],
             logs=place.root,
-            environment=environment,
+            environment=os.environ | place.environment,
         )
 
     @contextmanager
