@@ -19,7 +19,7 @@ from cli.linting.sizes import check_claim_size, check_pod_size
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import Exit
 from cli.shell.files import read_files
-from cli.shell.output import Output
+from cli.shell.output import Output, counted
 from dra.cel.kinds.kinds import Kinds
 from dra.cel.questions import SelectorError
 from dra.gpu.names import DEFAULT_DRIVER
@@ -46,17 +46,13 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
         for remark in remarks:
             if arguments.hints or remark.level is not Level.HINT:
                 _show(remark, out)
-        shown = [_counted(counts[level], level.value) for level in Level if counts[level]]
+        shown = [counted(counts[level], level.value) for level in Level if counts[level]]
         if counts[Level.HINT] and not arguments.hints:
             shown[-1] += " (see --hints)"
         said = ", ".join(shown) or out.good("nothing to remark")
-        out.line(f"{_counted(len(documents), 'object')}: {said}")
+        out.line(f"{counted(len(documents), 'object')}: {said}")
     bad = counts[Level.ERROR] + (counts[Level.WARNING] if arguments.strict else 0)
     return Exit.FINDING if bad else Exit.OK
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _check(documents: list[Document]) -> Iterator[Remark]:

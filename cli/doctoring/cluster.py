@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
+from cli.shell.output import counted
 from dra.claims.classes import GPU_CLASS, is_generated
 from dra.common.resources import at
 from dra.gpu.names import class_name
@@ -89,7 +90,9 @@ def classes(evidence: Evidence) -> Iterator[Check]:
             "rename it if the generated one is wanted",
         )
     if not missing and not taken:
-        yield ok("classes", f"{len(generated)} DeviceClasses for {len(profiles)} profiles")
+        yield ok(
+            "classes", f"{len(generated)} DeviceClasses for {counted(len(profiles), 'profile')}"
+        )
 
 
 def rights(evidence: Evidence) -> Iterator[Check]:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from cli.doctoring.checks import Check, fail, named, ok, warn
 from cli.doctoring.evidence import Evidence
+from cli.shell.output import counted
 from cli.site.drawing import remark
 from cli.site.releasing import find_hindrance
 from dra.claims.reading import KnownClaim
@@ -50,7 +51,10 @@ def claims(evidence: Evidence) -> Iterator[Check]:
                 "delete it, or use it",
             )
     if not found:
-        yield ok("claims", f"no claim of {len(facts.claims)} is stuck or holds a slice for nobody")
+        yield ok(
+            "claims",
+            f"{counted(len(facts.claims), 'claim')}, none stuck or with a slice for nobody",
+        )
 
 
 _REMOVE = (

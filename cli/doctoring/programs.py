@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
+from cli.shell.output import counted
 from dra.common.resources import Obj, at
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.reasons import GpuReason
@@ -21,7 +22,7 @@ def controller(evidence: Evidence) -> Iterator[Check]:
     if leader is None:
         yield unknown("controller", "leases may not be read")
     elif leader:
-        yield ok("controller", f"{leader} leads, {len(pods) or 'no'} pods of the chart")
+        yield ok("controller", f"{leader} leads, {counted(len(pods), 'pod')} of the chart")
     elif pods:
         names = named([f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods])
         yield fail(
@@ -87,7 +88,8 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
         yield fail("plugin", "no MigNode exists", "see that the plugin runs on the GPU nodes")
     elif all(n.inventory.ready for n in site.nodes) and not homeless:
         yield ok(
-            "plugin", f"{len(site.nodes)} nodes with {len(site.gpus)} GPUs say that they serve"
+            "plugin",
+            f"ready: {counted(len(site.nodes), 'node')} with {counted(len(site.gpus), 'GPU')}",
         )
 
 

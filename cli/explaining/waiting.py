@@ -9,6 +9,7 @@ from cli.explaining.facts import ClusterFacts
 from cli.explaining.judging import Preemption, is_able, is_possible
 from cli.explaining.model import Finding, Told, Why
 from cli.explaining.remedies import REMEDIES
+from cli.shell.output import counted
 from cli.site.occupancy import Site
 from dra.allocator.explain.answers import AnswerReason, Explanation, GpuAnswer, NodeAnswer
 from dra.allocator.explain.message import as_obstacle
@@ -85,7 +86,7 @@ def _about_preemption(preemption: Preemption) -> Finding:
     victims = preemption.victims
     names = ", ".join(map(str, victims[:_NAMED]))
     more = f" and {len(victims) - _NAMED} more" if len(victims) > _NAMED else ""
-    number = f"{len(victims)} pods" if len(victims) != 1 else "1 pod"
+    number = counted(len(victims), "pod")
     return finding(
         Why.PREEMPTS,
         f"it is served on {preemption.node} once kube-scheduler has ended {number} of lower "

@@ -19,6 +19,11 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``: a regular noun with its number."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Output:
     """Writes to a stream as ``-o`` says: ``text``, ``wide`` (more text) or ``json``."""
 
