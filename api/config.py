@@ -51,9 +51,7 @@ NO_PREFERENCE = NodesConfig("none")
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Choice of the controller among the placements that would do.
 
-    ``policy``: ``sws`` costs the cluster the least placeable capacity (the default), ``best-fit``
-    fills the fullest GPU first, ``first-fit`` takes the first in name order, ``mfi``
-    fragments least, ``spread`` takes the emptiest GPU. ``nodes`` comes before it.
+    ``docs/configuration.md`` says what each ``policy`` prefers. ``nodes`` comes before it.
     """
 
     policy: PlacementPolicy = "sws"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sim.nvml import products
 from sim.nvml.cli import main
-from sim.nvml.products import FIXTURES, load_product
+from sim.nvml.products import FIXTURES, load_product, product_names
 from sim.strictjson import ContentError
 
 A30 = json.loads((FIXTURES / "A30.json").read_text())
@@ -102,3 +102,11 @@ def test_a_fixture_that_was_copied_has_its_own_name(
     monkeypatch.setattr(products, "FIXTURES", tmp_path)
     with pytest.raises(ContentError, match=r"A31.json: product: 'A30' .* write 'A31'"):
         load_product("A31")
+
+
+@pytest.mark.parametrize("field", ["name", "pci_device_id"])
+def test_no_two_products_are_the_same_card(field: str) -> None:
+    """A file that was copied keeps what its pattern has."""
+    files = {name: str(getattr(load_product(name), field)) for name in product_names()}
+    twice = {n: value for n, value in files.items() if [*files.values()].count(value) > 1}
+    assert not twice, f"sim/nvml/fixtures: {field} is that of another product, correct it: {twice}"
