@@ -113,6 +113,8 @@ def _check_told(scene: Scene, plant: Plant) -> None:
     """kube-scheduler is told of slices that are there, while a pod has their claim reserved."""
     for _ in range(2):  # what is written is watched too
         plant.watch(scene.target)
+        if scene.site.machine.state().variants.instance_lingers:
+            plant.tend()  # a removal that was refused is tried again by the janitor
         plant.publish()
     wanted = "reservedFor" in scene.site.status(scene.target)
     known = {e.device for e in entries(scene.site) if e.claim == scene.target}
