@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from cdi.errors import SpecError
 from cdi.spec import MOMENTS, DeviceNode, Edits, Hook, Spec
 
-_VENDOR = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_CLASS = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+# A single letter, which the specification allows, ends containerd: its parser slices name[1:0]
+# (validateVendorOrClassName in container-device-interface's parser.go; seen with containerd 2.1.9).
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ENV = re.compile(r"[^=\0]+=[^\0]*")
 _PERMISSIONS = frozenset("rwm")
@@ -37,7 +38,7 @@ def validate_devices(spec: Spec) -> None:
         SpecError: names the first field that breaks a rule.
     """
     vendor, slash, device_class = spec.kind.partition("/")
-    if not slash or not _VENDOR.fullmatch(vendor) or not _CLASS.fullmatch(device_class):
+    if not slash or not _NAME.fullmatch(vendor) or not _NAME.fullmatch(device_class):
         raise SpecError(f"CDI spec: kind {spec.kind!r} is not <vendor>/<class>")
     if not spec.devices:
         raise SpecError(f"CDI spec {spec.kind}: no devices")

@@ -198,6 +198,8 @@ def with_hook(**changes: object) -> Spec:
         (replace(SPEC, kind="9a/claim"), "is not <vendor>/<class>"),
         (replace(SPEC, kind="a/b/c"), "is not <vendor>/<class>"),
         (replace(SPEC, kind="a-/c"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="a.b/c"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="a/claim"), "is not <vendor>/<class>"),
         (replace(SPEC, devices=()), "no devices"),
         (replace(SPEC, devices=SPEC.devices * 2), "stands there twice"),
         (with_device("a/b"), "device name 'a/b' is not allowed"),
