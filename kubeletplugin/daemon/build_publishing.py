@@ -43,6 +43,7 @@ def build_publishing(  # noqa: PLR0913 - whom it asks
     statuses = ClaimStatuses(
         api,
         options.driver_name,
+        later=common.changed,
         problem=gpus.monitor.problem_of,
         seen=common.telemetry.metrics.claim_seen,
     )

@@ -100,6 +100,7 @@ class Daemon:
         common.changed.add(
             DiskReports(common.journal, common.reports),
             self.kubelet.health.notify,
+            self.publishing.statuses.thread.notify,
             self.publishing.mignode.notify,
             self.publishing.slices.notify,
             gpus.monitor.notify,

@@ -35,7 +35,7 @@ from kubeletplugin.telemetry.logfields import about
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
 _GATHER_SECONDS = 0.02
-"""A Prepare is answered before its status is written, and what follows at once replaces it."""
+"""Wishes of a claim in that time are written as one, the last."""
 _AGAIN_SECONDS = 5.0
 _KNOWN_SECONDS = 5.0
 _MOST_KNOWN = 64
@@ -62,7 +62,9 @@ class _Wanted:
 class ClaimStatuses:
     """Writer with one thread, which applies the latest wanted status of each claim.
 
-    ``seen`` gets every claim that it looks at.
+    ``seen`` gets every claim that it looks at. ``later`` has ``thread.notify`` called when other
+    changes of the node are told of, by which time kubelet has its answer; for a wish that somebody
+    waits for it is called at once. It is called without a lock.
     """
 
     def __init__(  # noqa: PLR0913 - what it writes with, and who listens
@@ -70,12 +72,14 @@ class ClaimStatuses:
         api: KubeApi,
         driver: str,
         *,
+        later: Callable[[], None],
         problem: Callable[[Entry], DeviceProblem | None] = lambda _: None,
         clock: Clock | None = None,
         first_delay: float = 0.2,
         seen: Callable[[Claim], None] = lambda _: None,
     ) -> None:
         self._seen = seen
+        self._later = later
         self._api = api
         self._driver = driver
         self._problem = problem
@@ -176,7 +180,10 @@ class ClaimStatuses:
         due = self._clock.monotonic() + _GATHER_SECONDS
         with self._condition:
             self._wanted[ref.uid] = _Wanted(ref, wish, due, awaited=awaited)
-        self.thread.notify()
+        if awaited:
+            self.thread.notify()
+        else:
+            self._later()
 
     def _turn(self) -> float | None:
         with self._condition:

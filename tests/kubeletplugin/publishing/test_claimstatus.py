@@ -7,8 +7,10 @@ import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.http import T
+from dra.kube.client.http import HttpClient, T
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
@@ -51,6 +53,19 @@ def test_a_claim_is_read_once_for_prepare_and_its_statuses(rig: Rig) -> None:
     assert rig.claim_status(ref) == []
     assert [a for a in asked if ref.name in a] == []
     assert asked.count("PATCH status") == 1
+
+
+def test_a_status_is_written_with_other_changes_unless_somebody_waits_for_it() -> None:
+    told: list[str] = []
+    api = KubeApi(HttpClient(None, user_agent="t", timeout_seconds=1))  # type: ignore[arg-type]
+    statuses = ClaimStatuses(api, DRIVER, later=lambda: told.append("later"))
+    ref = ClaimRef("default", "c", "u")
+    statuses.show_made(ref, tuple)
+    statuses.show_refused(ref, "full", pool="n")
+    assert told == []
+    statuses.show_devices(ref, ())
+    statuses.clear(ref)
+    assert told == ["later", "later"]
 
 
 def test_entries_of_another_driver_stay(rig: Rig) -> None:
