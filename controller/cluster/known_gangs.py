@@ -110,7 +110,7 @@ class KnownGangs:
                 self._wake(self._of_group.get((kind, group.namespace, group.name), ()))
 
     def remove_group(self, resource: Resource, key: ObjectKey) -> None:
-        """Such an object is gone."""
+        """An object that said how large gangs are is gone."""
         kind = kind_of(resource)
         if kind is not None:
             self._groups.remove(kind, *key)

@@ -42,7 +42,7 @@ class Watchers:
         self._of_volumes: Index[ObjectKey, ObjectKey] = Index()
 
     def change(self, before: Pod | None, pod: Pod | None) -> None:
-        """A pod is there, was there before, or both."""
+        """Take note of a pod that came (no ``before``), changed, or went (no ``pod``)."""
         if before is not None:
             self._note(before, waits=False)
         if pod is not None and pod.pending and not pod.node and pod.claims:

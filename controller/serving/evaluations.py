@@ -53,7 +53,7 @@ _RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ClaimSelectors:
-    """Expressions of a claim to be answered. ``views``: it looks at GPUs as a whole."""
+    """Expressions of a claim to be evaluated. ``views``: it looks at GPUs as a whole."""
 
     ref: ClaimRef
     expressions: Collection[Expressions]

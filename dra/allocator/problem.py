@@ -131,12 +131,12 @@ class OpenRequest(NamedTuple):
     want: Want
 
     def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
-        """The decision to serve it by this slice, where it is all that is wanted."""
+        """Decision that serves a problem of this request alone, by this slice."""
         pick = self.pick(state, offer, placement)
         return Decision(state.inventory.node, state.inventory.pool, (pick,))
 
     def pick(self, state: GpuState, offer: Offer, placement: Placement | None) -> Pick:
-        """A device for it; no placement for a whole GPU."""
+        """Device that serves the request; no placement for a whole GPU."""
         claim, request, gpu = self.claim, self.want.request, state.gpu
         if offer.profile is None or placement is None:
             share = state.share(self.want.ask, claim.namespace)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 _MOST_CHARACTERS = 63
-"""Of a label's value; a node's name has up to 253."""
+"""Upper bound on a label's value; a node's name has up to 253."""
 
 
 def node_label(driver: str) -> str:

@@ -19,11 +19,11 @@ _LIMIT = 1000
 class Questions:
     """Questions asked for each pod, at the time when it is decided.
 
-    ``allocator`` gives the one that decides for it. ``attempts`` are its problem on fewer nodes,
-    and last on all. ``kind`` is equal for problems that fail alike, None for one of its own.
-    ``own_allocator`` gives the one with which a pod leaves others of its gang what is held back for
-    each of them; None where nothing is. ``with_room_made`` are attempts after these, on nodes where
-    others would be ended for the pod.
+    ``allocator`` gives the allocator that decides for a pod. ``attempts`` are the pod's problem on
+    fewer nodes, and last on all. ``kind`` is equal for problems that fail alike, None for one that
+    is like no other. ``own_allocator`` gives the allocator that leaves to the other pods of the
+    gang what is held back for each of them; None where nothing is held back. ``with_room_made`` are
+    attempts after these, on nodes where others would be ended for the pod.
     """
 
     allocator: Callable[[Pod], Allocator]

@@ -54,7 +54,7 @@ _POD_GROUPS: dict[Resource, Callable[[Obj], Obj]] = {
 }
 
 MOST_FINALIZERS = 64
-"""A claim with more is not touched."""
+"""Upper bound on finalizers: a claim with more is not touched."""
 
 
 def identity(obj: Obj) -> Obj:

@@ -59,7 +59,7 @@ class GpuState:
 
     @property
     def id(self) -> GpuId:
-        """Its identity in the cluster."""
+        """Identity of the GPU in the cluster."""
         return GpuId(self.inventory.node, self.gpu.minor)
 
     def recount(self) -> None:

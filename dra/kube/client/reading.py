@@ -71,12 +71,12 @@ class Reading:
         return b"".join(pieces)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """For the parser."""
+        """Called by the parser."""
         if not self.status:
             self._coming.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """For the parser."""
+        """Called by the parser."""
         if self.ended:
             raise ProtocolError("one answer is followed by another")
         status = self._parser.get_status_code()
@@ -86,11 +86,11 @@ class Reading:
             self._coming = []
 
     def on_body(self, body: bytes) -> None:
-        """For the parser."""
+        """Called by the parser."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """For the parser."""
+        """Called by the parser."""
         if self.status >= _FINAL:
             # Later the parser is ready for the next message, and says so of that.
             self.reusable = self._parser.should_keep_alive()

@@ -70,7 +70,7 @@ class DeviceSharing:
                 self._daemons.keep(entry)
 
     def stop(self, entry: Entry) -> None:
-        """Return once the daemon of ``entry`` is gone, if it has one. No lock is held.
+        """End the daemon of ``entry``, if it has one, and return once it is gone. No lock is held.
 
         Raises:
             PluginError: it holds the device; to be tried again.

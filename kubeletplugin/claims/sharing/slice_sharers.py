@@ -46,7 +46,7 @@ class SliceSharers:
 
 
 def check_share(unit: GpuUnit, entry: Entry, others: tuple[Entry, ...], *, memory_mib: int) -> None:
-    """Refuse a share of a slice with ``memory_mib`` of which ``others`` leave no room for it.
+    """Refuse a share for which ``others`` leave no room on a slice of ``memory_mib``.
 
     Raises:
         BusyError: says what is left of it; ``passing`` if some of that may be given back soon.
