@@ -13,6 +13,9 @@ from dra.gpu.inventory import ClaimRef
 SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
 """Finalizer of kube-scheduler on claims that it allocates; kube-controller-manager removes it."""
 
+CROWDED = "crowded"
+"""Field of a request of which no more is kept: the large claims of its namespace are too many."""
+
 TOO_LARGE = "tooLarge"
 """Field of a request that a reader has cut: the bytes that its claim had."""
 
@@ -219,6 +222,12 @@ def _read_exact(name: str, body: Mapping[str, Any]) -> Request:
             f"the claim's requests, constraints and parameters have {body[TOO_LARGE]} bytes, more "
             "than this driver reads: state fewer or shorter selectors and parameters, or put "
             "requests into claims of other pods"
+        )
+    if CROWDED in body:
+        unsupported = (
+            "the large claims of its namespace take more memory together than this driver keeps: "
+            "delete some, or state fewer or shorter selectors and parameters in them, and create "
+            "this one anew"
         )
     capacity = at(body, "capacity", "requests", default={})
     return Request(

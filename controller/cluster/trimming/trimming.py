@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from controller.cluster.trimming.allowance import NAMESPACE_BYTES, Allowance, CrowdedError
 from controller.cluster.trimming.slice_trimming import trim_slice
 from controller.cluster.trimming.volume_trimming import TRIMMERS
 from dra.claims.claims import ALLOCATED_BY, POD_CLAIM, allocation_managers, made_for
 from dra.claims.conditions import MADE, PREPARED
 from dra.claims.node_label import node_label
-from dra.claims.requests.size import trim_allocation, trim_claim_spec, without_others
-from dra.common.cache import BoundedCache, json_weight
+from dra.claims.requests.size import crowded, trim_allocation, trim_claim_spec, without_others
+from dra.common.cache import BoundedCache, decoded_weight, json_weight
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -35,6 +36,7 @@ from dra.common.resources import (
 from dra.gangs.membership import read_annotations
 from dra.gangs.podgroups import KINDS, trim_pod_group
 from dra.pods.trimming.fields import NAME_LENGTH, cut_owner, trim_pod
+from dra.pods.trimming.size import unread
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _CLAIM_METADATA = (
@@ -56,6 +58,16 @@ _POD_GROUPS: dict[Resource, Callable[[Obj], Obj]] = {
 MOST_FINALIZERS = 64
 """Upper bound on finalizers: a claim with more is not touched."""
 
+_LARGE_BYTES = {PODS: 2**9, RESOURCE_CLAIMS: 2**11}
+"""Memory for a part of an object above which it counts for its namespace, roughly.
+
+A pod has a dozen parts, most of them as others have, and a claim one.
+"""
+
+_LARGE_LABELS = 2**11
+_TOO_MANY = ["too-many"] * (MOST_FINALIZERS + 1)
+_CROWDED = f"the large pods of its namespace take more than {NAMESPACE_BYTES // 2**20} MiB together"
+
 
 def identity(obj: Obj) -> Obj:
     """The name and the version of an object."""
@@ -73,6 +85,8 @@ class Trimmer:
         self._annotations = read_annotations(driver)
         self._known: BoundedCache[bytes, Any] = BoundedCache(_SHARED_BYTES, weigh=json_weight)
         self._labels: BoundedCache[bytes, Any] = BoundedCache(_LABELS_BYTES, weigh=json_weight)
+        self._allowance = Allowance()
+        self._large = _LARGE_BYTES.get(resource, 0)
         self._trim: Callable[[Obj], Obj] = {
             PODS: self._pod,
             RESOURCE_CLAIMS: self._claim,
@@ -93,28 +107,45 @@ class Trimmer:
     def _pod(self, obj: Obj) -> Obj:
         """A pod with what others have too kept once."""
         pod = trim_pod(obj, self._annotations)
-        metadata, spec = pod["metadata"], pod["spec"]
+        try:
+            return self._kept_pod(
+                pod, partial(self._shared, namespace=pod["metadata"]["namespace"])
+            )
+        except CrowdedError:
+            return self._kept_pod(unread(pod, _CROWDED), self._known_equal)
+
+    def _kept_pod(self, pod: Obj, share: Callable[[Any], Any]) -> Obj:
+        metadata, spec = dict(pod["metadata"]), pod["spec"]
         _intern_names(metadata)
         if labels := metadata.get("labels"):
-            known = msgspec.json.encode(labels)
-            metadata["labels"] = self._labels.get(known, lambda: _interned(labels))
+            metadata["labels"] = self._shared_labels(labels, metadata["namespace"])
         for field in ("annotations", "ownerReferences"):
             if field in metadata:
-                metadata[field] = self._shared(metadata[field])
-        slim = {key: self._shared(value) for key, value in spec.items()}
+                metadata[field] = share(metadata[field])
+        slim = {key: share(value) for key, value in spec.items()}
         return {"metadata": metadata, "spec": slim, "status": _interned(pod["status"])}
+
+    def _shared_labels(self, labels: Obj, namespace: str) -> Any:
+        text = msgspec.json.encode(labels)
+        if decoded_weight(text) > _LARGE_LABELS:
+            return self._allowance.share(namespace, text, lambda: _interned(labels))
+        return self._labels.get(text, lambda: _interned(labels))
 
     def _claim(self, obj: Obj) -> Obj:
         metadata = self._claim_metadata(obj)
         spec = trim_claim_spec(obj.get("spec") or {}, self._driver)
-        slim: Obj = {"metadata": metadata, "spec": self._shared(spec)}
+        try:
+            spec = self._shared(spec, metadata["namespace"])
+        except CrowdedError:
+            spec = crowded(spec)
+        slim: Obj = {"metadata": metadata, "spec": spec}
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
             if allocation := said.pop("allocation", None):
                 allocation = trim_allocation(allocation, self._driver)
                 said["allocation"] = kept = _interned(allocation)
                 if "nodeSelector" in kept:
-                    kept["nodeSelector"] = self._shared(kept["nodeSelector"])
+                    kept["nodeSelector"] = self._known_equal(kept["nodeSelector"])
             if "reservedFor" in said:
                 said["reservedFor"] = _interned(said["reservedFor"])
             # Devices that are as they should be say nothing that the allocation does not.
@@ -127,28 +158,49 @@ class Trimmer:
         metadata = picked(obj["metadata"], _CLAIM_METADATA)
         _intern_names(metadata)
         if "finalizers" in metadata:
-            # One more than a claim may have to be touched.
-            metadata["finalizers"] = self._shared(metadata["finalizers"][: MOST_FINALIZERS + 1])
+            metadata["finalizers"] = self._finalizers(metadata)
         made = made_for(obj) if "allocation" not in (obj.get("status") or {}) else None
         if made is not None:
-            metadata["annotations"] = self._shared({POD_CLAIM: made.entry[:NAME_LENGTH]})
+            metadata["annotations"] = self._known_equal({POD_CLAIM: made.entry[:NAME_LENGTH]})
         if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
             kept = _OWNER if made is None else (*_OWNER, "name")
             metadata["ownerReferences"] = _interned([cut_owner(picked(o, kept)) for o in owners])
         else:
             metadata.pop("ownerReferences", None)
         if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
-            metadata["labels"] = self._shared({node_label(self._driver): node})
+            metadata["labels"] = self._known_equal({node_label(self._driver): node})
         if managers := allocation_managers(obj["metadata"]):
             metadata[ALLOCATED_BY] = [sys.intern(manager) for manager in managers]
         return metadata
+
+    def _finalizers(self, metadata: Obj) -> Any:
+        found = metadata["finalizers"]
+        if len(found) > MOST_FINALIZERS:
+            return _TOO_MANY
+        try:
+            return self._shared(found, metadata["namespace"])
+        except CrowdedError:
+            return _TOO_MANY
 
     def _class(self, obj: Obj) -> Obj:
         metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
         holder = without_others({"spec": obj.get("spec") or {}}, "spec", self._driver)
         return {**obj, "metadata": metadata, "spec": holder["spec"]}
 
-    def _shared(self, value: Any) -> Any:
+    def _shared(self, value: Any, namespace: str) -> Any:
+        """As ``_known_equal``; what is large counts for the ``namespace``.
+
+        Raises:
+            CrowdedError: its objects hold too much already.
+        """
+        if isinstance(value, dict | list):
+            text = msgspec.json.encode(value)
+            if decoded_weight(text) > self._large:
+                return self._allowance.share(namespace, text, lambda: value)
+            return self._known.get(text, lambda: value)
+        return self._known_equal(value)
+
+    def _known_equal(self, value: Any) -> Any:
         """``value``, or the one that was there before and is equal to it."""
         if isinstance(value, dict | list):
             return self._known.get(msgspec.json.encode(value), lambda: value)

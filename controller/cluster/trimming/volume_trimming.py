@@ -23,7 +23,7 @@ _ANNOTATIONS = (BOUND, CLASS, SELECTED_NODE)
 _BOTH = ("accessModes", "storageClassName", "volumeMode", "volumeAttributesClassName")
 _CLAIM = (*_BOTH, "resources", "selector", "volumeName")
 _VOLUME = (*_BOTH, "capacity", "nodeAffinity")
-CLAIM_BYTES = 32 * 2**10
+CLAIM_BYTES = 4 * 2**10
 """Upper bound, roughly, on the memory of one PersistentVolumeClaim's spec; most take 1 KiB."""
 
 _SELECTS_NOTHING = {"matchExpressions": [{"key": "too-large", "operator": "In", "values": []}]}

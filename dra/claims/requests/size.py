@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dra.claims.claims import OTHERS_CONFIG, TOO_LARGE
+from dra.claims.claims import CROWDED, OTHERS_CONFIG, TOO_LARGE
 from dra.common.cache import decoded_weight
 from dra.common.resources import Obj, at, picked
 
@@ -79,6 +79,19 @@ def without_others(holder: Obj, field: str, driver: str) -> Obj:
     if len(own) < len(inner["config"]):
         kept[OTHERS_CONFIG] = True
     return {**holder, field: kept}
+
+
+def crowded(spec: Obj) -> Obj:
+    """Rest of a claim's ``spec`` whose namespace has too many large ones: its first request."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    return {"devices": {"requests": [_crowded(request) for request in requests[:1]]}}
+
+
+def _crowded(request: Obj) -> Obj:
+    choices = [request.get("exactly"), *(request.get("firstAvailable") or ())]
+    body: Obj = next((body for body in choices if body), {})
+    exactly = {**picked(body, ("deviceClassName",)), CROWDED: True}
+    return {**picked(request, ("name",)), "exactly": exactly}
 
 
 def _stub(request: Obj, size: int) -> Obj:

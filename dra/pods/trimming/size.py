@@ -38,6 +38,9 @@ MOST_PORTS = 128
 _KEPT_CLAIMS = 64
 """Claims and gates that are kept of a pod that is not read."""
 
+_FEW_CLAIMS = 4
+"""The same where the large pods of a namespace are too many."""
+
 _LABELS_BYTES = 16 * 2**10
 _COMPARED = ("affinity", "topologySpreadConstraints", "tolerations")
 _KEPT = (
@@ -60,6 +63,24 @@ def bounded(pod: Obj) -> Obj:
     spec: Obj = pod["spec"]
     why = _excess(text, spec)
     return _stub(pod, spec, why) if why else pod
+
+
+def unread(pod: Obj, why: str) -> Obj:
+    """The least of ``pod`` that others have to know: a kilobyte or two."""
+    stub = _stub(pod, pod["spec"], why)
+    metadata, spec, status = stub["metadata"], stub["spec"], stub["status"]
+    for field in ("labels", "annotations"):
+        metadata.pop(field, None)
+    for holder, field in (
+        (metadata, "ownerReferences"),
+        (spec, "schedulingGates"),
+        (spec, "resourceClaims"),
+        (status, "resourceClaimStatuses"),
+        (status, "conditions"),
+    ):
+        if field in holder:
+            holder[field] = holder[field][:_FEW_CLAIMS]
+    return stub
 
 
 def _excess(text: bytes, spec: Mapping[str, Any]) -> str:
