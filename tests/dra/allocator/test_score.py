@@ -29,7 +29,10 @@ from tests.dra.gpus import A100, THIRDS
 
 
 def choose(policy: Policy, gpus: list[Usage], name: str) -> tuple[int, Placement]:
-    """GPU index and placement that the policy prefers among the A100s ``gpus``."""
+    """GPU index and placement that the policy prefers among the A100s ``gpus``.
+
+    Each memory slice in use counts as an instance, since a usage does not tell how many there are.
+    """
     table = MoveTable(A100)
     census = Census(table)
     for usage in gpus:
