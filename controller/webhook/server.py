@@ -8,12 +8,13 @@ import os
 import ssl
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from controller.webhook.certificates import Served
 from controller.webhook.mutation import answer as mutate
 from controller.webhook.review import answer
+from dra.monitoring.connections import BoundedThreads, OpenConnections
 
 _log = logging.getLogger(__name__)
 
@@ -25,9 +26,11 @@ _MOST_BYTES = 4 * 1024 * 1024
 """More than the API server stores of one object; a review holds at most two."""
 
 _IDLE_SECONDS = 30.0
+_MOST, _MOST_OF_PEER = 256, 64
+"""Connections at a time: an API server keeps one for each review that it waits for."""
 
 
-class WebhookServer(ThreadingHTTPServer):
+class WebhookServer(BoundedThreads, HTTPServer):
     """Listens at once; connections fail until the first certificate is there.
 
     Args:
@@ -35,9 +38,8 @@ class WebhookServer(ThreadingHTTPServer):
         driver: whose configuration is judged.
     """
 
-    daemon_threads = True
-
     def __init__(self, address: tuple[str, int], *, driver: str) -> None:
+        self.connections = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
         super().__init__(address, _Handler)
         self.driver = driver
         self.ready = threading.Event()

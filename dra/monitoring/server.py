@@ -2,7 +2,7 @@
 
 On the standard library's server, which costs no memory worth naming: it serves a scrape and a probe
 every few seconds. Every connection has a thread of its own, so that a client that stalls keeps
-nobody from asking.
+nobody from asking; of connections there are only so many.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from dra.monitoring.connections import BoundedThreads, OpenConnections
+from dra.monitoring.pace import Pace
 from dra.monitoring.probes import Checks, Probes
 
 _log = logging.getLogger(__name__)
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 _STALL_SECONDS = 10.0
+_MOST, _MOST_OF_PEER = 64, 8
+"""Connections at a time: kubelet and Prometheus have one or two."""
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})")
 _LAST_PORT = 65535
 
@@ -85,10 +89,7 @@ class MonitoringServer:
         self._server.server_close()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
-
+class _Server(BoundedThreads, WSGIServer):
     def __init__(
         self,
         family: socket.AddressFamily,
@@ -96,8 +97,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         application: Callable[..., Iterable[bytes]],
     ) -> None:
         self.address_family = family
+        self.connections = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
         super().__init__(address, _Handler)
         self.set_app(application)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
+        """Logs a line, and only if asked to: whoever may connect decides how often."""
+        _log.debug("connection from %s failed", client_address, exc_info=True)
 
     def server_bind(self) -> None:
         """Binds without the inherited look-up of the machine's own name, which may take long."""
@@ -116,13 +122,13 @@ class _Handler(WSGIRequestHandler):
 
 
 def _application(registry: CollectorRegistry, probes: Probes) -> Callable[..., Iterable[bytes]]:
-    metrics = make_wsgi_app(registry)
+    metrics, pace = make_wsgi_app(registry), Pace()
     checks = {"/healthz": (probes.live,), "/readyz": (probes.live, probes.ready)}
 
     def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
-            answer: Iterable[bytes] = metrics(environ, start)
+            answer: Iterable[bytes] = pace.call(lambda: metrics(environ, start))
             return answer
         if path in checks:
             return _probed(checks[path], start)

@@ -14,10 +14,13 @@ from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CL
 from dra.kube.client.http import Exchange
 from dra.monitoring.apirequests import ApiRequests, resource_of
 from dra.monitoring.events import CountingSink
+from dra.monitoring.pace import Pace
 from dra.monitoring.probes import Probes, Pulse
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, MonitoringServer, serving
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.scrape import collected, get, parsed
+from tests.helpers.waiting import wait_for
 
 
 @contextmanager
@@ -85,6 +88,35 @@ def test_a_check_that_raises_fails_and_the_others_are_asked(
 def test_a_client_that_stalls_keeps_nobody_from_asking() -> None:
     with server() as port, socket.create_connection(("127.0.0.1", port)) as stalled:
         stalled.sendall(b"GET /healthz HT")
+        assert get(port, "/healthz") == (200, "ok\n")
+
+
+@contextmanager
+def stalling(port: int, *, peers: int, each: int) -> Iterator[list[socket.socket]]:
+    """Connections from several addresses that say half a request, the oldest first."""
+    made: list[socket.socket] = []
+    for number in range(peers * each):
+        made.append(socket.socket())
+        made[-1].bind((f"127.0.1.{1 + number % peers}", 0))
+        made[-1].connect(("127.0.0.1", port))
+        made[-1].sendall(b"GET /healthz")
+    try:
+        yield made
+    finally:
+        for connection in made:
+            connection.close()
+
+
+@pytest.mark.parametrize(("peers", "each", "most"), [(1, 30, 8), (10, 8, 64)])
+def test_whoever_opens_many_connections_has_few_threads_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch, peers: int, each: int, most: int
+) -> None:
+    monkeypatch.setattr("dra.monitoring.server._Handler.timeout", 600.0)  # nobody goes by himself
+    before = threading.active_count()
+    with server() as port, stalling(port, peers=peers, each=each) as connections:
+        assert get(port, "/healthz") == (200, "ok\n")
+        wait_for("end of threads", lambda: threading.active_count() <= before + 2 + most)
+        assert connections[0].recv(1) == b"", "the oldest goes"
         assert get(port, "/healthz") == (200, "ok\n")
 
 
@@ -182,3 +214,23 @@ def test_events_are_counted_and_passed_on() -> None:
     assert passed == [("Allocated", False), ("GpuLost", True)]
     found = collected(registry)
     assert found.value("mig_dra_events_total", kind="Node", reason="GpuLost", type="Warning") == 1
+
+
+def test_calls_that_take_long_are_followed_by_a_rest_and_short_ones_wait_for_nothing() -> None:
+    clock = FakeClock()
+    pace = Pace(clock)
+
+    def work(seconds: float) -> float:
+        clock.at += seconds
+        return seconds
+
+    for seconds in (0.01, 0.01, 3.0):
+        assert pace.call(lambda: work(seconds)) == seconds  # noqa: B023 - called at once
+    assert clock.waits == pytest.approx([0.04, 0.04])
+    clock.at += 0.5
+    assert pace.call(lambda: "late") == "late"
+    assert clock.waits[2:] == pytest.approx([0.5]), "a second at most"
+    clock.at += 60.0
+    with pytest.raises(ValueError, match="broken"):
+        pace.call(lambda: int("broken"))
+    assert len(clock.waits) == 3
