@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 _CHUNK = 1 << 16
@@ -113,7 +114,9 @@ def _driver_root(roots: Roots) -> Path:
     return roots.driver
 
 
+@lru_cache(maxsize=16)
 def _seen(roots: Roots, root: Path) -> Path:
+    """Kept, as it is asked for with each claim and paths are slow."""
     return root if root.is_relative_to(roots.host) else roots.on_host(str(root))
 
 
