@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from dra.kube.client.http import Exchange
 from dra.monitoring import PREFIX
+from dra.monitoring.tallies import Series, Tallies
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NAMESPACED = 2
@@ -15,32 +16,26 @@ class ApiRequests:
     """Counts requests that HttpClient reports, by verb, kind of object and status."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._count = Counter(
-            f"{PREFIX}api_requests_total",
-            "Requests to the API server; code is the HTTP status, or none without an answer.",
-            ["method", "resource", "code"],
-            registry=registry,
+        self._tallies = Tallies(
+            Series(
+                f"{PREFIX}api_requests_total",
+                "Requests to the API server; code is the HTTP status, or none without an answer.",
+                ("method", "resource", "code"),
+            ),
+            Series(
+                f"{PREFIX}api_request_duration_seconds",
+                "Time to the answer of the API server; of a watch, to its beginning.",
+                ("method",),
+            ),
+            bounds=_SECONDS,
         )
-        self._seconds = Histogram(
-            f"{PREFIX}api_request_duration_seconds",
-            "Time to the answer of the API server; of a watch, to its beginning.",
-            ["method"],
-            registry=registry,
-            buckets=_SECONDS,
-        )
-        self._found: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        registry.register(self._tallies)
 
     def __call__(self, exchange: Exchange) -> None:
         """One request has ended."""
-        method, resource = exchange.method, resource_of(exchange.path)
-        found = self._found.get((method, resource, exchange.status))
-        if found is None:
-            code = str(exchange.status) if exchange.status else "none"
-            found = self._count.labels(method, resource, code), self._seconds.labels(method)
-            self._found[method, resource, exchange.status] = found
-        count, seconds = found
-        count.inc()
-        seconds.observe(exchange.seconds)
+        code = str(exchange.status) if exchange.status else "none"
+        labels = exchange.method, resource_of(exchange.path), code
+        self._tallies.take(labels, exchange.seconds)
 
 
 def resource_of(path: str) -> str:

@@ -12,7 +12,7 @@ from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
 from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.telemetry.claim_cache import ClaimCache
-from kubeletplugin.telemetry.nvmlcalls import NvmlCalls
+from kubeletplugin.telemetry.nvmlcalls import nvml_calls
 from kubeletplugin.telemetry.observer import Action, NodeObserver, Operation, Served
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
@@ -58,7 +58,7 @@ class PluginMetrics(NodeObserver):
             registry=registry,
             buckets=_WAIT_SECONDS,
         )
-        self._nvml_calls = NvmlCalls()
+        self._nvml_calls = nvml_calls()
         registry.register(self._nvml_calls)
         self._actions = Counter(
             f"{PREFIX}recovery_actions_total",
@@ -82,7 +82,7 @@ class PluginMetrics(NodeObserver):
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
         """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
-        self._nvml_calls.take(operation, code, seconds)
+        self._nvml_calls.take((operation, code), seconds)
 
     def lock_wait(self, seconds: float) -> None:
         """A GPU's lock was waited for, with or without getting it."""

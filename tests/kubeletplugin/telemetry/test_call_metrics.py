@@ -13,7 +13,7 @@ import sim.nvml
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.session.session import Session
-from kubeletplugin.telemetry.nvmlcalls import NvmlCalls
+from kubeletplugin.telemetry.nvmlcalls import nvml_calls
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.scrape import Scrape, collected
@@ -45,7 +45,7 @@ def test_nvml_calls_are_counted_by_code(rig: Rig) -> None:
 
 
 def test_calls_of_nvml_are_shown_as_the_client_library_would() -> None:
-    calls, ours, theirs = NvmlCalls(), CollectorRegistry(), CollectorRegistry()
+    calls, ours, theirs = nvml_calls(), CollectorRegistry(), CollectorRegistry()
     ours.register(calls)
     name = "mig_dra_nvml_call"
     text = "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG."
@@ -61,7 +61,7 @@ def test_calls_of_nvml_are_shown_as_the_client_library_would() -> None:
         ("nvmlInit", "DRIVER_NOT_LOADED", 0.3),
         ("nvmlGpuInstanceDestroy", "HANG", 60.5),
     ):
-        calls.take(operation, code, seconds)
+        calls.take((operation, code), seconds)
         counter.labels(operation, code).inc()
         times.labels(operation).observe(seconds)
     shown = generate_latest(theirs).decode().splitlines()
