@@ -66,9 +66,9 @@ class GangJudge:
         if len(problems) < count.need:
             return about_hindered(gang, count, len(problems), others)
         allocator = Allocator(self._fleet, self._facts.hosts, self._facts.delegated)
-        trial = Trial(self._fleet, self._facts.hosts)
-        questions = Questions(lambda _: allocator)
-        outcome = GangDecision(problems[:MOST_PODS], count.need, trial, questions).go_on()
+        posed = problems[:MOST_PODS]
+        trial = Trial(self._fleet, self._facts.hosts, pods=len(posed))
+        outcome = GangDecision(posed, count.need, trial, Questions(lambda _: allocator)).go_on()
         return None if outcome is None or outcome.fits else about_room(gang, count, outcome)
 
     def _members(self, gang: GangKey) -> Iterator[Pod]:

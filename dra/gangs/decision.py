@@ -22,11 +22,18 @@ from dra.gangs.trial import Trial
 POD_STEPS = 50
 """Steps that a pod counts as beside those of its search: some tenths of a millisecond."""
 
+_COMPARED_PER_STEP = 30
+"""Comparisons of a pod with nodes that take as long as a step."""
+
+_PREEMPTION_STEPS = 5
+"""Steps for each node on which it is looked who might end for a pod."""
+
 _ORDERS = 3
 """Orders in which the pods are tried: those that found no room go first the next time."""
 
 _PARTS = 200
-"""Parts after which the rest is decided in one, however much changes meanwhile."""
+_PARTS_OF_A_POD = 2 * _ORDERS
+"""Parts, together and for each pod, after which the rest is decided in one: much has changed."""
 
 _ALL = 10**12
 
@@ -64,7 +71,8 @@ class GangDecision:
             UnansweredError: a selector is still to be evaluated.
         """
         self._parts += 1
-        self._left = steps if steps is not None and self._parts < _PARTS else _ALL
+        most = _PARTS + _PARTS_OF_A_POD * len(self._candidates)
+        self._left = steps if steps is not None and self._parts < most else _ALL
         try:
             self._place_again()
             while True:
@@ -131,7 +139,7 @@ class GangDecision:
 
     def _place(self, problem: Problem) -> Generator[None, None, bool]:
         """Place a pod beside the others; False where there is no room."""
-        self._left -= POD_STEPS
+        self._left -= POD_STEPS + self._trial.effort(problem) // _COMPARED_PER_STEP
         if self._left <= 0:
             yield
         while True:
@@ -177,6 +185,11 @@ class GangDecision:
     def _attempts(self, rest: Problem) -> Iterator[Problem]:
         yield from self._questions.attempts(rest)
         allocator = self._allocator(rest.pod)
+        if (
+            rest.pod.needs.preempts
+            and allocator.hosts.residents.lowest_priority < rest.pod.priority
+        ):
+            self._left -= _PREEMPTION_STEPS * len(allocator.fleet.nodes)
         for attempt in self._questions.with_room_made(rest, allocator):
             self._left -= len(allocator.fleet.nodes)
             yield attempt

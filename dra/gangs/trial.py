@@ -19,11 +19,12 @@ from dra.pods.rules import find_rules
 
 
 class Trial:
-    """Pods placed in ``fleet`` and ``hosts`` until ``undo``. Not thread-safe."""
+    """Pods placed in ``fleet`` and ``hosts`` until ``undo``, of ``pods``. Not thread-safe."""
 
-    def __init__(self, fleet: Fleet, hosts: Hosts) -> None:
+    def __init__(self, fleet: Fleet, hosts: Hosts, *, pods: int = 1) -> None:
         self._fleet = fleet
         self._hosts = hosts
+        self._pods = pods
         self._held: dict[str, str] = {}
         self._placed: list[tuple[Pod, str]] = []
 
@@ -56,7 +57,12 @@ class Trial:
         )
         left = tuple(w for w in problem.claims if w.claim.ref.uid not in held)
         pins = (*problem.pins, *map(node_selector, nodes))
-        return replace(problem, claims=left, pins=pins, rules=find_rules(pod, self._hosts))
+        rules = find_rules(pod, self._hosts, together=self._pods)
+        return replace(problem, claims=left, pins=pins, rules=rules)
+
+    def effort(self, problem: Problem) -> int:
+        """The number of comparisons with nodes that show where a pod may go, at the most."""
+        return problem.pod.needs.parts * len(self._hosts.facts)
 
     def undo(self) -> None:
         """Take everything out again."""

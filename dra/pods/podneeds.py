@@ -47,6 +47,12 @@ class PodNeeds:
     company: Company = ALONE
     preempts: bool = True
 
+    @property
+    def parts(self) -> int:
+        """The number of comparisons that show whether a node suits, at the most."""
+        expressions = (len(at(term, "matchExpressions")) for term in self.affinity_terms or ())
+        return 1 + sum(expressions) + len(self.tolerations)
+
 
 def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
     """The needs in a pod's ``spec``."""

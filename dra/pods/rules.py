@@ -21,7 +21,8 @@ from dra.pods.volumes.fit import VolumeFit
 MOST_COMPARED = 200_000
 """Comparisons of a pod's terms with groups of pods and with nodes for a decision: some 100 ms.
 
-The terms of a pod that would be compared with more are left to kube-scheduler.
+The terms of a pod that would be compared with more are left to kube-scheduler. Pods that are
+decided together have that much together.
 """
 
 
@@ -52,10 +53,14 @@ class Rules:
     ``key`` is equal for pods that are alike and to which equal rules apply.
     """
 
-    def __init__(self, pod: Pod, hosts: Hosts, thought_away: Callable[[Pod], bool]) -> None:
+    def __init__(
+        self, pod: Pod, hosts: Hosts, thought_away: Callable[[Pod], bool], *, together: int
+    ) -> None:
         self._pod = pod
         self._thought_away = thought_away
         self._hosts = hosts
+        self.together = together
+        """The number of pods that are decided with it, and it."""
 
     @property
     def key(self) -> Hashable:
@@ -84,7 +89,8 @@ class Rules:
         """The pod, without its terms where they are too many for the pods that there are."""
         pod = self._pod
         spread_over = len(pod.needs.company.spread) * len(self._hosts.facts)
-        if self._hosts.residents.breadth(pod) + spread_over <= MOST_COMPARED:
+        compared = self._hosts.residents.breadth(pod) + spread_over
+        if compared * self.together <= MOST_COMPARED:
             return pod
         return replace(pod, needs=replace(pod.needs, company=ALONE))
 
@@ -104,20 +110,26 @@ class Rules:
             yield _HostPorts(pod, self._hosts.residents, self._thought_away)
         residents = self._hosts.residents
         if company.affinity or company.anti_affinity or residents.may_shun(pod.key[0]):
-            yield Affinity(pod, residents, nodes)
+            yield Affinity(pod, residents, nodes, together=self.together)
         if spread := company.hard_spread:
             yield from find_domains(pod, spread, residents, nodes)
 
 
 def find_rules(
-    pod: Pod, hosts: Hosts, *, thought_away: Callable[[Pod], bool] = lambda _: False
+    pod: Pod,
+    hosts: Hosts,
+    *,
+    thought_away: Callable[[Pod], bool] = lambda _: False,
+    together: int = 1,
 ) -> Rules | None:
     """The rules for ``pod``; None where nodes alone decide.
 
-    Pods that are ``thought_away`` take no host ports.
+    Pods that are ``thought_away`` take no host ports. So many are decided ``together``.
     """
     needs = pod.needs
     company = needs.company  # ``ALONE`` where it has no terms
     if needs.host_ports or company is not ALONE or pod.volume_claims:
-        return Rules(pod, hosts, thought_away)
-    return Rules(pod, hosts, thought_away) if hosts.residents.may_shun(pod.key[0]) else None
+        return Rules(pod, hosts, thought_away, together=together)
+    if hosts.residents.may_shun(pod.key[0]):
+        return Rules(pod, hosts, thought_away, together=together)
+    return None

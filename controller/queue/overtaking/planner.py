@@ -68,7 +68,7 @@ class Planner:
         if ongoing is None:
             if self._now() < self._not_before:
                 return None
-            trial = Trial(self._cluster.fleet, self._cluster.hosts)
+            trial = Trial(self._cluster.fleet, self._cluster.hosts, pods=len(problems))
             planning = Planning(problems, need, trial, self._questions, stays=stays)
             ongoing = _Ongoing(waiter.uid, asked, planning, problems[0].pod.key, self._now())
             self._ongoing = ongoing

@@ -229,7 +229,8 @@ class Gangs:
             line.allocator_for, placing.attempts, alike, attempts_with_preemption, own
         )
         posed = [placing.without_excluded(problem) for problem in problems]
-        return GangDecision(posed, need, Trial(cluster.fleet, cluster.hosts), questions)
+        trial = Trial(cluster.fleet, cluster.hosts, pods=len(posed))
+        return GangDecision(posed, need, trial, questions)
 
     def _forget(self, key: GangKey) -> None:
         self._refusals.forget(key)

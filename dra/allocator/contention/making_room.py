@@ -46,7 +46,12 @@ def with_room_made(problem: Problem, allocator: Allocator) -> Problem:
     lowest = hosts.residents.lowest_priority
     if not pod.needs.preempts or pod.node or problem.pins or lowest >= pod.priority:
         return problem
-    rules = find_rules(pod, hosts, thought_away=lambda other: may_preempt(pod, other))
+    rules = find_rules(
+        pod,
+        hosts,
+        thought_away=lambda other: may_preempt(pod, other),
+        together=1 if problem.rules is None else problem.rules.together,
+    )
     return replace(problem, rules=rules, makes_room=True)
 
 

@@ -17,7 +17,15 @@ from dra.pods.pods import Pod
 class Affinity:
     """Meaning of others on ``nodes`` for one pod; good until any of it changes."""
 
-    def __init__(self, pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        residents: Residents,
+        nodes: Mapping[str, NodeFacts],
+        *,
+        together: int = 1,
+    ) -> None:
+        """``together`` pods are decided at a time: each looks at fewer of those that shun it."""
         self._pod = pod
         self._residents = residents
         self._nodes = nodes
@@ -30,7 +38,9 @@ class Affinity:
         self._avoided = self._domains(
             (term, g.nodes) for term in own for g in residents.meant(term, owner=pod.key)
         )
-        self._closed = self._domains((term, on) for _, term, on in residents.shunning(pod))
+        self._closed = self._domains(
+            (term, on) for _, term, on in residents.shunning(pod, together=together)
+        )
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
         """Misfit by other pods that keep the pod from ``node``; None when they do not."""

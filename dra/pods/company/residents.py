@@ -22,8 +22,11 @@ from dra.pods.pods import Pod
 MOST_SHUNNING = 10_000
 """Comparisons, for one pod, with the terms of the pods of one namespace by which they shun others.
 
-Terms of equal pods count once. The nodes of those that shun it count, too.
+Terms of equal pods count once. The nodes of those that shun it count, too. Pods that are decided
+together have that much together, but no less than ``LEAST_SHUNNING`` each.
 """
+
+LEAST_SHUNNING = 1_000
 
 _NO_LABELS: Labels = {}
 
@@ -179,19 +182,23 @@ class Residents:
         """True if any pod may shun those of ``namespace``."""
         return bool(self._far) or namespace in self._shunning
 
-    def shunning(self, pod: Pod) -> Iterator[Shunning]:
-        """The terms of others that shun ``pod``, as far as they are read of each namespace."""
+    def shunning(self, pod: Pod, *, together: int = 1) -> Iterator[Shunning]:
+        """The terms of others that shun ``pod``, as far as they are read of each namespace.
+
+        Fewer are read where so many pods are decided ``together``.
+        """
         namespace = pod.key[0]
+        most = min(MOST_SHUNNING, max(LEAST_SHUNNING, MOST_SHUNNING // together))
         near, far = self._shunning.get(namespace, {}), self._far.get(namespace, {})
-        yield from self._shunned_by(namespace, chain(near.items(), far.items()), pod)
+        yield from self._shunned_by(namespace, chain(near.items(), far.items()), pod, most)
         for owner, known in self._far.items():
             if owner != namespace:
-                yield from self._shunned_by(owner, known.items(), pod)
+                yield from self._shunned_by(owner, known.items(), pod, most)
 
     def _shunned_by(
-        self, owner: str, known: Iterable[tuple[PodNeeds, Mapping[str, int]]], pod: Pod
+        self, owner: str, known: Iterable[tuple[PodNeeds, Mapping[str, int]]], pod: Pod, most: int
     ) -> Iterator[Shunning]:
-        own, namespace, left = self._place.get(pod.key), pod.key[0], MOST_SHUNNING
+        own, namespace, left = self._place.get(pod.key), pod.key[0], most
         for needs, nodes in known:
             others = nodes
             if own is not None and own[1].needs is needs and owner == namespace:
