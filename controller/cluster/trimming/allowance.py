@@ -18,7 +18,7 @@ NAMESPACE_BYTES = 16 * 2**20
 """Memory for what is large in the objects of a namespace, of one resource, roughly."""
 
 ALL_BYTES = 32 * 2**20
-"""The same of all namespaces; where it is used up each still has ``LEAST_BYTES``."""
+"""Memory for what is large in all namespaces; where it is used up each has ``LEAST_BYTES``."""
 
 LEAST_BYTES = 2**20
 

@@ -1,4 +1,4 @@
-"""The answer of one GPU to what it lacks room for."""
+"""Answer of one GPU: why it has no room for what is asked."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> st
 def _about_slices(
     state: GpuState, profiles: Iterable[Profile], ask: Ask, namespace: str
 ) -> Iterator[str]:
-    """Reason why there is no share of each slice that claims share, or none of a new one."""
+    """Reasons why neither a new slice nor one that claims share already has room for a share."""
     for profile in profiles:
         share = state.share(ask, namespace, profile)
         if share is None:

@@ -162,7 +162,7 @@ class Janitor:
             self._upkeep.check(ref)
 
     def _collect(self, ref: ClaimRef) -> None:
-        """Take a claim off the node for which kubelet will not ask; not from under a process.
+        """Take a claim off the node that kubelet will not unprepare, unless a process uses it.
 
         Nothing else works on the claim meanwhile, so that what the API server said stays true.
         """

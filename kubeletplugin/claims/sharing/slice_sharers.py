@@ -15,7 +15,7 @@ from kubeletplugin.journal.journal import Journal
 
 
 class SliceSharers:
-    """Reads the journal and asks NVML. The lock of the entry's GPU is held."""
+    """Entries that share a slice, by journal and NVML. The lock of the entry's GPU is held."""
 
     def __init__(self, journal: Journal, identity: Identity) -> None:
         self._journal = journal

@@ -26,7 +26,7 @@ class Administration:
         return clients(self.directory)
 
     def set_mig_mode(self, gpu: str | int, *, enabled: bool) -> None:
-        """MIG mode is another and instances are gone, by a reset that asks no client.
+        """Change MIG mode by a reset that asks no client; instances are gone.
 
         So a hypervisor or the firmware resets; an administrator has to ask (`ask_mig_mode`).
         """
