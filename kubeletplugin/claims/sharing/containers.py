@@ -132,16 +132,15 @@ class ContainerCheck:
 
     def _problem(self, pod: Obj, claim: Claim, requests: dict[str, bool]) -> str:
         """Fault of the first container that uses the claim and has a device too many."""
-        name = claim.ref.name
+        name, known = claim.ref.name, {claim.ref.name: requests}
         for container, uses in container_uses(pod, claim_names(pod)):
             used = sorted({use.claim for use in uses})
             if name not in used:
                 continue
-            by_mps = {
-                each: requests if each == name else self._by_mps(claim.ref.namespace, each)
-                for each in used
-            }
-            if crowd := find_crowd(uses, by_mps):
+            for each in used:  # many containers may use the same ones
+                if each not in known:
+                    known[each] = self._by_mps(claim.ref.namespace, each)
+            if crowd := find_crowd(uses, known):
                 return crowded(container, crowd)
         return ""
 
