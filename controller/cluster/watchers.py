@@ -12,7 +12,7 @@ from dra.pods.company.terms import Company
 from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod
 
-MOST_WATCHED = 4_000
+MOST_WATCHED = 2_000
 """Comparisons of a pod that came, went or changed with the terms of a namespace's waiting pods.
 
 Terms of equal pods count once. Whose terms are beyond are not told: they are looked at like all
