@@ -14,7 +14,12 @@ from typing import Any
 import pynvml
 
 from dra.gpu.geometry import Geometry, Placement
-from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.errors import (
+    InstanceNotFoundError,
+    NotSupportedError,
+    NvmlError,
+    ReadBackError,
+)
 from kubeletplugin.nvml.session.compute_profiles import ComputeProfile, ProfileKey
 from kubeletplugin.nvml.session.session import Session, together
 from kubeletplugin.nvml.versions import newest_form
@@ -22,6 +27,8 @@ from kubeletplugin.nvml.versions import newest_form
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.
 _MOST_INSTANCES = 16
+_LOOKS = 3
+"""Times that instances are looked for of which one was there and could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +50,26 @@ class ComputeInstance:
 
 @together
 def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[GpuInstance, ...]:
-    """Every GPU instance on a GPU, whoever made it, by start."""
+    """Every GPU instance on a GPU, whoever made it, by start.
+
+    Raises:
+        ReadBackError: one is listed again and again and cannot be read.
+    """
+    for _ in range(_LOOKS):
+        found, unread = _listed(session, gpu, geometry)
+        if unread is None:
+            return found
+        # Destroyed by someone else since it was listed, as the next list shows; or NVML errs.
+    raise ReadBackError("nvmlDeviceGetGpuInstances", gpu=gpu, detail=_unread("one", unread))
+
+
+def _listed(
+    session: Session, gpu: str, geometry: Geometry
+) -> tuple[tuple[GpuInstance, ...], InstanceNotFoundError | None]:
+    """GPU instances that can be read, and why one cannot."""
     device = session.device(gpu)
     found: dict[int, GpuInstance] = {}
+    unread: InstanceNotFoundError | None = None
     for profile in geometry.profiles:
         buffer = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)()
         count = ctypes.c_uint(_MOST_INSTANCES)
@@ -60,10 +84,15 @@ def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[
         for handle in buffer[: count.value]:
             try:
                 instance = read_gpu_instance(session, handle, gpu=gpu)
-            except InstanceNotFoundError:
-                continue  # destroyed by someone else since it was listed
-            found[instance.id] = instance
-    return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id)))
+            except InstanceNotFoundError as error:
+                unread = error
+            else:
+                found[instance.id] = instance
+    return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id))), unread
+
+
+def _unread(instance: str, error: InstanceNotFoundError | None) -> str:
+    return f"{instance} is there and cannot be read: {error}"
 
 
 @together
@@ -82,14 +111,26 @@ def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[Comp
 
 @together
 def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | None:
-    """The GPU instance with this id, if it is there; ids are used again."""
-    try:
-        handle = session.call(
-            pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu
-        )
-        return read_gpu_instance(session, handle, gpu=gpu)
-    except InstanceNotFoundError:
-        return None
+    """The GPU instance with this id, if it is there; ids are used again.
+
+    Raises:
+        ReadBackError: it is there again and again and cannot be read.
+    """
+    unread: InstanceNotFoundError | None = None
+    for _ in range(_LOOKS):
+        try:
+            handle = session.call(
+                pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu
+            )
+        except InstanceNotFoundError:
+            return None
+        try:
+            return read_gpu_instance(session, handle, gpu=gpu)
+        except InstanceNotFoundError as error:
+            unread = error
+    raise ReadBackError(
+        "nvmlDeviceGetGpuInstanceById", gpu=gpu, detail=_unread(f"GPU instance {gi_id}", unread)
+    )
 
 
 @together

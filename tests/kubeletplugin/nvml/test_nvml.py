@@ -172,6 +172,33 @@ def test_a_destroy_that_does_nothing_is_not_believed(
         step(session, card.uuid, made.id)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_instance_that_cannot_be_read_at_once_is_there_all_the_same(
+    machine: Machine, session: Session, card: Card, geometry: Geometry, times: int
+) -> None:
+    made = make(session, card, profile(geometry, "1g.5gb"), 0)
+    machine.inject(not_found("nvmlGpuInstanceGetInfo", times=times))
+    assert find_gpu_instance(session, card.uuid, made.id) == made
+    machine.inject(not_found("nvmlGpuInstanceGetInfo", times=times))
+    assert list_gpu_instances(session, card.uuid, geometry) == (made,)
+
+
+def test_an_instance_that_can_never_be_read_is_not_taken_for_gone(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    made = make(session, card, profile(geometry, "1g.5gb"), 0)
+    machine.inject(not_found("nvmlGpuInstanceGetInfo", times=100))
+    with pytest.raises(ReadBackError, match=f"GPU instance {made.id} is there and cannot be read"):
+        find_gpu_instance(session, card.uuid, made.id)
+    with pytest.raises(ReadBackError, match="one is there and cannot be read"):
+        list_gpu_instances(session, card.uuid, geometry)
+
+
+def not_found(function: str, *, times: int) -> Fault:
+    code = pynvml.NVML_ERROR_NOT_FOUND
+    return Fault(id="n", function=function, action="return", code=code, times=times)
+
+
 def test_a_slice_that_lands_elsewhere_is_destroyed_again(
     session: Session, card: Card, geometry: Geometry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
