@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from typing import Any
 
 import pynvml
@@ -18,6 +19,7 @@ from kubeletplugin.nvml.errors import (
     UndeliverableError,
 )
 from kubeletplugin.nvml.instances import (
+    LOOKS,
     GpuInstance,
     compute_handles,
     processes,
@@ -75,21 +77,30 @@ def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
         InUseError: processes hold one; ``pids`` names them.
         ReadBackError: NVML said success and one is still there.
     """
-    device = session.device(gpu)
-    try:
-        gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
-        handles = compute_handles(session, gi, gpu=gpu)
-        for handle in handles:
-            _destroy(session, pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu, gi_id=gi_id)
-        left = compute_handles(session, gi, gpu=gpu) if handles else []
-    except InstanceNotFoundError:
+    unread: InstanceNotFoundError | None = None
+    for _ in range(LOOKS):
+        gi = _gpu_instance(session, gpu, gi_id)
+        if gi is None:
+            return
+        try:
+            left = _without_compute_instances(session, gi, gpu=gpu, gi_id=gi_id)
+        except InstanceNotFoundError as error:
+            unread = error  # gone meanwhile, as the next look shows; or NVML errs
+            continue
+        if left:
+            detail = f"a compute instance of GPU instance {gi_id} is still there"
+            raise ReadBackError("nvmlComputeInstanceDestroy", gpu=gpu, detail=detail)
         return
-    if left:
-        raise ReadBackError(
-            "nvmlComputeInstanceDestroy",
-            gpu=gpu,
-            detail=f"a compute instance of GPU instance {gi_id} is still there",
-        )
+    detail = f"GPU instance {gi_id} is there and its compute instances cannot be read: {unread}"
+    raise ReadBackError("nvmlGpuInstanceGetComputeInstances", gpu=gpu, detail=detail)
+
+
+def _without_compute_instances(session: Session, gi: Any, *, gpu: str, gi_id: int) -> bool:
+    """Destroy the compute instances; True if one is left."""
+    handles = compute_handles(session, gi, gpu=gpu)
+    for handle in handles:
+        _destroy(session, pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu, gi_id=gi_id)
+    return bool(handles) and bool(compute_handles(session, gi, gpu=gpu))
 
 
 @together
@@ -100,16 +111,29 @@ def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
         InUseError: something holds it; ``pids`` names the processes that NVML could name.
         ReadBackError: NVML said success and it is still there.
     """
-    device = session.device(gpu)
+    gi = _gpu_instance(session, gpu, gi_id)
+    if gi is None:
+        return
+    _destroy(session, pynvml.nvmlGpuInstanceDestroy, gi, gpu=gpu, gi_id=gi_id)
     try:
-        gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
-        _destroy(session, pynvml.nvmlGpuInstanceDestroy, gi, gpu=gpu, gi_id=gi_id)
-        session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
+        session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
     except InstanceNotFoundError:
         return
     raise ReadBackError(
         "nvmlGpuInstanceDestroy", gpu=gpu, detail=f"GPU instance {gi_id} is still there"
     )
+
+
+def _gpu_instance(session: Session, gpu: str, gi_id: int) -> Any:
+    """The handle of a GPU instance; None where NVML says twice that it is gone.
+
+    What is taken for gone is forgotten, and would stay for ever if it were there.
+    """
+    device = session.device(gpu)
+    for _ in range(2):
+        with suppress(InstanceNotFoundError):
+            return session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
+    return None
 
 
 def _destroy(session: Session, function: Any, handle: Any, *, gpu: str, gi_id: int) -> None:

@@ -27,7 +27,7 @@ from kubeletplugin.nvml.versions import newest_form
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.
 _MOST_INSTANCES = 16
-_LOOKS = 3
+LOOKS = 3
 """Times that instances are looked for of which one was there and could not be read."""
 
 
@@ -55,7 +55,7 @@ def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[
     Raises:
         ReadBackError: one is listed again and again and cannot be read.
     """
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         found, unread = _listed(session, gpu, geometry)
         if unread is None:
             return found
@@ -117,7 +117,7 @@ def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | N
         ReadBackError: it is there again and again and cannot be read.
     """
     unread: InstanceNotFoundError | None = None
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         try:
             handle = session.call(
                 pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu

@@ -194,6 +194,27 @@ def test_an_instance_that_can_never_be_read_is_not_taken_for_gone(
         list_gpu_instances(session, card.uuid, geometry)
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"])
+def test_what_one_answer_says_is_gone_is_destroyed_all_the_same(
+    machine: Machine, session: Session, card: Card, geometry: Geometry, function: str
+) -> None:
+    machine.create_slice(0, "1g.5gb", start=0)
+    [made] = list_gpu_instances(session, card.uuid, geometry)
+    for destroy in (changes.destroy_compute_instances, changes.destroy_gpu_instance):
+        machine.inject(not_found(function, times=1))
+        destroy(session, card.uuid, made.id)
+    assert list_gpu_instances(session, card.uuid, geometry) == ()
+
+
+def test_compute_instances_that_can_never_be_read_are_not_taken_for_gone(
+    machine: Machine, session: Session, card: Card
+) -> None:
+    made = machine.create_slice(0, "1g.5gb", start=0)
+    machine.inject(not_found("nvmlGpuInstanceGetInfo", times=100))
+    with pytest.raises(ReadBackError, match="its compute instances cannot be read"):
+        changes.destroy_compute_instances(session, card.uuid, made.gpu_instance)
+
+
 def not_found(function: str, *, times: int) -> Fault:
     code = pynvml.NVML_ERROR_NOT_FOUND
     return Fault(id="n", function=function, action="return", code=code, times=times)
