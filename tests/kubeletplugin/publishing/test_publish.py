@@ -107,6 +107,8 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
 ) -> None:
     monkeypatch.setattr(daemon, "_FIRST_LOOK_SECONDS", 0.1)
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    there = [("gpu-0", "1g.5gb", 4, "prepared")]
+    wait_for("the slice", lambda: rig.published_slices() == there)
     settle(rig)
     rig.stop()
     rig.http.writes = []
@@ -119,7 +121,7 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     publisher.stop()
     assert rig.http.writes == []
-    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+    assert rig.published_slices() == there
 
 
 def test_deleted_it_comes_back(rig: Rig) -> None:
