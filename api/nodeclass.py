@@ -37,7 +37,7 @@ class NodeClass:
     GPUs are wanted whole. ``layouts`` go before those of other files. ``shares`` is how many claims
     may have a GPU at a time that is not in MIG mode, ``slice_shares`` how many claims of shares
     may have one slice. ``hami_core`` is a directory of the node with HAMi-core's ``libvgpu.so`` and
-    ``ld.so.preload``, which holds them to their limits; empty where nothing does.
+    ``ld.so.preload``, which holds those of whole GPUs to their limits; empty where nothing does.
     """
 
     mode: Mode = "on-demand"
@@ -83,14 +83,23 @@ def decode_node_class(obj: object) -> NodeClass:
         raise InvalidObjectError(
             KIND, "layout", "the field is missing, and mode is 'layout'; name one of the layouts"
         )
+    slice_shares, hami_core = _shares(obj, "sliceShares"), _directory(obj, "hamiCore")
+    if hami_core and slice_shares > 1:
+        raise InvalidObjectError(
+            KIND,
+            "hamiCore",
+            "HAMi-core holds claims of whole GPUs (shares) to their limits and none of slices "
+            "(sliceShares): leave one of the two out, or write a class for other nodes; claims "
+            "that share a slice are limited by sharing.strategy 'MPS'",
+        )
     return NodeClass(
         mode,
         layout,
         policy,
         decoded,
         shares=_shares(obj, "shares"),
-        hami_core=_directory(obj, "hamiCore"),
-        slice_shares=_shares(obj, "sliceShares"),
+        hami_core=hami_core,
+        slice_shares=slice_shares,
     )
 
 

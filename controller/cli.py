@@ -32,6 +32,7 @@ from dra.monitoring.events import CountingSink
 from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
+from dra.pods.pods import DEFAULT_SCHEDULER
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +80,15 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
     "configuration of their class or claim asks for it.",
 )
 @click.option(
+    "--scheduler",
+    "schedulers",
+    multiple=True,
+    default=(DEFAULT_SCHEDULER,),
+    show_default=True,
+    help="Serve pods of this scheduler (their schedulerName); may be given several times. A pod of "
+    "another waits: nobody might ever bind it, and what it had would be lost to others.",
+)
+@click.option(
     "--node-labels",
     is_flag=True,
     help="Keep labels on nodes that tell of their GPUs, as NVIDIA's GPU feature discovery does, "
@@ -118,6 +128,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     finalizer_at_creation: bool,
     eager_creation: bool,
     evict_failed: bool,
+    schedulers: tuple[str, ...],
     node_labels: bool,
     node_classes: Path | None,
     metrics_address: str,
@@ -154,6 +165,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
             finalizer_at_creation=finalizer_at_creation,
             eager_creation=eager_creation,
             evict_failed=evict_failed,
+            schedulers=schedulers,
             node_labels=node_labels,
             node_classes=node_classes,
         ),

@@ -94,6 +94,7 @@ def main(  # noqa: PLR0913 - the flags
     fatal_xids: str,
     mps_image: str,
     mps_namespace: str,
+    mps_pull_secrets: str,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -154,6 +155,7 @@ def main(  # noqa: PLR0913 - the flags
         cdi_hook=cdi_hook,
         mps_image=mps_image,
         mps_namespace=mps_namespace,
+        mps_pull_secrets=tuple(s.strip() for s in mps_pull_secrets.split(",") if s.strip()),
     )
     if mps_image and not mps_namespace:
         raise click.ClickException("--mps-image: name a namespace by --mps-namespace")

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from kubeletplugin.nvml.errors import (
     GpuLostError,
+    InUseError,
     NvmlError,
     PermissionDeniedError,
     UndeliverableError,
@@ -106,9 +107,13 @@ def denied_gpu(error: PluginError) -> str:
 
 
 def failing_gpu(error: PluginError) -> str:
-    """UUID of the GPU on which NVML refused; empty if that says nothing of the GPU as a whole."""
+    """UUID of the GPU on which NVML refused; empty if that says nothing of the GPU as a whole.
+
+    Processes that hold an instance (InUseError) are some tenant's.
+    """
     refusals = (e for e in _causes(error) if isinstance(e, NvmlError))
-    return next((e.gpu for e in refusals if not isinstance(e, UndeliverableError)), "")
+    of_others = UndeliverableError, InUseError
+    return next((e.gpu for e in refusals if not isinstance(e, of_others)), "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,37 +1,17 @@
 """`python -m sim check`: the unmodified check of a node, over simulated hardware."""
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 
-from kubeletplugin.check.trying.tools import Place, run_probe
 from sim.nvml import install
 from sim.nvml.gpus.clients import clients
-from sim.nvml.machine import Machine
 from sim.nvml.state import Store
 
 Options = dict[str, Path | float | None]
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
-_SHUTDOWN = """
-import sys
-from sim.nvml import install
-install(sys.argv[1])
-from kubeletplugin.check.probes.shutdownprobe import main
-main()
-"""
-_ATTACH = """
-import os, sys
-from pathlib import Path
-from sim.nvml import install
-from sim.nvml.gpus.clients import clients
-install(sys.argv[1])
-from kubeletplugin.check.probes.attachprobe import main
-main(lambda: [g for c in clients(Path(sys.argv[1])) if c.pid == os.getpid() for g in c.gpus])
-"""
 
 
 def check_arguments(hardware: Path, program: Options) -> list[str]:
@@ -47,35 +27,9 @@ def check_arguments(hardware: Path, program: Options) -> list[str]:
     return [f"--{name.replace('_', '-')}={path}" for name, path in places.items()]
 
 
-class SimulatedTools:
-    """Tools of a check beside NVML, for a machine that runs no programs."""
-
-    def __init__(self, hardware: Path) -> None:
-        self._hardware = hardware
-
-    @contextmanager
-    def hold(self, place: Place) -> Iterator[int]:
-        """This process counts as one that uses the slice."""
-        machine, pid = Machine(self._hardware), os.getpid()
-        machine.start_process(
-            place.gpu, pid, gpu_instance=place.gi_id, compute_instance=place.ci_id
-        )
-        try:
-            yield pid
-        finally:
-            machine.end_process(pid)
-
-    def shutdown(self) -> str:
-        """The probe, in a process of its own with a library of its own."""
-        return run_probe([sys.executable, "-c", _SHUTDOWN, str(self._hardware)])
-
-    def attach(self) -> str:
-        """The probe, which asks the machine instead of its own open files."""
-        return run_probe([sys.executable, "-c", _ATTACH, str(self._hardware)])
-
-    def lets_go(self) -> bool:
-        """True if no other process has the machine's driver open."""
-        return all(client.pid == os.getpid() for client in clients(self._hardware))
+def lets_go(hardware: Path) -> bool:
+    """True if no other process has the machine's driver open."""
+    return all(client.pid == os.getpid() for client in clients(hardware))
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -99,5 +53,5 @@ def main(hardware: Path, arguments: tuple[str, ...], **program: Path | float | N
     kubeletplugin(
         [*check_arguments(hardware, program), "check", *arguments],
         prog_name="python -m kubeletplugin",
-        obj=SimulatedTools(hardware),
+        obj=partial(lets_go, hardware),
     )

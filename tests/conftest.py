@@ -7,13 +7,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers.compiling import compile_programs, import_tests
-from tests.helpers.folders import MEMORY
+from tests.helpers.folders import MEMORY, unmount_below
 
 # Without bytecode each of some hundred processes compiles anew what it imports, and each worker
 # rewrites the assertions of all tests; images of Python like to switch it off.
@@ -85,6 +86,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Pytest's, with nothing left mounted in it: it could not be removed, by no run of tests."""
+    yield tmp_path
+    unmount_below(tmp_path)
 
 
 @pytest.fixture(scope="session", autouse=True)

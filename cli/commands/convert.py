@@ -99,4 +99,4 @@ def _print(out: Output, objects: list[Obj], remarks: list[Remark]) -> None:
     for number, each in enumerate(objects):
         if number:
             out.line("---")
-        out.line(yaml.safe_dump(each, sort_keys=False))
+        out.document(yaml.safe_dump(each, sort_keys=False))

@@ -22,6 +22,7 @@ EXAMINATIONS: tuple[Examination, ...] = (
     programs.versions,
     programs.modes,
     neighbours.drivers,
+    neighbours.monitors,
     neighbours.extended_resources,
     leftovers.claims,
     leftovers.instances,

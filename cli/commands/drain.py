@@ -15,7 +15,7 @@ from cli.site.occupancy import GpuView, NodeView, Slot
 from cli.site.reading import site
 from dra.common.resources import PODS, Obj
 from dra.gpu.reasons import GpuReason
-from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
 from dra.kube.timing import rfc3339
 
 _POLL_SECONDS = 2.0
@@ -65,14 +65,17 @@ def _node(session: Session, name: str) -> NodeView:
 
 
 def _users(node: NodeView, gpus: Iterable[str]) -> list[tuple[GpuView, Slot]]:
-    """Slots still in use on the GPUs that this call is about, without foreign instances."""
+    """Slots still in use on the GPUs that this call is about: those that claims have.
+
+    Nobody waits for foreign instances, nor for places that a GPU keeps until it is reset.
+    """
     wanted = set(gpus)
     return [
         (v, s)
         for v in node.gpus
         if not wanted or v.gpu.name in wanted
         for s in v.slots
-        if s.state != "foreign"
+        if s.claim is not None
     ]
 
 
@@ -95,21 +98,22 @@ def _evict(
     """
     refused: dict[str, str] = {}
     for _, slot in users:
-        for name in slot.pods if slot.claim else ():
+        for user in slot.users if slot.claim else ():
             namespace = slot.claim.namespace if slot.claim else ""
-            key = f"{namespace}/{name}"
+            key = f"{namespace}/{user.name}"
             if key in evicted:
                 continue
             body: Obj = {
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
-                "metadata": {"name": name, "namespace": namespace},
+                "metadata": {"name": user.name, "namespace": namespace},
+                "deleteOptions": {"preconditions": {"uid": user.uid}},
             }
             try:
                 session.api.create(PODS, body, subresource="eviction")
                 evicted.add(key)
-            except ObjectNotFoundError:
-                continue
+            except (ObjectNotFoundError, ConflictError):
+                continue  # the pod is gone, and another of its name is none of ours
             except UnavailableError as error:
                 refused[key] = str(error)
             except KubeError as error:

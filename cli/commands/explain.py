@@ -10,7 +10,7 @@ from cli.commands.map import slot_json
 from cli.explaining.blockers import slots_of, text_of
 from cli.explaining.explain import Explainer
 from cli.explaining.facts import ClusterFacts, read_facts
-from cli.explaining.model import ObjectExplanation, Progress, Seat
+from cli.explaining.model import ObjectExplanation, Progress, Seat, Told
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import CliError, Exit
 from cli.shell.output import Output
@@ -109,9 +109,7 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
         out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
         if each.remedy:
             out.paragraph("    ", "> ", each.remedy)
-    for told in found.told[:_SHOWN_TOLD] if found.findings else ():
-        said = f"{told.reason} ({told.at}): {told.message}"
-        out.paragraph("  ", out.dim(f"{told.source}: "), said)
+    _show_events(found.told[:_SHOWN_TOLD] if found.findings else (), out)
     if found.nodes:
         out.line()
         if found.wanted:
@@ -124,6 +122,15 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
         out.line(out.dim(f"and {len(found.nodes) - len(nodes)} more nodes (-o wide)"))
     if facts.unread:
         out.line(out.odd(f"not allowed to read, so left out: {', '.join(facts.unread)}"))
+
+
+def _show_events(events: Sequence[Told], out: Output) -> None:
+    """Events, marked as anybody's: neither their source nor their field manager proves a writer."""
+    if events:
+        out.line(out.dim("  events, of whoever may create some in the namespace:"))
+    for each in events:
+        said = f"{each.reason} ({each.at}): {each.message}"
+        out.paragraph("    ", out.dim(f"{each.source or 'nobody'}: "), said)
 
 
 def _show_node(name: str, node: NodeAnswer, site: Site, out: Output) -> None:
@@ -149,7 +156,8 @@ def _seat(seat: Seat, site: Site) -> str:
     if slot is not None and slot.share is not None and slot.placement is None:
         where = "a share of"
     gpu = "-".join(seat.device.split("-")[:2])
-    facts = [f for f in (slot.uuid if slot else "", slot.state if slot else "not on the node") if f]
+    absent = "not on the node" if site.node(seat.node) is not None else "allocated"
+    facts = [f for f in (slot.uuid if slot else "", slot.state if slot else absent) if f]
     facts += _shared(slot, seat.node, gpu, site) if slot is not None and is_shared(slot) else []
     trouble = f" ({seat.message})" if seat.ready not in ("", "Prepared") and seat.message else ""
     return f"claim {seat.claim}: {where} {gpu} on {seat.node}: {', '.join(facts)}{trouble}"

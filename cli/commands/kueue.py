@@ -45,7 +45,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
         return Exit.OK
     for remark in remarks:
         session.out.line(f"# {remark}")
-    session.out.line(yaml.safe_dump(made, sort_keys=False))
+    session.out.document(yaml.safe_dump(made, sort_keys=False))
     return Exit.OK
 
 

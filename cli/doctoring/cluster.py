@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from api.crds import mignode_definition
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted
-from dra.claims.classes import GPU_CLASS, is_generated
-from dra.common.resources import at
+from cli.site.occupancy import NodeView
+from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, is_generated, offered_profiles
+from dra.common.resources import Obj, at
 from dra.gpu.names import class_name
 
 _OLDEST = (1, 34)
@@ -49,10 +51,10 @@ def definition(evidence: Evidence) -> Iterator[Check]:
         yield fail("crd", "mignodes.mig.dra.dev does not serve v1alpha1", _CHART)
         return
     schema = at(served[0], "schema", "openAPIV3Schema", default={})
-    if "drain" not in at(schema, "properties", "spec", "properties"):
+    if lacking := sorted(set(_fields(_own_schema())) - set(_fields(schema))):
         yield fail(
             "crd",
-            "the definition of mignodes.mig.dra.dev is too old: it drops spec.drain",
+            f"the definition of mignodes.mig.dra.dev is too old: it drops {named(lacking)}",
             "kubectl apply -f api/crds/mignodes.yaml (Helm does not upgrade definitions)",
         )
         return
@@ -65,15 +67,10 @@ def classes(evidence: Evidence) -> Iterator[Check]:
     generated = {
         c["metadata"]["name"] for c in evidence.class_objects if is_generated(c, facts.driver)
     }
-    profiles = {
-        p.name
-        for v in facts.site.gpus
-        if v.gpu.geometry
-        for p in v.gpu.geometry.profiles
-        if p.placements
-    }
-    wanted = {facts.driver if facts.driver == "mig.dra.dev" else "mig.dra.dev", GPU_CLASS}
-    wanted |= {class_name(p) for p in profiles}
+    profiles = offered_profiles(
+        (frozenset(_profiles(node)) for node in facts.site.nodes), generated
+    )
+    wanted = {ANY_SLICE_CLASS, GPU_CLASS, *map(class_name, profiles)}
     existing = {c["metadata"]["name"] for c in evidence.class_objects}
     taken = sorted((wanted & existing) - generated)
     missing = sorted(wanted - existing)
@@ -93,6 +90,13 @@ def classes(evidence: Evidence) -> Iterator[Check]:
         yield ok(
             "classes", f"{len(generated)} DeviceClasses for {counted(len(profiles), 'profile')}"
         )
+
+
+def _profiles(node: NodeView) -> Iterator[str]:
+    for each in node.gpus:
+        for profile in each.gpu.geometry.profiles if each.gpu.geometry else ():
+            if profile.placements:
+                yield profile.name
 
 
 def rights(evidence: Evidence) -> Iterator[Check]:
@@ -122,6 +126,22 @@ def rights(evidence: Evidence) -> Iterator[Check]:
         )
     elif any(evidence.controllers.values()):
         yield ok("controller-rights", "the controller may allocate claims")
+
+
+def _own_schema() -> Obj:
+    """The schema that this program knows."""
+    (version,) = mignode_definition()["spec"]["versions"]
+    found: Obj = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _fields(schema: Obj, path: str = "") -> Iterator[str]:
+    """Paths of all fields below a schema."""
+    for name, inner in at(schema, "properties", default={}).items():
+        yield f"{path}{name}"
+        yield from _fields(inner, f"{path}{name}.")
+    if items := schema.get("items"):
+        yield from _fields(items, path)
 
 
 def _number(version: str) -> tuple[int, int] | None:

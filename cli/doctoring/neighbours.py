@@ -9,10 +9,12 @@ from cli.doctoring.evidence import Evidence
 from dra.claims.classes import is_generated
 from dra.claims.extendedresources import holders
 from dra.claims.reasons import NodeReason
+from dra.common.resources import PODS
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name, extended_resource_name
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver
 
+_DCGM = "dcgm"
 _APART = (
     f"keep it off these nodes: {DEPLOY_LABEL}=false where the GPU operator installs it, the node "
     "affinity of its chart otherwise"
@@ -46,6 +48,30 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
         )
     if apart:
         yield ok("neighbours", "NVIDIA's DRA driver is on no node with slices")
+
+
+def monitors(evidence: Evidence) -> Iterator[Check]:
+    """DCGM is on no node with slices: it keeps those in use that it watches (NVIDIA/DCGM#276)."""
+    nodes = {node.name for node in evidence.facts.site.nodes}
+    running = {
+        str(pod.obj["spec"].get("nodeName", ""))
+        for pod in evidence.facts.pods.values()
+        if any(_DCGM in c.get("image", "") for c in pod.obj["spec"].get("containers") or ())
+    }
+    if found := sorted(nodes & running):
+        yield warn(
+            "monitors",
+            f"DCGM runs on node {named(found)}: a slice that it watches may not be removed, and "
+            "its place is withheld then",
+            "where slices come and go keep it off: kubectl label node <node> --overwrite "
+            "nvidia.com/gpu.deploy.dcgm=false nvidia.com/gpu.deploy.dcgm-exporter=false where the "
+            "GPU operator installs it, the node affinity of its chart otherwise; if it is to stay, "
+            "watch mig_dra_withheld_places",
+        )
+    elif str(PODS) in evidence.facts.unread:
+        yield unknown("monitors", "pods may not be read")
+    else:
+        yield ok("monitors", "DCGM is on no node with slices")
 
 
 def extended_resources(evidence: Evidence) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted
 from dra.common.resources import Obj, at
-from dra.gpu.inventory import AllocatorKind
+from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth
 from dra.gpu.reasons import GpuReason
 
 _GPU_NODE = "nvidia.com/gpu.present"
@@ -128,20 +128,43 @@ def modes(evidence: Evidence) -> Iterator[Check]:
                 where = f"{node.name} {view.gpu.name}"
                 yield fail(
                     "modes",
-                    f"{where} is withheld ({view.gpu.reason or 'reason unknown'}): {view.blocked}",
+                    f"{where} is withheld ({view.gpu.reason or 'reason unknown'}): {view.blocked}"
+                    f"{_open_in(view.gpu)}",
                     "docs/troubleshooting.md says what to do about each reason",
                 )
+            for note in view.gpu.health.notes if view.gpu.health else ():
+                found = True
+                yield warn("modes", f"{node.name} {view.gpu.name}: {note}")
         if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
             found = True
             yield warn(
                 "modes",
                 f"node {node.name}: MIG is off on all GPUs, they are given out whole",
-                "nvidia-smi -mig 1, if slices are wanted; before Hopper kubectl mig drain first",
+                "kubectl mig drain, then nvidia-smi -mig 1, if slices are wanted",
             )
     allocators = Counter(n.inventory.allocator for n in evidence.facts.site.nodes)
     if not found and allocators:
         shown = ", ".join(f"{allocators[a]} by {a.value}" for a in AllocatorKind if allocators[a])
         yield ok("modes", f"every GPU is in service; nodes allocated: {shown}")
+    gpus = [v.gpu for n in evidence.facts.site.nodes for v in n.gpus]
+    for words, count in Counter(filter(None, map(_said, gpus))).items():
+        yield ok("gpus", f"{count} x {words}")
+
+
+def _open_in(gpu: Gpu) -> str:
+    names = gpu.health.open_in if gpu.health else ()
+    return f"; it is open in {', '.join(names)}" if names else ""
+
+
+def _said(gpu: Gpu) -> str:
+    """The driver's word on a GPU."""
+    health = gpu.health or GpuHealth()
+    words = {
+        "recovery action": health.recovery,
+        "fabric": health.fabric,
+        "compute mode": health.compute_mode,
+    }
+    return ", ".join(f"{what} {word}" for what, word in words.items() if word)
 
 
 def _tags(pods: Iterable[Obj]) -> Iterator[str]:

@@ -55,7 +55,10 @@ class Explainer:
         told = self._told(pod.obj, pod.claim_keys)
         made = [self._facts.claims[k] for k in pod.claim_keys if k in self._facts.claims]
         seats = tuple(s for known in made for s in seats_of(known, self._facts))
-        verdict = self._before_claims(pod) or self._unserved(pod, made, told)
+        verdict = self._before_claims(pod)
+        verdict = verdict or (
+            self._said(pod, made) if self._facts.is_partial else self._unserved(pod, made)
+        )
         if verdict is None:
             verdict = Conclusion(*find_seated(pod, seats, self._facts, told))
         return _explanation("Pod", pod.key, verdict, seats, told)
@@ -87,9 +90,17 @@ class Explainer:
         missing = [f for f in (self._unmade(pod, n, c) for n, c in pod.claims.items()) if f]
         return Conclusion(Progress.WAITING, tuple(missing)) if missing else None
 
-    def _unserved(
-        self, pod: Pod, made: list[KnownClaim], told: tuple[Told, ...]
-    ) -> Conclusion | None:
+    def _said(self, pod: Pod, made: list[KnownClaim]) -> Conclusion | None:
+        """The controller's word on a pod, where no more may be read; None if the pod has all."""
+        if all(known.claim.allocation is not None for known in made):
+            return None
+        said = self._facts.condition(pod)
+        if said is not None:
+            return Conclusion(Progress.WAITING, (finding(said.reason, said.message),))
+        text = "a claim of it is not allocated, and its conditions do not say why"
+        return Conclusion(Progress.WAITING, (finding(Why.UNREAD, text),))
+
+    def _unserved(self, pod: Pod, made: list[KnownClaim]) -> Conclusion | None:
         """Reasons why claims of a pod are not allocated; None when all of ours are."""
         claims = self._read(made)
         obstacles = self._faults(claims)
@@ -108,7 +119,7 @@ class Explainer:
         if claims.wants:
             problem = pose_problem(pod, claims, self._facts.hosts)
             if isinstance(problem, Problem):
-                return self._waiting(problem, told)
+                return self._waiting(problem)
             missing = problem.obstacle
             return Conclusion(Progress.WAITING, (finding(missing.reason, missing.message),))
         if claims.ours:
@@ -136,6 +147,9 @@ class Explainer:
         """A claim that waits and that no pod refers to."""
         claims = self._read([known])
         obstacles = self._faults(claims)
+        if self._facts.is_partial:
+            text = "it is not allocated; ask about its pod, whose condition says why"
+            return Conclusion(Progress.WAITING, (finding(Why.UNREAD, text),))
         if obstacles or not claims.wants:
             text = "it asks for no device of this driver" + self._shared([known])
             ours = obstacles or [finding(Why.NOT_OURS, text)]
@@ -146,7 +160,7 @@ class Explainer:
             answers = self._judge.explain(Problem(pod_of(known.claim), claims.wants)).nodes
         return Conclusion(Progress.WAITING, (consumer,), answers, _wanted(claims.wants))
 
-    def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Conclusion:
+    def _waiting(self, problem: Problem) -> Conclusion:
         wanted = _wanted(problem.claims)
         reserved = self._facts.reserved
         made = {c.claim.ref: reserved.get(c.claim.ref.uid) for c in problem.claims}
@@ -166,7 +180,8 @@ class Explainer:
         if gang is not None:
             told_of = (finding(gang.reason, gang.message),)
             return Conclusion(Progress.WAITING, told_of, found.nodes, wanted)
-        findings = find_waiting(found, self._facts, told, preemption=preemption)
+        said = self._facts.condition(problem.pod)
+        findings = find_waiting(found, self._facts, said, preemption=preemption)
         return Conclusion(Progress.WAITING, findings, found.nodes, wanted)
 
     def _read(self, made: list[KnownClaim]) -> ReadClaims:
@@ -209,10 +224,12 @@ class Explainer:
         said = {told.reason: told.message for told in self._facts.told(pod.obj)}
         if template and (namespace, template) not in self._facts.templates:
             if full := said.get(Reason.TOO_MANY_TEMPLATES):
-                return finding(Reason.TOO_MANY_TEMPLATES, full)
+                return finding(Reason.TOO_MANY_TEMPLATES, f"an event says: {full}")
             text = f"ResourceClaimTemplate {namespace}/{template} is missing"
             return finding(Why.TEMPLATE_MISSING, text)
-        why = said.get(_NOT_MADE, "kube-controller-manager has not made it yet")
+        why = "kube-controller-manager has not made it yet"
+        if event := said.get(_NOT_MADE):
+            why = f"an event says: {event}"
         return finding(Why.CLAIM_NOT_MADE, f"claim {entry!r} from template {template}: {why}")
 
     def _told(self, obj: Obj, claims: tuple[ObjectKey, ...]) -> tuple[Told, ...]:

@@ -14,6 +14,7 @@ from cli.site.occupancy import Site, survey
 from cli.site.reading import inventories, reserved
 from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
+from dra.claims.conditions import claims_allocated
 from dra.claims.reading import KnownClaim
 from dra.claims.requests.size import trim_claim_spec
 from dra.common.resources import (
@@ -85,6 +86,23 @@ class ClusterFacts:
         found = [p for p in self.pods.values() if claim in p.claim_keys]
         return sorted(found, key=lambda p: (not p.pending, p.key))
 
+    @property
+    def is_partial(self) -> bool:
+        """True if too little may be read to judge what the controller does."""
+        needed = (MIG_NODES, NODES, DEVICE_CLASSES, RESOURCE_CLAIMS)
+        return not {str(each) for each in needed}.isdisjoint(self.unread)
+
+    def condition(self, pod: Pod) -> Told | None:
+        """Reason why a pod's claims wait, by the pod's own condition; None if it has none.
+
+        Whoever may not write the status of pods cannot have written it, other than an event.
+        """
+        for each in at(pod.obj, "status", "conditions"):
+            if each["type"] == claims_allocated(self.driver) and each["status"] == "False":
+                reason, message = each.get("reason") or "", each.get("message") or ""
+                return Told("", reason, message, each.get("lastTransitionTime") or "")
+        return None
+
     def told(self, obj: Obj) -> tuple[Told, ...]:
         """The latest event of each source about an object, the newest first."""
         uid = obj["metadata"]["uid"]
@@ -105,6 +123,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
 
     Raises:
         CliError: claims may not be read, without which there is nothing to explain.
+        ForbiddenError: those of the namespace may not be read either.
     """
     unread: list[str] = []
     installed = True
@@ -112,10 +131,15 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         mignodes = session.api.list(MIG_NODES).items
     except ObjectNotFoundError:
         mignodes, installed = [], False
+    except ForbiddenError:
+        mignodes = []
+        unread.append(str(MIG_NODES))
     read, unreadable = inventories(mignodes)
     claims = _all(session, RESOURCE_CLAIMS, unread)
     if str(RESOURCE_CLAIMS) in unread:
-        raise CliError(Exit.FORBIDDEN, f"not allowed to list {RESOURCE_CLAIMS} of all namespaces")
+        if not namespace:
+            raise CliError(Exit.FORBIDDEN, f"not allowed to list {RESOURCE_CLAIMS}")
+        claims = session.api.list(RESOURCE_CLAIMS, namespace=namespace).items
     pod_objects = _all(session, PODS, unread, fields=_LIVE)
     if str(PODS) in unread:
         pod_objects = session.api.list(PODS, namespace=namespace).items

@@ -23,6 +23,7 @@ from dra.allocator.explain.judge import explain
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.problem import Problem
 from dra.allocator.scoring.geometry_index import GeometryIndexes
+from dra.allocator.scoring.moves import TooManyStatesError
 from dra.cel.kinds.kinds import Kinds
 from dra.claims.claims import Claim
 from dra.gpu.inventory import AllocatorKind
@@ -58,7 +59,10 @@ class Judge:
         self._facts = facts
         self.fleet = Fleet(facts.driver, kinds, GeometryIndexes())
         for node in facts.site.nodes:
-            self.fleet.set_inventory(node.inventory)
+            try:
+                self.fleet.set_inventory(node.inventory)
+            except TooManyStatesError:
+                self.fleet.drop_inventory(node.name)  # as the controller leaves it out
         for known in facts.claims.values():
             if known.claim.allocation is not None:
                 self.fleet.hold(known.claim.ref, known.claim.allocation)

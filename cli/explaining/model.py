@@ -43,6 +43,7 @@ class Why(StrEnum):
     MADE_FIRST = "MadeFirst"
     NOT_SCHEDULED = "NotScheduled"
     PREPARING = "Preparing"
+    UNREAD = "NotAllowedToRead"
 
 
 @dataclass(frozen=True, slots=True)

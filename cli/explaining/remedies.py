@@ -22,9 +22,8 @@ REMEDIES: Mapping[str, str] = {
     "remove it on the node (nvidia-smi mig -dci, then -dgi)",
     AnswerReason.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it "
     "on the node; a monitoring agent that holds it may have to be restarted",
-    AnswerReason.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1; before Hopper kubectl "
-    "mig drain it first, so that the plugin lets go of it), or let the plugin do it where its "
-    "option allows that",
+    AnswerReason.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1, after kubectl mig "
+    "drain, so that the plugin lets go of it), or let the plugin do it where its option allows it",
     AnswerReason.MODE_PENDING: "drain the GPU and reset it (nvidia-smi -r), or reboot the node, so "
     "that the pending MIG mode takes effect",
     AnswerReason.DRAINED: "kubectl mig resume, when the work on it is done",
@@ -46,6 +45,7 @@ REMEDIES: Mapping[str, str] = {
     "prints the pod with one), or create the pod anew in a namespace with label "
     "mig.dra.dev/limits=claims, where the chart's podLimits make claims of limits; a profile is "
     "served too where a node's plugin runs with --allocator=scheduler",
+    Why.UNREAD: "ask somebody who may read nodes, MigNodes, classes and all claims",
     Why.GATED: "whoever set the gate has to lift it",
     Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",
     Why.PREEMPTS: "nothing, where those pods may end; else give the pod a PriorityClass with "
@@ -68,6 +68,9 @@ REMEDIES: Mapping[str, str] = {
     PREPARE_FAILED: "delete the pod, so that its claim is placed elsewhere, and see to the node",
     MisfitReason.NOT_READY: "see why the node is not ready (kubectl describe node)",
     MisfitReason.UNSCHEDULABLE: "kubectl uncordon, when the work on it is done",
+    MisfitReason.HOST_USERS: "take 'hostUsers: false' out of the pod, or give the node's plugin "
+    "CAP_MKNOD and a host's /dev that can be written to, and restart the plugin",
+    MisfitReason.SHARING: "enable it there (chart: mps.enabled), or change the claim's config",
     MisfitReason.TAINTED: "give the pod a toleration, or remove the taint",
     MisfitReason.SELECTOR: "correct the pod's nodeSelector or the node's labels",
     MisfitReason.AFFINITY: "correct the pod's node affinity or the node's labels",

@@ -61,7 +61,7 @@ def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
     if missing is not None:
         return finding(missing.reason, missing.message)
     said = next((t for t in told if t.source.startswith(_SCHEDULER)), None)
-    why = said.message if said else _scheduled(pod)
+    why = _scheduled(pod) or (f"an event says: {said.message}" if said else "")
     message = f"its claims are allocated, but it is not bound yet: {why}"
     return finding(Why.NOT_SCHEDULED, message.rstrip(": "))
 
@@ -75,7 +75,9 @@ def _starting(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
         text = node.inventory.message or "the driver is not ready"
         return finding(AnswerReason.NOT_READY, f"node {pod.node}: {text}")
     said = next((t for t in told if "DynamicResources" in t.reason or t.source == "kubelet"), None)
-    message = f"{said.reason}: {said.message}" if said else "no event says that anything failed"
+    message = "no event says that anything failed"
+    if said is not None:
+        message = f"an event says: {said.reason}: {said.message}"
     return finding(Why.PREPARING, f"kubelet on {pod.node} starts it; {message}")
 
 

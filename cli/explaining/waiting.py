@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from cli.explaining.blockers import text_of
 from cli.explaining.facts import ClusterFacts
@@ -20,16 +20,6 @@ _NAMED = 4
 _OF_THE_NODE = frozenset(
     {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, Why.BY_SCHEDULER}
 )
-_SAYS_MORE = frozenset(
-    {
-        Reason.TAKEN_BACK,
-        Reason.REFUSED,
-        Reason.NEXT_IN_LINE,
-        Reason.OTHER_CLAIM,
-        Reason.PREPARE_FAILED,
-    }
-)
-"""Reasons that only the controller can know."""
 _ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})
 
 
@@ -41,11 +31,15 @@ def finding(reason: str, message: str) -> Finding:
 def find_waiting(
     explanation: Explanation,
     facts: ClusterFacts,
-    told: Iterable[Told],
+    said: Told | None,
     *,
     preemption: Preemption | None = None,
 ) -> tuple[Finding, ...]:
-    """Findings that keep a pod's claims from being served, or what ends that."""
+    """Findings that keep a pod's claims from being served, or what ends that.
+
+    What the controller has ``said`` by the pod's condition goes before a judgement that it fits:
+    GPUs that failed, room that is held back and nodes that were refused are known to it alone.
+    """
     if not facts.site.nodes:
         missing = "no MigNode exists" if facts.installed else "the cluster knows no MigNodes"
         return (finding(Why.NO_MIGNODE, f"{missing}: no node offers GPUs"),)
@@ -56,10 +50,10 @@ def find_waiting(
     if explanation.fits:
         if lead is not None:
             return (lead,)
-        said = next((t for t in told if t.reason in _SAYS_MORE), None)
-        if said is not None:
-            return (finding(said.reason, said.message),)
         names = ", ".join([name for name, a in answers.items() if a.fits][:_NAMED])
+        if said is not None:
+            text = f"{said.message} (said {said.at}; by what is in use now it would fit on {names})"
+            return (finding(said.reason, text),)
         return (finding(Why.SOON, f"it fits on {names}: the controller is about to allocate it"),)
     groups: dict[str, dict[str, NodeAnswer]] = {}
     for name, answer in answers.items():

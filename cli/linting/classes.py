@@ -15,7 +15,7 @@ from dra.claims.classes import GPU_CLASS, names_driver
 from dra.gpu.names import DEFAULT_DRIVER
 
 ANY_SLICE = "mig.dra.dev"
-PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*")
+PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*(-me)?")
 _MEMORY_CLASS = re.compile(r"mig-min-\d+gb")
 _ALMOST = re.compile(r"mig[-_.]?(\d+)g[-_.]?(\d+)gb(.*)", re.IGNORECASE)
 

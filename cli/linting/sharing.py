@@ -13,6 +13,7 @@ from cli.linting.pods import PodSpec
 from dra.claims.containers import Use, crowded, find_crowd
 from dra.claims.requests.sharing import RequestedSharing
 from dra.gpu.names import DEFAULT_DRIVER
+from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
 
 _Claims = Mapping[tuple[str, tuple[str, str]], ClaimSpec]
 
@@ -30,7 +31,10 @@ def check_sharing(spec: ClaimSpec, classes: Mapping[str, Document]) -> Iterator[
 def check_containers(
     pod: PodSpec, claims: _Claims, classes: Mapping[str, Document]
 ) -> Iterator[Remark]:
-    """Containers that use a device shared by MPS beside others."""
+    """Containers that use a device shared by MPS beside others, or one claim of HAMi-core's.
+
+    That HAMi-core is to hold a claim to its limits a selector says; else it is the node's doing.
+    """
     offered: dict[str, ClaimSpec] = {}
     for _, entry in entries(pod.spec, "resourceClaims"):
         for kind, field in _REFERENCES.items():
@@ -38,8 +42,15 @@ def check_containers(
             if found is not None:
                 offered[text(entry, "name")] = found
     by_mps = {n: _sharing(c, classes).by_mps(c.understood) for n, c in offered.items()}
+    limited = {name for name, claim in offered.items() if HAMI_CORE in str(claim.devices)}
+    before: set[str] = set()
     for field in ("initContainers", "containers"):
         for index, container in entries(pod.spec, field):
+            used = {text(c, "name") for _, c in entries(container, "resources", "claims")}
+            if limited & used & before:
+                where = (*pod.at, field, index, "resources", "claims")
+                yield pod.document.remark(Level.ERROR, where, ONE_CONTAINER)
+            before |= used
             named = entries(container, "resources", "claims")
             crowd = find_crowd((Use(text(c, "name"), text(c, "request")) for _, c in named), by_mps)
             if crowd:

@@ -13,20 +13,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import urllib3
 
 from cli.shell.exits import CliError, Exit
 from cli.shell.kubeconfig import Access
-
-_EXEC_SECONDS = 60.0
+from cli.shell.output import harmless
+from dra.common.resources import Obj
+from dra.kube.client.http import HttpClient
 
 
 class DirectConnection:
-    """A connection (dra.kube.connect.connection) made without the kubernetes package."""
+    """A connection (dra.kube.connect.connection) made without the kubernetes package.
 
-    def __init__(self, access: Access) -> None:
+    A credential plugin may have its user log in, and takes as long as that does unless
+    ``login_seconds`` are given.
+    """
+
+    def __init__(self, access: Access, *, login_seconds: float | None = None) -> None:
         if access.exec is not None:
-            access = run_exec(access, access.exec)
+            access = run_exec(access, access.exec, seconds=login_seconds)
         self.host = access.server
         self.pool = _pool(access)
         self._headers: dict[str, str] = {}
@@ -45,7 +51,29 @@ class DirectConnection:
         self.pool.clear()
 
 
-def run_exec(access: Access, plugin: Mapping[str, Any]) -> Access:
+class HarmlessClient(HttpClient):
+    """Client whose answers hold nothing that a terminal would obey, whoever wrote them."""
+
+    def call(self, *args: Any, **kwargs: Any) -> Obj:
+        """One answer."""
+        found: Obj = _harmless(super().call(*args, **kwargs))
+        return found
+
+    def item(self, raw: msgspec.Raw) -> Obj:
+        """One item of a list."""
+        found: Obj = _harmless(super().item(raw))
+        return found
+
+
+def _harmless(found: Any) -> Any:
+    if isinstance(found, str):
+        return found if found.isascii() and found.isprintable() else harmless(found)
+    if isinstance(found, dict):
+        return {_harmless(key): _harmless(value) for key, value in found.items()}
+    return [*map(_harmless, found)] if isinstance(found, list) else found
+
+
+def run_exec(access: Access, plugin: Mapping[str, Any], *, seconds: float | None = None) -> Access:
     """``access`` with what a credential plugin gives (client.authentication.k8s.io).
 
     Raises:
@@ -62,7 +90,7 @@ def run_exec(access: Access, plugin: Mapping[str, Any]) -> Access:
     what = f"{access.source}: credential plugin {command[0]}"
     try:
         ended = subprocess.run(  # noqa: S603 - the user's own kubeconfig names it
-            command, env=environ, stdout=subprocess.PIPE, check=True, timeout=_EXEC_SECONDS
+            command, env=environ, stdout=subprocess.PIPE, check=True, timeout=seconds
         )
         status = json.loads(ended.stdout)["status"]
         return replace(

@@ -17,6 +17,20 @@ API_VERSION = "cli.mig.dra.dev/v1"
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
+_STRAY = re.compile(rf"(?!\x1b\[[0-9;]*m){_UNSAFE.pattern}")
+_BREAKS = str.maketrans("\n\t", "  ")
+
+
+def harmless(text: str, *, newlines: bool = False) -> str:
+    """``text`` without characters that a terminal obeys, or that change the order of others.
+
+    With ``newlines`` it is one line as well: what stands there begins none of its own.
+    """
+    text = _UNSAFE.sub("\ufffd", text)
+    return text.translate(_BREAKS) if newlines else text
 
 
 def counted(number: int, noun: str) -> str:
@@ -50,10 +64,16 @@ class Output:
         self._stream.flush()
 
     def line(self, text: str = "") -> None:
-        """Write one line, not wrapped."""
+        """Write one line, not wrapped, whatever is in it; of escapes only colours are obeyed."""
+        text = _STRAY.sub("\ufffd", text).translate(_BREAKS)
         if self.style.ascii_only:
             text = text.encode("ascii", "replace").decode()
         self._stream.write(text.rstrip() + "\n")
+
+    def document(self, text: str) -> None:
+        """Write the lines of a document, as YAML."""
+        for line in text.splitlines():
+            self.line(line)
 
     def paragraph(self, indent: str, head: str, text: str) -> None:
         """Write ``head`` and ``text``: wrapped on a terminal, else as one line."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from cli.shell.connecting import DirectConnection
+from cli.shell.connecting import DirectConnection, HarmlessClient
 from cli.shell.exits import CliError, Exit
 from cli.shell.kubeconfig import load_access
-from cli.shell.output import Output
+from cli.shell.output import Output, harmless
 from cli.shell.session import Session
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -26,7 +26,6 @@ from dra.common.resources import (
 )
 from dra.gpu.mignode import from_mignode
 from dra.kube import errors
-from dra.kube.client.http import HttpClient
 from dra.kube.client.transport import KubeApi
 
 _OFFLINE = frozenset({"convert", "lint"})
@@ -77,7 +76,8 @@ def names_of(kind: str, where: argparse.Namespace) -> list[str]:
     Raises:
         CliError: the cluster cannot be asked.
     """
-    with _session(where, Output(sys.stdout), seconds=_COMPLETION_SECONDS) as session:
+    out, seconds = Output(sys.stdout), _COMPLETION_SECONDS
+    with _session(where, out, seconds=seconds, login_seconds=seconds) as session:
         if kind == "gpu":
             return [g.name for g in from_mignode(session.api.get(MIG_NODES, where.node)).gpus]
         resource = _RESOURCES[kind]
@@ -87,10 +87,17 @@ def names_of(kind: str, where: argparse.Namespace) -> list[str]:
 
 
 @contextmanager
-def _session(arguments: argparse.Namespace, out: Output, *, seconds: float) -> Iterator[Session]:
+def _session(
+    arguments: argparse.Namespace,
+    out: Output,
+    *,
+    seconds: float,
+    login_seconds: float | None = None,
+) -> Iterator[Session]:
     """A session with the cluster that the arguments name; its errors as CliError."""
     access = load_access(arguments.kubeconfig, context=arguments.context)
-    http = HttpClient(DirectConnection(access), user_agent="kubectl-mig", timeout_seconds=seconds)
+    connection = DirectConnection(access, login_seconds=login_seconds)
+    http = HarmlessClient(connection, user_agent="kubectl-mig", timeout_seconds=seconds)
     session = Session(
         api=KubeApi(http),
         out=out,
@@ -117,5 +124,5 @@ def _session(arguments: argparse.Namespace, out: Output, *, seconds: float) -> I
 def _fail(out: Output, code: Exit, message: str) -> int:
     if out.is_json:
         out.json("Error", {"code": int(code), "reason": code.name, "message": message})
-    sys.stderr.write(f"kubectl mig: {message}\n")
+    sys.stderr.write(f"kubectl mig: {harmless(message, newlines=True)}\n")
     return code

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
-from dra.claims.claims import Claim, read_claim
+from dra.claims.claims import Claim, Consumer, read_claim
 from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
@@ -31,7 +31,7 @@ READY = "ready"
 class Slot:
     """A part of a GPU that something holds; ``placement`` None is the whole GPU.
 
-    ``pods`` are the names of those that may use the claim, in its namespace. ``share`` is what it
+    ``users`` are the pods that may use the claim, in its namespace. ``share`` is what it
     has of a GPU or slice that several claims may have, ``sharing`` how its processes share the
     device. A slice that several claims have is a slot of each.
     """
@@ -41,12 +41,17 @@ class Slot:
     profile: str = ""
     profile_id: int | None = None
     claim: ClaimRef | None = None
-    pods: tuple[str, ...] = ()
+    users: tuple[Consumer, ...] = ()
     uuid: str = ""
     message: str = ""
     unhealthy: str = ""
     share: Share | None = None
     sharing: Sharing = UNSHARED
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Names of the pods that may use the claim."""
+        return tuple(user.name for user in self.users)
 
     @property
     def owner(self) -> str:
@@ -212,7 +217,7 @@ def _view(
     gpu: Gpu,
     inventory: Inventory,
     held: list[_Held],
-    pods: Mapping[str, tuple[str, ...]],
+    pods: Mapping[str, tuple[Consumer, ...]],
 ) -> GpuView:
     made = [_instance(i, pods) for i in gpu.instances]
     found = {(s.claim.uid if s.claim else "", s.placement): s for s in made}
@@ -254,7 +259,7 @@ def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sh
         return UNSHARED
 
 
-def _instance(instance: Instance, pods: Mapping[str, tuple[str, ...]]) -> Slot:
+def _instance(instance: Instance, pods: Mapping[str, tuple[Consumer, ...]]) -> Slot:
     return Slot(
         instance.placement,
         instance.state.value,
@@ -268,11 +273,13 @@ def _instance(instance: Instance, pods: Mapping[str, tuple[str, ...]]) -> Slot:
     )
 
 
-def _allocated(claim: Claim, device: Device, gpu: Gpu, pods: Mapping[str, tuple[str, ...]]) -> Slot:
+def _allocated(
+    claim: Claim, device: Device, gpu: Gpu, pods: Mapping[str, tuple[Consumer, ...]]
+) -> Slot:
     occupant = occupant_of(device, gpu.geometry)
     named = pods.get(claim.ref.uid, ())
     if occupant is None or not isinstance(device, MigDevice):
-        return Slot(None, ALLOCATED, claim=claim.ref, pods=named)
+        return Slot(None, ALLOCATED, claim=claim.ref, users=named)
     profile = gpu.geometry.by_id(device.profile_id) if gpu.geometry else None
     return Slot(
         occupant.placement,
@@ -284,8 +291,8 @@ def _allocated(claim: Claim, device: Device, gpu: Gpu, pods: Mapping[str, tuple[
     )
 
 
-def _pods(claim: Claim) -> tuple[str, ...]:
-    return tuple(c.name for c in claim.reserved_for if c.resource == "pods")
+def _pods(claim: Claim) -> tuple[Consumer, ...]:
+    return tuple(c for c in claim.reserved_for if c.resource == "pods")
 
 
 def _device(name: str) -> Device | None:

@@ -55,7 +55,7 @@ def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> No
                 _SETTERS[resource](cluster, change.new)
             elif change.old is not None:
                 _REMOVERS[resource](cluster, change.old)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # noqa: BLE001 - whatever an object says, the others are to be served
             obj = change.new or change.old or {}
             name = obj.get("metadata", {}).get("name")
             fields = {"resource": str(resource), "object": name}
@@ -103,6 +103,6 @@ _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.remove_class(_name(obj)),
     NAMESPACES: lambda cluster, obj: cluster.remove_namespace(_name(obj)),
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.remove(_key(obj)),
-    RESOURCE_SLICES: lambda _cluster, _obj: None,  # where less is offered, nobody need be tried
+    RESOURCE_SLICES: lambda cluster, obj: cluster.others.remove_slice(_name(obj)),
     **{resource: _remove_group(resource) for of_kind in POD_GROUPS for resource in of_kind},
 }

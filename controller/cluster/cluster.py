@@ -5,7 +5,7 @@ Owned by one thread. Every change leaves in :class:`Effects` what it may have co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
@@ -23,11 +23,12 @@ from dra.cel.kinds.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
+from dra.claims.otherdevices import OtherDevices
 from dra.claims.reading import KnownClaim
 from dra.common.resources import Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef, Inventory
 from dra.pods.hosts import Hosts
-from dra.pods.pods import Pod
+from dra.pods.pods import DEFAULT_SCHEDULER, Pod
 
 _REMEMBERED = 2000
 """Allocations that count as demand at a start; older ones would hardly weigh."""
@@ -36,17 +37,28 @@ _REMEMBERED = 2000
 class Cluster:
     """Nodes, GPUs, pods, claims and classes, by name and by what they refer to."""
 
-    def __init__(self, driver: str, finalizer: str, kinds: Kinds) -> None:
+    def __init__(
+        self,
+        driver: str,
+        finalizer: str,
+        kinds: Kinds,
+        *,
+        schedulers: Iterable[str] = (DEFAULT_SCHEDULER,),
+    ) -> None:
         self.driver = driver
         self.finalizer = finalizer
+        self.schedulers = frozenset(schedulers)
         self.geometry_indexes = GeometryIndexes()
         self.fleet = Fleet(driver, kinds, self.geometry_indexes)
         self.hosts = Hosts()
         self.classes: dict[str, DeviceClass] = {}
         self.class_objects: dict[str, Obj] = {}
+        self.others = OtherDevices(driver)
         self._effects = Effects()
         sharing = Sharing()
-        self._claims = KnownClaims(self.fleet, finalizer, self._effects, sharing)
+        self._claims = KnownClaims(
+            self.fleet, finalizer, self._effects, sharing, others=self.others
+        )
         watchers = Watchers(self.hosts.residents)
         self._pods = KnownPods(self.hosts, self._claims, watchers, self._effects, sharing)
         self.volumes = KnownVolumes(self.hosts, watchers, self._effects)
@@ -118,6 +130,11 @@ class Cluster:
         return self._nodes.inventories.get(node)
 
     @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Nodes that are left out as their MigNodes cannot be read, and why."""
+        return self._nodes.unreadable
+
+    @property
     def reservations(self) -> Mapping[str, SpecReservations]:
         """Reservations by node, as the MigNodes have them."""
         return self._nodes.reservations
@@ -131,6 +148,7 @@ class Cluster:
 
     def set_slice(self, obj: Obj) -> None:
         """A ResourceSlice of another driver was added or changed."""
+        self.others.set_slice(obj)
         self._effects.others.add(obj["spec"]["nodeName"])
 
     # -- classes
@@ -186,6 +204,14 @@ class Cluster:
         before = self.pods.get(key)
         self._pods.remove(key)
         self.templates.change(before, None)
+
+    def sent_to(self, pod: Pod) -> str:
+        """The node that was decided for a pod that is not bound; empty without one."""
+        return "" if pod.node else self._pods.sent_to(pod)
+
+    def end_charge(self, key: ObjectKey) -> None:
+        """Keep nothing free on its node any more for a pod that is allocated and not bound."""
+        self._pods.end_charge(key)
 
     # -- claims
 

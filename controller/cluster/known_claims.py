@@ -10,6 +10,7 @@ from controller.cluster.trimming.trimming import Trimmer
 from dra.allocator.fleet.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
+from dra.claims.otherdevices import OtherDevices
 from dra.claims.reading import KnownClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef
@@ -18,12 +19,21 @@ from dra.gpu.inventory import ClaimRef
 class KnownClaims:
     """Claims by name and by UID, and the writes to them that are under way."""
 
-    def __init__(self, fleet: Fleet, finalizer: str, effects: Effects, sharing: Sharing) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        finalizer: str,
+        effects: Effects,
+        sharing: Sharing,
+        *,
+        others: OtherDevices,
+    ) -> None:
         self.by_key: dict[ObjectKey, KnownClaim] = {}
         self._fleet = fleet
         self.finalizer = finalizer
         self._effects = effects
         self._sharing = sharing
+        self._others = others
         self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
         self._key_of_uid: dict[str, ObjectKey] = {}
         self._writing: dict[str, Allocation | None] = {}
@@ -43,6 +53,7 @@ class KnownClaims:
         self.by_key[key] = KnownClaim(claim, obj)
         self._key_of_uid[claim.ref.uid] = key
         self._account(known.claim if known else None, claim)
+        self._account_others(known.claim.allocation if known else None, claim.allocation)
         self._effects.claims.add(key)
         return True
 
@@ -56,6 +67,7 @@ class KnownClaims:
         writing = self._writing.pop(uid, None)
         self._effects.gone_claims.add(uid)
         self._release(uid, known.claim.allocation or writing)
+        self._account_others(known.claim.allocation, None)
         return True
 
     def begin_write(self, claim: ClaimRef, allocation: Allocation | None) -> None:
@@ -87,13 +99,20 @@ class KnownClaims:
             return None
         return self._trimmer(obj)
 
-    def node_of(self, keys: Iterable[ObjectKey]) -> str:
-        """The node that the first allocated claim is on, or is about to be; empty if none is."""
+    def node_of(self, keys: Iterable[ObjectKey], consumer: str = "") -> str:
+        """The node that the first allocated claim is on, or is about to be; empty if none is.
+
+        With a ``consumer``, a pod's UID, only claims count that are reserved for it.
+        """
         for key in keys:
             known = self.by_key.get(key)
             if known is None:
                 continue
-            held = known.claim.allocation or self._writing.get(known.claim.ref.uid)
+            claim, held = known.claim, known.claim.allocation
+            if held is None:
+                held = self._writing.get(claim.ref.uid)
+            elif consumer and all(each.uid != consumer for each in claim.reserved_for):
+                continue
             if held is not None and held.node:
                 return held.node
         return ""
@@ -133,6 +152,10 @@ class KnownClaims:
         if self.finalizer in claim.finalizers:
             key = (claim.ref.namespace, claim.ref.name)
             self._effects.taken_back.append(TakenBack(key, held.node))
+
+    def _account_others(self, before: Allocation | None, after: Allocation | None) -> None:
+        if before != after and self._others.exchange(before, after) and before is not None:
+            self._effects.others.add(before.node)
 
     def _release(self, uid: str, held: Allocation | None) -> None:
         """Count a claim no longer that ``held`` something, as far as is known."""

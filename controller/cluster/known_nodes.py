@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from api.errors import ApiError
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from dra.allocator.fleet.fleet import Fleet
@@ -16,6 +15,9 @@ from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
 
 _log = logging.getLogger(__name__)
+
+_SHOWN = 500
+"""Characters of what is wrong with a MigNode that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,13 @@ class KnownNodes:
     """Keeps ``hosts`` and ``fleet`` up to what Nodes and MigNodes say.
 
     ``inventories`` are those of all nodes of the driver, whoever allocates their GPUs,
-    ``reservations`` what their MigNodes reserve.
+    ``reservations`` what their MigNodes reserve, ``unreadable`` why a MigNode is left out.
     """
 
     def __init__(self, fleet: Fleet, hosts: Hosts, claims: KnownClaims, effects: Effects) -> None:
         self.inventories: dict[str, Inventory] = {}
         self.reservations: dict[str, SpecReservations] = {}
+        self.unreadable: dict[str, str] = {}
         self._fleet = fleet
         self._hosts = hosts
         self._claims = claims
@@ -76,13 +79,15 @@ class KnownNodes:
         name = obj["metadata"]["name"]
         try:
             inventory = from_mignode(obj)
-        except (ApiError, ValueError) as error:
+            before, offered = self._fleet.instance_claims(name), self._offered(name)
+            if self._fleet.set_inventory(inventory):
+                self._effects.room.add(name)
+        except Exception as error:  # noqa: BLE001 - whatever it says, other nodes notice nothing
             _log.warning("MigNode %s is left out: %s", name, error)
             self.remove_mignode(name)
+            self.unreadable[name] = f"{type(error).__name__}: {error}"[:_SHOWN]
             return frozenset()
-        before, offered = self._fleet.instance_claims(name), self._offered(name)
-        if self._fleet.set_inventory(inventory):
-            self._effects.room.add(name)
+        self.unreadable.pop(name, None)
         if self._offered(name) != offered:
             self._effects.classes = True
         after = self._fleet.instance_claims(name)
@@ -95,6 +100,7 @@ class KnownNodes:
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
+        self.unreadable.pop(name, None)
         touched, offered = self._claims_on(name), self._offered(name)
         self._fleet.drop_inventory(name)
         self.inventories.pop(name, None)

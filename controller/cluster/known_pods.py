@@ -32,6 +32,8 @@ class KnownPods:
         self._effects = effects
         self._sharing = sharing
         self._of_claim: Index[ObjectKey, ObjectKey] = Index()
+        self._overdue: dict[ObjectKey, str] = {}
+        """Nodes that pods are charged to no more, as nobody has bound them there."""
         self.gangs = KnownGangs(claims.finalizer, effects)
 
     def set(self, obj: Obj) -> None:
@@ -95,6 +97,7 @@ class KnownPods:
         if pod is None:
             return
         self._link(key, pod.claim_keys, ())
+        self._overdue.pop(key, None)
         self._watchers.change(pod, None)
         self.gangs.change(key, None)
         self._place(pod, "", was=pod)
@@ -115,10 +118,27 @@ class KnownPods:
         for key in self._of_claim.of(claim):
             self._charge(self.by_key[key])
 
+    def end_charge(self, key: ObjectKey) -> None:
+        """Charge a pod that is not bound no more to where its allocation sends it."""
+        pod = self.by_key[key]
+        if node := self.sent_to(pod):
+            self._overdue[key] = node
+            self._charge(pod)
+
     def _charge(self, pod: Pod, *, was: Pod | None = None) -> None:
-        """Charge a pod to the node where it is, or where our allocation sends it."""
-        node = (pod.node or self._claims.node_of(pod.claim_keys)) if pod.live else ""
+        """Charge a pod to the node where it is, or where our allocation sends it for a while."""
+        node = pod.node if pod.live else ""
+        if not pod.node:
+            node = self.sent_to(pod)
+            if not node or node == self._overdue.get(pod.key):
+                node = ""
+            else:
+                self._overdue.pop(pod.key, None)
         self._place(pod, node, was=was)
+
+    def sent_to(self, pod: Pod) -> str:
+        """The node that was decided for a pod: where another pod's claim is, says nothing of it."""
+        return self._claims.node_of(pod.claim_keys, pod.uid) if pod.pending else ""
 
     def _place(self, pod: Pod, node: str, *, was: Pod | None) -> None:
         residents = self._hosts.residents

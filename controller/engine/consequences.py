@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects, TakenBack
 from controller.keeping.classsync import ClassSync
@@ -19,11 +22,14 @@ from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
 from controller.serving.gangs.service import Gangs
 from controller.serving.placing import Placing
+from controller.writing.leader_requests import NotLeadingError
 from dra.allocator.allocate import Allocator
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
 from dra.pods.preemption import find_victims
+
+_log = logging.getLogger(__name__)
 
 
 class Consequences:
@@ -77,36 +83,41 @@ class Consequences:
             return False
         effects = self._cluster.take_effects()
         for taken in effects.taken_back:
-            self._refuse(taken)
-        self._doubt_refusals(effects)
+            _tell(self._refuse, taken)
+        _tell(self._doubt_refusals, effects)
         for node in effects.failures:
-            self._failed_gpus.note(node)
-        self._reservations.note(effects.reserved)
+            _tell(self._failed_gpus.note, node)
+        _tell(self._reservations.note, effects.reserved)
         for uid in effects.gone_pods:
-            self._forget_pod(uid)
+            _tell(self._forget_pod, uid)
         for uid in effects.gone_claims:
-            self._forget_claim(uid)
-        self._gangs.forget(effects.gone_gangs)
+            _tell(self._forget_claim, uid)
+        _tell(self._gangs.forget, effects.gone_gangs)
         for key in effects.claims:
-            self._allocations.notice(key)
-            self._agenda.add_claim(key)
+            _tell(self._claim_changed, key)
         for key in effects.pods:
-            self._pod_changed(key, is_bound_now=key in effects.bound)
+            _tell(self._pod_changed, key, is_bound_now=key in effects.bound)
         if effects.classes:
-            self._classes_changed()
-        self._templates.note(effects)
-        self._labels.note(effects)
-        self._node_classes.note(effects)
-        self._make_room(effects)
+            _tell(self._classes_changed)
+        _tell(self._templates.note, effects)
+        _tell(self._labels.note, effects)
+        _tell(self._node_classes.note, effects)
+        _tell(self._make_room, effects)
+        if effects.labels:
+            _tell(self._reporter.unreadable, self._cluster.unreadable)
         return True
+
+    def _claim_changed(self, key: ObjectKey) -> None:
+        self._allocations.notice(key)
+        self._agenda.add_claim(key)
 
     def _doubt_refusals(self, effects: Effects) -> None:
         """Nodes that kube-scheduler refused may suit now."""
         for node in effects.nodes:
             self._exclusions.ease(node)
         for node in effects.others:
-            if renewed := self._exclusions.renew(node):
-                self._cluster.make_room(*renewed)
+            self._exclusions.renew(node)
+            self._cluster.make_room(*([node] if node else ()))
 
     def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
         pod = self._cluster.pods.get(key)
@@ -181,3 +192,20 @@ class Consequences:
             and pod.needs.preempts
             and bool(find_victims(pod, facts, self._cluster.hosts, delegated=delegated))
         )
+
+
+def _tell(tell: Callable[..., object], *args: object, **more: object) -> None:
+    """Tell a part of one change; what it raises keeps no other part, and no other change, away.
+
+    Raises:
+        NotLeadingError: nothing may be written any more.
+    """
+    try:
+        tell(*args, **more)
+    except NotLeadingError:
+        raise
+    except Exception:  # noqa: BLE001 - it may be anything
+        _log.exception("a change was not understood", extra={"detail": repr(tell)[:_SHOWN]})
+
+
+_SHOWN = 200

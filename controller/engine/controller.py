@@ -35,6 +35,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.events.sink import EventSink
 from dra.kube.timing import Clock, rfc3339
 from dra.monitoring.probes import Probes, Pulse
+from dra.pods.pods import DEFAULT_SCHEDULER
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Names:
     ``node_labels``: nodes get labels that tell of their GPUs.
     ``eager_creation``: claims name their node in a label, so that it makes their slices at once.
     ``evict_failed``: pods may be evicted whose slice cannot be made.
+    ``schedulers`` are those whose pods are served: others may never bind what is allocated.
     ``node_classes``: a directory of files that configure classes of nodes, if there are any.
     """
 
@@ -59,6 +61,7 @@ class Names:
     eager_creation: bool = True
     evict_failed: bool = False
     node_classes: Path | None = None
+    schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,)
 
     @property
     def finalizer(self) -> str:
@@ -118,7 +121,7 @@ class Controller:
     def _lead_once(self, inbox: Inbox, stop: threading.Event) -> bool:
         """Lead once all is mirrored; returns whether nothing can arrive that was sent."""
         names = self._names
-        cluster = Cluster(names.driver, names.finalizer, Kinds())
+        cluster = Cluster(names.driver, names.finalizer, Kinds(), schedulers=names.schedulers)
         if not self._mirrors.fill(cluster, inbox, stop, self._clock):
             return self._handover.settled  # as it was: nothing was written
         return self._work(cluster, inbox, stop)

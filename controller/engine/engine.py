@@ -6,18 +6,58 @@ an outbox, and its answer comes back with the changes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
 from controller.engine.parts import make_parts
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
 from controller.serving.evaluations import Evaluations
+from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import Outbox
 from controller.writing.writers import Writers
 from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gpu.layouts.choosing import Classes
+
+_log = logging.getLogger(__name__)
+
+_REST_SECONDS = 60.0
+"""Time for which a keeper rests that failed in a way nobody foresaw."""
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """Something that keeps other objects than claims and pods: one look or write at a time."""
+
+    work_if_due: Callable[[], bool]
+    due: Callable[[], float | None]
+    rests_until: float = 0.0
+
+    def work(self, now: float) -> bool:
+        """Do what is due; what it raises ends nothing but its turn.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        if now < self.rests_until:
+            return False
+        try:
+            return self.work_if_due()
+        except NotLeadingError:
+            raise
+        except Exception:  # noqa: BLE001 - it may be anything
+            # One object that we cannot handle must not keep pods from being served.
+            _log.exception("objects not kept for a while", extra={"pause": _REST_SECONDS})
+            self.rests_until = now + _REST_SECONDS
+            return True
+
+    def next_due(self) -> float | None:
+        """Monotonic time of its next piece of work, None when there is none."""
+        due = self.due()
+        return None if due is None else max(due, self.rests_until)
 
 
 class Engine:
@@ -63,7 +103,6 @@ class Engine:
             evaluations=evaluations,
         )
         self._now = now
-        self._reporter = reporter
         self._agenda = parts.agenda
         self._in_flight = parts.in_flight
         self._consequences = parts.consequences
@@ -74,11 +113,20 @@ class Engine:
         self._asking = parts.asking
         self._line = parts.line
         self._retries = parts.retries
-        self._classes = parts.classes
-        self._templates = parts.templates
-        self._labels = parts.labels
-        self._node_classes = parts.node_classes
-        self._reservations = parts.reservations
+        classes, templates, labels = parts.classes, parts.templates, parts.labels
+        node_classes, reservations = parts.node_classes, parts.reservations
+        self._idle_keeper = _Keeper(lambda: reservations.write_if_due(idle=True), lambda: None)
+        self._keepers = (
+            _Keeper(classes.work_if_due, lambda: classes.due),
+            _Keeper(templates.write_if_due, lambda: templates.due),
+            _Keeper(labels.write_if_due, lambda: labels.due),
+            _Keeper(node_classes.look_if_due, lambda: node_classes.due),
+            _Keeper(reporter.write_if_due, lambda: reporter.due),
+            _Keeper(
+                lambda: reservations.write_if_due(idle=False),
+                lambda: None if parts.in_flight.full else reservations.due,
+            ),
+        )
 
     def absorb(self) -> None:
         """Turn answers and the effects of changes into work.
@@ -101,14 +149,8 @@ class Engine:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        if (
-            self._classes.sync_if_due()
-            or self._templates.write_if_due()
-            or self._labels.write_if_due()
-            or self._node_classes.look_if_due()
-            or self._reporter.write_if_due()
-            or self._reservations.write_if_due(idle=False)
-        ):
+        now = self._now()
+        if any(keeper.work(now) for keeper in self._keepers):
             return True
         if self._in_flight.full:
             return False
@@ -119,16 +161,14 @@ class Engine:
         return (
             self._go_on_deciding(idle=False)
             or self._look()
-            or self._reservations.write_if_due(idle=True)
+            or self._idle_keeper.work(now)
             or self._go_on_deciding(idle=True)
         )
 
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
-        times = [self._classes.due, self._templates.due, self._labels.due, self._reporter.due]
-        times += [self._node_classes.due]
+        times = [keeper.next_due() for keeper in self._keepers]
         times += [self._line.due, self._asking.due, self._failed_gpus.due]
-        times += [] if self._in_flight.full else [self._reservations.due]
         if not self._in_flight.full:
             times += [self._agenda.claims.next_due(), self._agenda.pods.next_due()]
             times += [self._now()] if self._decisions.are_ongoing else []

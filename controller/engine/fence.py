@@ -3,10 +3,14 @@
 A leader sends nothing after its time is up. What it sent before may still lie in a kernel's buffer
 or with a slow server, and land when the next leader has given the same slices to somebody else. Its
 resourceVersion stops it if the claim has changed since, so the next leader changes every claim that
-an allocation may be on its way to: those with our finalizer and without an allocation. None is
-missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
-former leader's time. There may be many, where claims get the finalizer when they are created. A
-leader that ended cleanly says so, and then there is no fence: ``controller.writing.handover``.
+an allocation may be on its way to: those with our finalizer and without an allocation, which a
+living pod names. None of these is missed, as the finalizer is stored before an allocation is sent,
+and the mirrors list after the former leader's time. There may be many, where claims get the
+finalizer when they are created. A leader that ended cleanly says so, and then there is no fence:
+``controller.writing.handover``.
+
+Without a pod nobody prepares what comes late, and it is cleaned up when it is seen. A claim that
+is too large (``controller.cluster.trimming``) shows no finalizer: no leader allocates it as it is.
 
 The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
 allocation that was faster, which then counts like any other.
@@ -43,8 +47,8 @@ from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, Unava
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 60.0
-"""Time for which one claim that keeps failing (by a webhook, say) may hold up others."""
+PATIENCE_SECONDS = 10.0
+"""Time for which claims that keep failing (by a webhook, say) may hold up others, all together."""
 
 _NO_ANSWER = frozenset({0, 429, 503, 504})
 """HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""
@@ -72,13 +76,19 @@ class Fence:
         self._mark = mark
         self._now = now
         self._began = now()
-        self._gaps = False
+        self._is_served = False
         self._work: WorkList[ObjectKey] = WorkList(now)
-        self._open = {
+        lacking = {
             key: known.claim
             for key, known in cluster.claims.items()
             if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
         }
+        self._open = {
+            key: claim
+            for key, claim in lacking.items()
+            if any(pod.live for pod in cluster.pods_of(key))
+        }
+        self._gaps = len(self._open) < len(lacking)
         for key in self._open:
             self._work.add(key, 0)
         if self._open:
@@ -122,6 +132,7 @@ class Fence:
 
     def _settle(self, key: ObjectKey, answer: WriteAnswer) -> None:
         error = answer.error
+        self._is_served |= not (isinstance(error, KubeError) and error.status in _NO_ANSWER)
         fields = {"claim": str(self._open[key].ref), "error": str(error)}
         match error:
             case NotLeadingError():
@@ -144,5 +155,6 @@ class Fence:
             self._cluster.confirm_claim(obj)
 
     def _may_pass(self, error: KubeError) -> bool:
-        """True if the server serves nobody, or has not been refusing one claim for long."""
-        return error.status in _NO_ANSWER or self._now() < self._began + PATIENCE_SECONDS
+        """True if the server serves nobody, or has not been refusing claims for long."""
+        serves_nobody = error.status in _NO_ANSWER and not self._is_served
+        return serves_nobody or self._now() < self._began + PATIENCE_SECONDS

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 
 from controller.cluster.changes import apply
 from controller.cluster.cluster import Cluster
 from controller.engine.engine import Engine
 from controller.engine.fence import Fence
-from controller.engine.inbox import Inbox
+from controller.engine.inbox import Inbox, mignode_of
 from dra.kube.timing import Clock
 from dra.monitoring.probes import Pulse
 
@@ -72,5 +73,9 @@ class Loop:
             changes = self._inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
         else:
             changes = self._inbox.take()
-        apply(self._cluster, changes)
+        for resource, change in changes:
+            begun = time.thread_time()
+            apply(self._cluster, [(resource, change)])
+            if name := mignode_of(resource, change):
+                self._inbox.charge(name, time.thread_time() - begun)
         worker.absorb()

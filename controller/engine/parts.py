@@ -97,9 +97,9 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     allocator = Allocator(cluster.fleet, cluster.hosts)
     exclusions = Exclusions(now)
     failed_gpus = FailedGpus(cluster, now=now)
-    classes = ClassSync(cluster, writers.objects, reporter, now)
+    classes = ClassSync(cluster, writers.objects, in_flight, reporter, now=now)
     templates = TemplateSync(cluster, writers.objects, in_flight, reporter, now=now)
-    labels = NodeLabels(cluster, writers.objects, now, enabled=node_labels)
+    labels = NodeLabels(cluster, writers.objects, in_flight, now, enabled=node_labels)
     node_classes = NodeClasses(cluster, reporter, now, read=class_files)
     allocations = AllocationWrites(cluster, writers, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
@@ -130,7 +130,9 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     prepare_retries = PrepareRetries(cluster, writers.pods, in_flight=in_flight, now=now)
     evictions = Evictions(cluster, writers.pods, reporter, in_flight=in_flight, now=now)
     reservations = ReservationWrites(cluster, writers.objects, in_flight, now=now)
-    cut_first = CutFirst(cluster, reservations, failed_gpus, reporter, now=now)
+    cut_first = CutFirst(
+        cluster, reservations, failed_gpus, reporter, exclusions=exclusions, now=now
+    )
     partial_allocations = PartialAllocations(
         cluster, reader, writers.claims, writes=writes, allocator=allocator
     )
@@ -141,6 +143,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         line=line,
         partial_allocations=partial_allocations,
         exclusions=exclusions,
+        unproven=unproven,
         observer=observer,
         now=now,
     )

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from dra.claims.classes import MOST_OF_NODE
 from dra.gpu.geometry import Geometry, Occupant, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import extended_resource_name
@@ -82,6 +83,8 @@ def _of_profiles(inventory: Inventory) -> dict[str, str]:
     counts: Counter[str] = Counter()
     for gpu, geometry, profile in _offers(inventory):
         prefix = extended_resource_name(profile.name)
+        if prefix not in counts and len(counts) >= MOST_OF_NODE:
+            continue  # as it has no class
         counts[prefix] += _most(geometry, profile)
         if f"{prefix}.count" not in found:
             found |= {f"{prefix}.{key}": value for key, value in _of_profile(gpu, profile).items()}

@@ -10,8 +10,9 @@ from math import inf
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
+from dra.claims.classes import offered_profiles
 from dra.common.resources import ObjectKey
-from dra.limits.templates import template_name
+from dra.limits.templates import is_template_name, template_name
 
 LOOK_SECONDS = 600.0
 KEEP_SECONDS = 3600.0
@@ -40,7 +41,11 @@ class UnusedTemplates:
     def note(self, effects: Effects) -> None:
         """Profiles may have changed, and pods that named templates may be gone."""
         if effects.classes:
-            self.lasting = frozenset(map(template_name, self._cluster.fleet.profiles()))
+            cluster = self._cluster
+            profiles = offered_profiles(
+                cluster.fleet.profiles_by_node.values(), cluster.class_objects.keys()
+            )
+            self.lasting = frozenset(filter(is_template_name, map(template_name, profiles)))
         for key in effects.templates:
             self._since.pop(key, None)
             if self._is_unused(key):

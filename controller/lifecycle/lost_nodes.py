@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.giving_up import GivingUp
-from dra.pods.nodefit import MisfitReason, find_misfit
+from dra.pods.nodefit import find_barrier
 from dra.pods.pods import Pod
 
 GRACE_SECONDS = 30.0
@@ -64,7 +64,5 @@ class LostNodes:
         facts = self._cluster.hosts.facts.get(node)
         if facts is None:
             return "there is no such Node"
-        misfit = find_misfit(pod.needs, facts, {})
-        if misfit is None or misfit.reason is MisfitReason.RESOURCES:
-            return ""
-        return misfit.message
+        barrier = find_barrier(pod.needs, facts)
+        return "" if barrier is None else barrier.message

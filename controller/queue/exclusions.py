@@ -117,20 +117,17 @@ class Exclusions:
             if refusal is not None:
                 refusal.ease()
 
-    def renew(self, node: str) -> set[str]:
+    def renew(self, node: str) -> None:
         """Another driver offers something else on ``node``, or on any without one.
 
-        It is let in again soon, and not tried last any more. Returns those that had been refused.
+        It is let in again soon, and not tried last any more.
         """
-        found: set[str] = set()
         for nodes in self._refusals.values():
             for name in (node,) if node else nodes:
                 refusal = nodes.get(name)
                 if refusal is not None:
                     refusal.ease()
                     refusal.is_old = True
-                    found.add(name)
-        return found
 
     def bound(self, template: str, node: str) -> None:
         """A pod of a template was bound to ``node``: it suits, whatever was before."""

@@ -1,12 +1,14 @@
-"""GPUs that are left out for a while, as a slice could not be made on them and nothing shows why.
+"""GPUs that are left out for a while, as they refused a slice and nothing shows why.
 
 What shows, such as an instance in the way or a GPU that is lost, keeps the fleet from using a GPU
-anyway. A GPU stays out for 20 seconds to 10 minutes, as :mod:`dra.kube.left_out` says.
+anyway. What fails for a claim's own sake says nothing of its GPU, and a GPU that refuses one claim
+again and again has refused one: else whoever writes claims could take GPUs out of use. A GPU stays
+out for 20 seconds to 10 minutes, as :mod:`dra.kube.left_out` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from controller.cluster.cluster import Cluster
 from dra.gpu.holdings import find_blocker
@@ -23,7 +25,8 @@ class FailedGpus:
     def __init__(self, cluster: Cluster, *, now: Callable[[], float]) -> None:
         self._cluster = cluster
         self._failures: LeftOut[tuple[str, str]] = LeftOut(now)
-        self._counted: dict[str, str] = {}
+        self._counted: dict[str, set[str]] = {}
+        """UUIDs of the GPUs that have refused a claim, by its UID."""
 
     @property
     def due(self) -> float | None:
@@ -42,10 +45,11 @@ class FailedGpus:
         if inventory is None:
             return
         for failed in inventory.failed_claims:
-            if self._counted.get(failed.claim.uid) != failed.time:
-                self._counted[failed.claim.uid] = failed.time
-                for gpu in self._failed_on(failed, inventory):
-                    self.leave_out(node, gpu)
+            gpu = self._failed_gpu(failed, inventory)
+            counted = self._counted.setdefault(failed.claim.uid, set()) if gpu else set()
+            if gpu and failed.gpu not in counted:
+                counted.add(failed.gpu)
+                self.leave_out(node, gpu)
 
     def leave_out(self, node: str, gpu: str) -> None:
         """A slice could not be made on ``gpu-<minor>`` of a node."""
@@ -62,22 +66,26 @@ class FailedGpus:
         """The claim is gone."""
         self._counted.pop(claim_uid, None)
 
-    def _failed_on(self, failed: FailedClaim, inventory: Inventory) -> Iterator[str]:
-        """The GPUs of a claim, if nothing shows why it failed on them."""
+    def _failed_gpu(self, failed: FailedClaim, inventory: Inventory) -> str:
+        """The GPU of a claim that refused it, if nothing shows why; else empty."""
         ref = failed.claim
         known = self._cluster.claims.get((ref.namespace, ref.name))
         allocation = known.claim.allocation if known is not None else None
         if known is None or allocation is None or known.claim.ref.uid != ref.uid:
-            return
-        if allocation.node != inventory.node:
-            return
+            return ""
+        if not failed.gpu or allocation.node != inventory.node:
+            return ""
         devices = [d.device for d in allocation.of_driver(self._cluster.driver)]
         if any(find_blocker(device, ref.uid, inventory) for device in devices):
-            return
-        for name in devices:
-            try:
-                device = parse_device(name)
-            except DeviceNameError:
-                continue
-            if isinstance(device, MigDevice):
-                yield device.gpu
+            return ""
+        gpus = {gpu.name for gpu in inventory.gpus if gpu.uuid == failed.gpu}
+        return next((gpu for gpu in map(_gpu_of, devices) if gpu in gpus), "")
+
+
+def _gpu_of(device: str) -> str:
+    """The GPU of a slice; empty for anything else."""
+    try:
+        found = parse_device(device)
+    except DeviceNameError:
+        return ""
+    return found.gpu if isinstance(found, MigDevice) else ""

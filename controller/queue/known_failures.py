@@ -7,7 +7,7 @@ many times as long, whatever becomes free.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from controller.queue.room import Room
@@ -47,11 +47,11 @@ class KnownFailures:
         self._resting: dict[Hashable, tuple[Obstacle, float]] = {}
 
     def find(
-        self, problem: Problem, scope: frozenset[str], could_serve: Callable[[str], bool]
+        self, problem: Problem, scope: frozenset[str], could_serve: Callable[[Iterable[str]], bool]
     ) -> Obstacle | None:
         """Reason why an equal problem failed and would fail now; None when it is to be searched.
 
-        ``could_serve`` tells of a node whether it has what the problem asks for now. It is asked of
+        ``could_serve`` tells of nodes whether one has what the problem asks for now. It is asked of
         those alone that have made room since the problem failed. What is told of them goes out of
         date: after some time with changes the problem is searched anew all the same.
         """
@@ -60,7 +60,7 @@ class KnownFailures:
         if known is None:
             return None
         nodes = self._room.since(known.version)
-        if nodes is None or any(could_serve(node) for node in nodes):
+        if nodes is None or (nodes and could_serve(nodes)):
             return None
         if nodes:
             known = known._replace(version=self._room.version, changed=True)
@@ -101,11 +101,13 @@ def alike(problem: Problem) -> Hashable | None:
         (
             tuple(
                 tuple(
-                    (w.request, w.expressions, w.count, w.everything, w.admin) for w in alternatives
+                    (w.request, w.expressions, w.count, w.everything, w.admin, w.ask)
+                    for w in alternatives
                 )
                 for alternatives in claim.choices
             ),
             tuple((c.attribute, c.requests, c.distinct) for c in claim.constraints),
+            tuple(claim.sharing.items()),
         )
         for claim in problem.claims
     )

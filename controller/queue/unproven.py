@@ -1,10 +1,11 @@
 """Allocations that are of use only once another driver has served the same pod, few at a time.
 
-Where another driver has devices only kube-scheduler knows. It allocates those once ours are there,
-or takes ours back. So pods that are alike are not all sent to nodes that none of them was taken
-on: one is allocated, and the next when that is proven (another driver has served the pod) or
-refuted (it was taken back). What is proven earns that more may be unproven at a time, so that what
-is allocated in vain stays a fifth of that where it can.
+kube-scheduler allocates for the other driver once our devices are there, or takes ours back. Where
+it is not known which nodes the other driver could serve (``dra.claims.otherdevices``), pods that
+are alike are not all sent to nodes that none of them was taken on: one is allocated, and the next
+when that is proven (another driver has served the pod) or refuted (it was taken back). What is
+proven earns that more may be unproven at a time, so that what is allocated in vain stays a fifth of
+that where it can.
 
 Whoever has no answer for ``PATIENCE_SECONDS`` does not keep others from being tried any longer.
 Whoever was refused is tried after others: kube-scheduler does not look at it for a while.
@@ -12,11 +13,13 @@ Whoever was refused is tried after others: kube-scheduler does not look at it fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.queue.pod_queue import PodQueue
 from controller.reporting.report import Reporter
+from dra.claims.claims import Claim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.cache import BoundedCache
 from dra.kube.timing import Backoff
@@ -48,15 +51,23 @@ _OTHERS_FIRST = Obstacle(
 )
 
 
-@dataclass(slots=True)
-class _Template:
-    """``unproven`` maps UIDs of pods to the times from which they count no longer.
+class Sent(NamedTuple):
+    """A pod that was allocated on ``node``, where others are to serve ``claims``.
 
-    ``held`` are those that wait for others, and since when.
+    It counts no longer from ``until``.
     """
 
+    until: float
+    node: str = ""
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(slots=True)
+class _Template:
+    """``unproven`` are pods by UID. ``held`` are those that wait for others, and since when."""
+
     earned: float = 0.0
-    unproven: dict[str, float] = field(default_factory=dict)
+    unproven: dict[str, Sent] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
 
 
@@ -103,7 +114,7 @@ class Unproven:
         if rest is not None and now < rest.until and known.held.keys() - {pod.uid}:
             self._queue.wait(pod, None, at=rest.until)
             return True
-        others = sum(end > now for uid, end in known.unproven.items() if uid != pod.uid)
+        others = sum(sent.until > now for uid, sent in known.unproven.items() if uid != pod.uid)
         if others < 1 + max(0, int(known.earned)):
             return False
         told_at = known.held.setdefault(pod.uid, now) + PATIENCE_SECONDS
@@ -114,22 +125,29 @@ class Unproven:
         self._queue.wait(pod, ("unproven", template), at=told_at)
         return True
 
-    def begin(self, pod: Pod) -> None:
-        """``pod`` is being allocated."""
+    def sent(self) -> Iterator[Sent]:
+        """All pods that are unproven and not out of time."""
+        now = self._now()
+        for known in self._templates.values():
+            yield from (sent for sent in known.unproven.values() if sent.until > now)
+
+    def begin(self, pod: Pod, node: str = "", claims: tuple[Claim, ...] = ()) -> None:
+        """``pod`` is being allocated on ``node``, where others are to serve ``claims``."""
         template = self._template_of[pod.uid] = self._template(pod)
         known = self._templates.get(template, _Template)
         known.held.pop(pod.uid, None)
-        end = known.unproven[pod.uid] = self._now() + PATIENCE_SECONDS
+        end = self._now() + PATIENCE_SECONDS
+        known.unproven[pod.uid] = Sent(end, node, claims)
         self._queue.add(pod, at=end)
 
     def watch(self, pod: Pod) -> None:
         """``pod`` is allocated, maybe since an earlier leader, and not served by the other."""
         known = self._templates.find(self._template(pod))
-        end = known.unproven.get(pod.uid) if known else None
-        if end is None:
+        sent = known.unproven.get(pod.uid) if known else None
+        if sent is None:
             self.begin(pod)
-        elif end > self._now():
-            self._queue.add(pod, at=end)
+        elif sent.until > self._now():
+            self._queue.add(pod, at=sent.until)
         else:
             self._queue.room_made()
 

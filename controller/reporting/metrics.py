@@ -56,6 +56,11 @@ class ControllerMetrics(ControllerObserver):
             f"{PREFIX}leader", "1 while this controller allocates, 0 otherwise.", registry=registry
         )
         leader.set_function(lambda: float(leads()))
+        self._unreadable = Gauge(
+            f"{PREFIX}unreadable_mignodes",
+            "Nodes on which nothing is allocated, as their MigNodes cannot be read.",
+            registry=registry,
+        )
         self._waiting = _Waiting(now)
         registry.register(self._waiting)
 
@@ -79,9 +84,14 @@ class ControllerMetrics(ControllerObserver):
         """Nothing of a pod, or not a claim, waits any more."""
         self._waiting.forget(pod_uid=pod_uid, claim_uid=claim_uid)
 
+    def unreadable(self, mignodes: int) -> None:
+        """Number of MigNodes that cannot be read, and whose nodes are left out."""
+        self._unreadable.set(mignodes)
+
     def begins(self) -> None:
         """Leadership begins, or has ended: nothing is known of what was before."""
         self._waiting.clear()
+        self._unreadable.set(0)
 
 
 class _Waiting(Collector):
@@ -91,6 +101,7 @@ class _Waiting(Collector):
         self._now = now
         self._lock = threading.Lock()
         self._pods: dict[str, dict[str, tuple[Reason, str]]] = {}
+        self._pods_of: dict[str, set[str]] = {}
 
     def put(self, pod_uid: str, reason: Reason, claims: Iterable[Obj]) -> None:
         found = {
@@ -98,18 +109,28 @@ class _Waiting(Collector):
             for c in claims
         }
         with self._lock:
+            self._drop(pod_uid)
             self._pods[pod_uid] = found
+            for claim in found:
+                self._pods_of.setdefault(claim, set()).add(pod_uid)
 
     def forget(self, *, pod_uid: str = "", claim_uid: str = "") -> None:
         with self._lock:
-            self._pods.pop(pod_uid, None)
-            if claim_uid:
-                for claims in self._pods.values():
-                    claims.pop(claim_uid, None)
+            self._drop(pod_uid)
+            for pod in self._pods_of.pop(claim_uid, ()):
+                self._pods[pod].pop(claim_uid, None)
+
+    def _drop(self, pod_uid: str) -> None:
+        for claim in self._pods.pop(pod_uid, ()):
+            pods = self._pods_of[claim]
+            pods.discard(pod_uid)
+            if not pods:
+                del self._pods_of[claim]
 
     def clear(self) -> None:
         with self._lock:
             self._pods = {}
+            self._pods_of = {}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Number that waits for each reason, and the age of the oldest."""

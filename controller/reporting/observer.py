@@ -27,5 +27,8 @@ class ControllerObserver:
     def no_longer_waits(self, *, pod_uid: str = "", claim_uid: str = "") -> None:
         """Nothing of a pod, or not a claim, waits any more."""
 
+    def unreadable(self, mignodes: int) -> None:
+        """Number of MigNodes that cannot be read, and whose nodes are left out."""
+
     def begins(self) -> None:
         """Leadership begins, or has ended: nothing is known of what was before."""

@@ -7,7 +7,7 @@ cluster at rest says nothing, and a busy one not the same in ever new words.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
@@ -161,6 +161,22 @@ class Reporter:
         # Kubelet's own events name a Node by its name in place of a UID.
         regarding = _typed({"metadata": {"name": node, "uid": node}}, NODES)
         self._sink.emit(regarding, Reason.NODE_CLASS.value, problem, warning=True)
+
+    def unreadable(self, mignodes: Mapping[str, str]) -> None:
+        """All MigNodes that cannot be read, and why: nothing is allocated on their nodes."""
+        self._observer.unreadable(len(mignodes))
+        for node, problem in mignodes.items():
+            message = (
+                f"nothing is allocated on node {node}, as its MigNode cannot be read: {problem}; "
+                "compare the versions of the node's plugin, the controller and the resource "
+                "definition (kubectl mig doctor), and see who wrote it (kubectl get mignode "
+                f"{node} --show-managed-fields -o yaml)"
+            )
+            obstacle = Obstacle(Reason.MIGNODE_UNREADABLE, message)
+            if self._is_news(("mignode", node), obstacle):
+                # Kubelet's own events name a Node by its name in place of a UID.
+                regarding = _typed({"metadata": {"name": node, "uid": node}}, NODES)
+                self._sink.emit(regarding, obstacle.reason.value, message, warning=True)
 
     def extended_resource(
         self, device_class: Obj, resource: str, taker: str, *, carries: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from controller.queue.exclusions import REASON, Exclusions
 from controller.queue.known_failures import KnownFailures, alike
 from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.room import Room
+from controller.queue.unproven import Unproven
 from controller.reporting.observer import ControllerObserver
 from controller.serving.decisions import Decisions
 from dra.allocator.contention.making_room import decide_with_preemption, with_room_made
@@ -22,6 +23,8 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Outcome, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
+
+NOT_THERE = "another driver has no free device there for the pod's other claims"
 
 
 class Refused(NamedTuple):
@@ -42,6 +45,7 @@ class Placing:
         line: WaitingLine,
         partial_allocations: PartialAllocations,
         exclusions: Exclusions,
+        unproven: Unproven,
         observer: ControllerObserver,
         now: Callable[[], float],
     ) -> None:
@@ -49,6 +53,7 @@ class Placing:
         self._line = line
         self._partial = partial_allocations
         self._exclusions = exclusions
+        self._unproven = unproven
         self._observer = observer
         self._decisions = decisions
         self.room = Room()
@@ -72,10 +77,35 @@ class Placing:
         return Refused(found, self._group(pod, problem)) if isinstance(found, Obstacle) else found
 
     def without_excluded(self, problem: Problem) -> Problem:
-        """``problem`` without the nodes that are left out for its pod for a while."""
+        """``problem`` without the nodes that are left out for its pod for a while.
+
+        Nor with those where another driver has not what the pod asks of it.
+
+        Raises:
+            UnansweredError: a selector is still to be evaluated.
+        """
         excluded = self._exclusions.excluded(self._cluster.template_of(problem.pod))
+        if (suited := self.suited(problem)) is not None:
+            excluded |= dict.fromkeys(self._cluster.hosts.facts.keys() - suited, NOT_THERE)
         excluded.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
         return replace(problem, excluded=excluded) if excluded else problem
+
+    def suited(self, problem: Problem) -> Collection[str] | None:
+        """Nodes where other drivers could serve the pod; None where that cannot be told.
+
+        Raises:
+            UnansweredError: a selector is still to be evaluated.
+        """
+        if not problem.others:
+            return None
+        cluster = self._cluster
+        return cluster.others.nodes_for(
+            problem.others,
+            cluster.classes,
+            cluster.fleet.kinds.selected_others,
+            cluster.hosts.facts.keys(),
+            awaited=((sent.node, sent.claims) for sent in self._unproven.sent()),
+        )
 
     def _decide(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
         yielding, allocator = self._line.yielding_to(pod), self._line.allocator_for(pod)

@@ -109,7 +109,7 @@ class PodService:
     def _examine(self, pod: Pod) -> None:
         """Find out what ``pod`` lacks, and give it that."""
         examined = examine(pod, self._cluster, self._reader)
-        if (again := self._upkeep.hindered.look_at(pod, examined.hindrance)) is not None:
+        if (again := self._upkeep.hindered.look_at(pod, examined)) is not None:
             self._agenda.add_pod(pod.key, at=again)
         if self._in_flight.is_about(pod.claim_keys):
             return
@@ -142,12 +142,12 @@ class PodService:
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
         """Have ``pod`` wait if slices were taken back that it could not use; True when it waits."""
-        end = self._upkeep.hindered.rests_until(pod.uid)
-        if end is None or examined.foreign is None:
+        rest = self._upkeep.hindered.resting(pod.uid, examined.foreign)
+        if rest is None:
             return False
         self._line.leaves(pod.uid)
-        self._waiting.wait(pod, examined.foreign, _refs(problem))
-        self._agenda.add_pod(pod.key, at=end)
+        self._waiting.wait(pod, rest[1], _refs(problem))
+        self._agenda.add_pod(pod.key, at=rest[0])
         return True
 
     def _allocate(self, pod: Pod, problem: Problem, foreign: Obstacle | None) -> None:
@@ -162,14 +162,15 @@ class PodService:
             self._agenda.add_pod(pod.key, at=reserved)
             return
         held_for = reserved or self._line.is_held_for(pod.uid)
-        if foreign is not None and not held_for and self._unproven.hold(pod):
+        is_blind = foreign is not None and not held_for and self._placing.suited(problem) is None
+        if is_blind and self._unproven.hold(pod):
             return
         found = reserved or self._placing.place(pod, problem)
         if isinstance(found, Refused):
             self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)
         elif found is not None:
             if foreign is not None:
-                self._unproven.begin(pod)
+                self._unproven.begin(pod, found.node, problem.others)
             begun = None if reserved else self._upkeep.cut_first.begin(pod, found, problem.claims)
             if begun is None:
                 self._allocations.make(pod, found, problem.claims, partial(self._allocated, pod))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from controller.cluster.trimming.trimming import MOST_FINALIZERS
+from controller.cluster.trimming.trimming import LARGEST, MOST_FINALIZERS
 from controller.writing.handover import Unanswered
 from controller.writing.leader_requests import LeaderRequests, NotLeadingError, RefusedError
 from dra.allocator.problem import Pick
@@ -155,8 +155,9 @@ class ClaimWriter:
     def _set_finalizers(self, claim: Claim, finalizers: list[str], **metadata: Obj) -> Obj:
         if len(claim.finalizers) > MOST_FINALIZERS:
             raise RefusedError(
-                f"the claim has more than {MOST_FINALIZERS} finalizers, and is not touched: remove "
-                "those that nobody waits for"
+                f"the claim has more than {MOST_FINALIZERS} finalizers, or takes more than "
+                f"{LARGEST // 2**10} KiB, and is not touched: remove finalizers that nobody waits "
+                "for, or labels, annotations and parameters"
             )
         try:
             return self._patch(claim, {"metadata": {**metadata, "finalizers": finalizers or None}})

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from dra.common.resources import Obj, Resource
 from dra.kube.client.patch import PatchApi, PatchContent
+from dra.kube.client.transport import ObjectList
 
 
 class WriteApi(PatchApi, Protocol):
@@ -30,6 +31,9 @@ class WriteApi(PatchApi, Protocol):
 
     def delete(self, resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> None:
         """Delete an object; another than ``uid``, if one is given, is a ConflictError."""
+
+    def list(self, resource: Resource, *, keep: Callable[[Obj], Obj]) -> ObjectList:
+        """All objects, each as ``keep`` returns it."""
 
 
 class NotLeadingError(Exception):
@@ -89,6 +93,11 @@ class LeaderRequests:
         """Delete an object; another than ``uid`` is a ConflictError."""
         self._check()
         self._api.delete(resource, name, namespace=namespace, uid=uid)
+
+    def list_all(self, resource: Resource, *, keep: Callable[[Obj], Obj]) -> list[Obj]:
+        """All objects of all namespaces, each as ``keep`` returns it."""
+        self._check()
+        return self._api.list(resource, keep=keep).items
 
     def _check(self) -> None:
         if not self._leads():

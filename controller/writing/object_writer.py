@@ -12,6 +12,7 @@ from dra.common.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     Obj,
     ObjectKey,
+    at,
 )
 from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
 
@@ -31,6 +32,22 @@ class ObjectWriter:
     def apply_class(self, body: Obj) -> Obj:
         """Create or update a generated DeviceClass."""
         return self._requests.apply(DEVICE_CLASSES, body)
+
+    def remove_class(self, name: str, *, uid: str) -> None:
+        """Delete a generated DeviceClass; one that is gone is fine.
+
+        Raises:
+            ConflictError: there is another of its name.
+        """
+        try:
+            self._requests.delete(DEVICE_CLASSES, name, namespace="", uid=uid)
+        except ObjectNotFoundError:
+            return
+
+    def classes_in_templates(self) -> frozenset[str]:
+        """Names of the DeviceClasses that ResourceClaimTemplates of any namespace name."""
+        found = self._requests.list_all(RESOURCE_CLAIM_TEMPLATES, keep=_only_classes)
+        return frozenset(name for each in found for name in each["names"])
 
     def apply_template(self, body: Obj) -> Obj:
         """Create a generated ResourceClaimTemplate; one that is there stays as it is."""
@@ -71,3 +88,11 @@ class ObjectWriter:
             return self._requests.patch(MIG_NODES, node, steps, content="json")
         except InvalidError as error:
             raise ConflictError(f"MigNode {node} has changed: {error.message}") from error
+
+
+def _only_classes(template: Obj) -> Obj:
+    """The classes that a template names: all that is kept of it."""
+    requests = at(template, "spec", "spec", "devices", "requests")
+    exact = [at(each, "exactly", default={}) for each in requests]
+    choices = [*exact, *(choice for each in requests for choice in at(each, "firstAvailable"))]
+    return {"names": [name for c in choices if (name := at(c, "deviceClassName", default=""))]}

@@ -7,6 +7,8 @@ always room.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
@@ -37,21 +39,54 @@ def picks_on(problem: Problem, node: NodeGpus, kinds: Kinds) -> tuple[Pick, ...]
     """The GPUs of ``node`` that all claims may look at; None where there are too few."""
     picks: list[Pick] = []
     for claim in problem.claims:
-        free = {state.gpu.name: state.gpu for state in node.gpus}
-        for want in claim.wants:
-            found = [gpu for gpu in free.values() if _selects(want, gpu, node, kinds)]
-            chosen = found if want.everything else found[: want.count]
-            if not chosen or (not want.everything and len(chosen) < want.count):
-                return None
-            for gpu in chosen:
-                # A claim is given a device once; other claims may look at it as well.
-                del free[gpu.name]
-                device = gpu_name(gpu.minor)
-                ref = claim.claim.ref
-                picks.append(Pick(ref, want.request, gpu.name, device, "", None, admin=True))
-        if sum(pick.claim == claim.claim.ref for pick in picks) > MAX_RESULTS:
+        chosen = _chosen(claim.wants, node, kinds)
+        if chosen is None or len(chosen) > MAX_RESULTS:
             return None
+        for want, gpu in chosen:
+            device = gpu_name(gpu.minor)
+            picks.append(
+                Pick(claim.claim.ref, want.request, gpu.name, device, "", None, admin=True)
+            )
     return tuple(picks)
+
+
+def _chosen(
+    wants: Sequence[Want], node: NodeGpus, kinds: Kinds
+) -> Sequence[tuple[Want, Gpu]] | None:
+    """The GPUs that one claim may look at, by want; None where they do not suffice.
+
+    A claim is given a device once; other claims may look at it as well. Who asks for all is given
+    each one that its selectors select, or nothing.
+    """
+    gpus = [state.gpu for state in node.gpus]
+    places: list[tuple[Want, Sequence[int]]] = []
+    for want in wants:
+        suits = [n for n, gpu in enumerate(gpus) if _selects(want, gpu, node, kinds)]
+        if not suits:
+            return None
+        places += [(want, [n]) for n in suits] if want.everything else [(want, suits)] * want.count
+    given: dict[int, int] = {}
+    if len(places) > len(gpus):
+        return None
+    if not all(_give(place, places, given, set()) for place in range(len(places))):
+        return None
+    return [(places[n][0], gpus[gpu]) for n, gpu in sorted((n, gpu) for gpu, n in given.items())]
+
+
+def _give(
+    place: int,
+    places: Sequence[tuple[Want, Sequence[int]]],
+    given: dict[int, int],
+    tried: set[int],
+) -> bool:
+    """Give ``place`` a GPU, moving others to other GPUs where that helps (an augmenting path)."""
+    for gpu in sorted(places[place][1], key=given.__contains__):
+        if gpu not in tried:
+            tried.add(gpu)
+            if gpu not in given or _give(given[gpu], places, given, tried):
+                given[gpu] = place
+                return True
+    return False
 
 
 def _selects(want: Want, gpu: Gpu, node: NodeGpus, kinds: Kinds) -> bool:

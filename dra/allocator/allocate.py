@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dra.allocator.admin_access import looks_only, picks_on
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.ongoing import OngoingDecision
@@ -10,6 +12,12 @@ from dra.allocator.problem import Decision, Outcome, Problem
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.search import Search
 from dra.claims.requests.alternatives import choices
+
+ANSWER_STEPS = 5_000
+"""After these it is too hard to tell whether nodes could serve a problem: tens of milliseconds."""
+
+_CHOICE_STEPS = 40
+"""Steps to begin with one of several alternatives."""
 
 
 class Allocator(Places):
@@ -31,21 +39,27 @@ class Allocator(Places):
         """
         return self.outcome(problem).decision
 
-    def could_serve(self, problem: Problem, node: str) -> bool:
-        """True if ``node`` alone has what is asked for now, and where that is too hard to tell.
+    def could_serve(self, problem: Problem, nodes: Iterable[str]) -> bool:
+        """True if one of ``nodes`` has what is asked for now, and where that is too hard to tell.
 
         Raises as ``decide``.
         """
-        known = self.fleet.nodes.get(node)
-        if known is None or self.find_misfit(problem, node) is not None:
+        known = {name: self.fleet.nodes[name] for name in nodes if name in self.fleet.nodes}
+        fits = [n for name, n in known.items() if self.find_misfit(problem, name) is None]
+        if not fits:
             return False
         if looks_only(problem):
-            return picks_on(problem, known, self.fleet.kinds) is not None
-        for claims in choices(problem.claims):
-            budget = Budget()
+            return any(picks_on(problem, node, self.fleet.kinds) is not None for node in fits)
+        budget = Budget()
+        for claims in choices(problem.claims, self.fleet.kinds.selected):
             search = Search(problem, self.fleet, budget, claims=claims)
-            if search.solution(known.gpus) is not None or budget.too_hard:
-                return True
+            budget.used += _CHOICE_STEPS
+            for node in fits:
+                budget.used += 1 + search.node_steps * len(node.gpus)
+                if search.solution(node.gpus, node.gpu_fingerprints) is not None:
+                    return True
+                if budget.too_hard or budget.used > ANSWER_STEPS:
+                    return True
         return False
 
     def outcome(self, problem: Problem) -> Outcome:

@@ -23,8 +23,7 @@ from dra.allocator.scoring.idle import find_policy
 from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
-from dra.allocator.search.search import Search
-from dra.allocator.search.wanted import selects_shares, single_request
+from dra.allocator.search.search import Search, selects_shares, single_request
 from dra.claims.requests.alternatives import choices
 from dra.claims.requests.wants import ClaimWants, Want
 
@@ -50,6 +49,7 @@ class OngoingDecision:
         self._work = self._decide()
         self._places: Places
         self._search: Search | None = None
+        self._claims: Sequence[ClaimWants] = ()
         self._end = inf
         """Number of steps of the budget after which a part ends."""
 
@@ -83,22 +83,19 @@ class OngoingDecision:
         if looks_only(problem):
             return Outcome(decide_view(problem, self._places))
         rooms: Rooms | None = None
-        tried = set()
-        for claims in choices(problem.claims):
+        for claims in choices(problem.claims, self._places.fleet.kinds.selected):
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
+            self._claims = claims
             request = single_request(claims, self._places.fleet.kinds)
             if request is not None and self._goes_by_candidates(request.want):
                 decision = yield from self._decide_single(request, claims)
             elif claims is problem.claims:
                 decision = yield from self._decide_jointly(self._search_for(claims))
-            elif (search := self._search_for(claims)).asks_for not in tried:
-                tried.add(search.asks_for)
-                rooms = rooms or Rooms(self._places.fleet)
-                decision = yield from self._decide_jointly(search, rooms)
             else:
-                continue
+                rooms = rooms or Rooms(self._places.fleet)
+                decision = yield from self._decide_jointly(self._search_for(claims), rooms)
             if decision is not None:
                 return Outcome(decision)
             yield
@@ -120,7 +117,7 @@ class OngoingDecision:
         return self._search
 
     def _fits(self, node: str) -> bool:
-        return self._places.find_misfit(self.problem, node) is None
+        return self._places.find_misfit(self.problem, node, self._claims) is None
 
     def _decide_single(self, request: OpenRequest, claims: Sequence[ClaimWants]) -> Part:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
@@ -173,6 +170,7 @@ class OngoingDecision:
                 names = group if by_fingerprint else [*dropwhile(self._misses, group)]
                 node = nodes.get(names[0]) if names else None
                 if node is not None:
+                    budget.used += search.node_steps * len(node.gpus)
                     found = search.solution(node.gpus, node.gpu_fingerprints)
                     if found is not None:
                         ranked[found.cost].append(names)

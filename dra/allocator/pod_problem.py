@@ -18,12 +18,20 @@ from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
 from dra.pods.volumes.fit import find_obstacle
 
+_SHOWN = 63
+"""Length of names in messages, of which a user chooses any."""
+
 
 class Surroundings(Protocol):
-    """Objects among which a pod is examined. ``finalizer`` is also the scheduling gate of ours."""
+    """Objects among which a pod is examined.
+
+    ``finalizer`` is also the scheduling gate of ours. ``schedulers`` are those whose pods are
+    served.
+    """
 
     driver: str
     finalizer: str
+    schedulers: frozenset[str]
     hosts: Hosts
     classes: dict[str, DeviceClass]
 
@@ -68,7 +76,7 @@ def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
         return _INCOMPLETE
     foreign = _find_foreign(claims)
     if claims.wants:
-        found = pose_problem(pod, claims, known.hosts)
+        found = _unserved(pod, claims, known) or pose_problem(pod, claims, known.hosts)
         return _faulty(found) if isinstance(found, Fault) else Examined(found, None, foreign)
     if known.finalizer in pod.gates and not claims.ours:
         return _faulty(_unasked(present, known, reader))
@@ -90,9 +98,22 @@ def _faulty(fault: Fault) -> Examined:
     return Examined(fault, fault.obstacle)
 
 
+def _unserved(pod: Pod, claims: ReadClaims, known: Surroundings) -> Fault | None:
+    """Fault of a pod that nobody may ever bind: what it had would be lost to others."""
+    if pod.node or pod.scheduler in known.schedulers:
+        return None
+    message = (
+        f"pods of scheduler {pod.scheduler[:_SHOWN]!r} are not served, but those of "
+        f"{', '.join(sorted(known.schedulers))}: leave schedulerName out, or have the "
+        "administrator name this scheduler to the controller (chart: schedulers, option "
+        "--scheduler), if it runs"
+    )
+    return Fault(claims.wants[0].claim.ref, Obstacle(Reason.SCHEDULER, message))
+
+
 def _find_foreign(claims: ReadClaims) -> Obstacle | None:
-    for ref in claims.foreign[:1]:
-        what = f"ResourceClaim {ref.name}, which is for another driver, stays unallocated"
+    for claim in claims.foreign[:1]:
+        what = f"ResourceClaim {claim.ref.name}, which is for another driver, stays unallocated"
         return Obstacle(Reason.OTHER_CLAIM, what)
     return None
 

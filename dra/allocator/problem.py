@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 from dra.allocator.fleet.gpustate import GpuState
 from dra.cel.kinds.offers import Offer
 from dra.claims.allocation import AllocatedDevice, Allocation, share_id
+from dra.claims.claims import Claim
+from dra.claims.containers import container_uses, has_several_containers
 from dra.claims.reading import Fault, ReadClaims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.wants import ClaimWants, Want
@@ -27,8 +30,9 @@ class Problem:
     """All claims of a pod that are to be allocated, and where the pod may go.
 
     ``pins`` are the node selectors of its claims that are allocated. ``excluded`` maps nodes to
-    the reason why they are left out. ``rules`` are those beside what its node says; None for
-    most. ``makes_room``: nodes that are not left out have the resources once others have ended.
+    the reason why they are left out. ``others`` are its claims that other drivers are to serve.
+    ``rules`` are those beside what its node says; None for most. ``makes_room``: nodes that are not
+    left out have the resources once others have ended.
     """
 
     pod: Pod
@@ -37,6 +41,7 @@ class Problem:
     excluded: Mapping[str, str] = field(default_factory=dict)
     rules: Rules | None = None
     makes_room: bool = False
+    others: tuple[Claim, ...] = ()
 
 
 def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
@@ -47,7 +52,20 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
     if obstacle is not None:
         return Fault(claims.wants[0].claim.ref, obstacle)
     rules = find_rules(pod, hosts)
-    return claims.mixture or Problem(pod, claims.wants, claims.pins, rules=rules)
+    wants = _with_containers(pod, claims.wants)
+    return claims.mixture or Problem(pod, wants, claims.pins, rules=rules, others=claims.foreign)
+
+
+def _with_containers(pod: Pod, wants: tuple[ClaimWants, ...]) -> tuple[ClaimWants, ...]:
+    """Wants that say whether several containers of the pod use their claim."""
+    if not has_several_containers(pod.obj):
+        return wants
+    users = Counter(
+        claim
+        for _, uses in container_uses(pod.obj, pod.claims)
+        for claim in {use.claim for use in uses}
+    )
+    return tuple(w.of_several() if users[w.claim.ref.name] > 1 else w for w in wants)
 
 
 def too_large(why: str) -> Obstacle:

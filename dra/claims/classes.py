@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,12 @@ SLICE_SHARE_CLASS = "mig-share.dra.dev"
 ANY_SLICE_CLASS = "mig.dra.dev"
 NVIDIA_GPU_CLASS, NVIDIA_SLICE_CLASS = NVIDIA_DRIVER, "mig.nvidia.com"
 """Classes that NVIDIA's DRA driver installs, and that its samples name."""
+MOST_PROFILES = 256
+"""Profiles that have a class, of all nodes together: all products that are sold have some 60."""
+MOST_CLASSES = MOST_PROFILES + 16
+"""Generated classes that there may be, with those of other kinds and some that nobody needs."""
+MOST_OF_NODE = 48
+"""Profiles that have a class for the sake of one node: four products have fewer."""
 ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 """Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
 
@@ -117,6 +124,28 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
         if size <= largest
     ]
     return classes
+
+
+def offered_profiles(
+    by_node: Iterable[frozenset[str]], present: Collection[str] = ()
+) -> frozenset[str]:
+    """The profiles to generate classes of, by what each node's GPUs have.
+
+    As many as there may be: first those that most nodes have, then those whose class is
+    ``present``. A node alone cannot crowd out what two others have.
+    """
+    counts: Counter[str] = Counter()
+    kinds = Counter(by_node)
+    for profiles, nodes in kinds.items():
+        counts.update(dict.fromkeys(profiles, nodes))
+
+    def rank(profile: str) -> tuple[int, bool, str]:
+        return -counts[profile], class_name(profile) not in present, profile
+
+    allowed: set[str] = set()
+    for profiles in kinds:
+        allowed.update(sorted(profiles, key=rank)[:MOST_OF_NODE])
+    return frozenset(sorted(allowed, key=rank)[:MOST_PROFILES])
 
 
 def restricted(wanted: Obj, driver: str, *, carries: bool, taken_by: str) -> Obj:

@@ -42,6 +42,11 @@ def container_uses(
             yield container["name"], frozenset(used)
 
 
+def has_several_containers(pod: Mapping[str, Any]) -> bool:
+    """True of a pod with more than one container, those that run at its start included."""
+    return len(at(pod, "spec", "initContainers")) + len(at(pod, "spec", "containers")) > 1
+
+
 def find_crowd(uses: Iterable[Use], by_mps: Mapping[str, Mapping[str, bool]]) -> tuple[Use, ...]:
     """Requests of a container that is a client of MPS and has more than that device, else empty.
 

@@ -65,7 +65,7 @@ class ReadClaims(NamedTuple):
     pins: tuple[dict[str, Any], ...]
     faults: tuple[Fault, ...]
     ours: bool
-    foreign: tuple[ClaimRef, ...] = ()
+    foreign: tuple[Claim, ...] = ()
 
     @property
     def going(self) -> tuple[ClaimRef, ...]:
@@ -94,7 +94,7 @@ def read_claims(
     wants: list[ClaimWants] = []
     pins: list[dict[str, Any]] = []
     faults: list[Fault] = []
-    foreign: list[ClaimRef] = []
+    foreign: list[Claim] = []
     ours = False
     count = 0
     for known in claims:
@@ -112,7 +112,7 @@ def read_claims(
         if isinstance(read, Obstacle):
             faults.append(Fault(known.claim.ref, read))
         elif read is None:
-            foreign.append(known.claim.ref)
+            foreign.append(known.claim)
         else:
             wants.append(read)
         if stops_early and (faults or (read is not None and known.claim.deleting)):

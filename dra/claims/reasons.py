@@ -29,6 +29,7 @@ class Reason(StrEnum):
     MIXED = "MixedDrivers"
     VOLUME_CLAIM = "WaitingForVolumeClaim"
     OTHER_CLAIM = "WaitingForOtherClaim"
+    SCHEDULER = "WaitingForScheduler"
     WAITING_FOR_GANG = "WaitingForPodGroup"
     SEARCH_GIVEN_UP = "SearchGivenUp"
     NOTHING_TO_SEE = "NothingToLookAt"
@@ -42,6 +43,7 @@ class Reason(StrEnum):
     CLASS_CONFLICT = "DeviceClassConflict"
     EXTENDED_RESOURCE_TAKEN = "ExtendedResourceTaken"
     NODE_CLASS = "NodeClassInvalid"
+    MIGNODE_UNREADABLE = "MigNodeUnreadable"
 
 
 class NodeReason(StrEnum):
@@ -53,7 +55,14 @@ class NodeReason(StrEnum):
     RESTORED = "SliceRestored"
     PREPARE_FAILED = PREPARE_FAILED
     XID_ERROR = GpuReason.XID_ERROR
+    RECOVERY_REQUIRED = GpuReason.RECOVERY_REQUIRED
+    RECOVERY_ADVISED = GpuReason.RECOVERY_ADVISED
+    FABRIC_NOT_READY = GpuReason.FABRIC_NOT_READY
+    COMPUTE_MODE = GpuReason.COMPUTE_MODE
+    VIRTUALIZED = GpuReason.VIRTUALIZED
+    CONFIDENTIAL = GpuReason.CONFIDENTIAL
     GPU_LOST = GpuReason.GPU_LOST
+    MPS_DOWN = GpuReason.MPS_DOWN
     RECOVERED = "GpuRecovered"
     NVML_ERROR = GpuReason.NVML_ERROR
     NVML_HANG = GpuReason.NVML_HANG

@@ -16,6 +16,8 @@ from dra.common.resources import at
 
 MPS = "MPS"
 TIME_SLICING = "TimeSlicing"
+OFFERED = {MPS: "SharingMPS", TIME_SLICING: "SharingTimeSlicing"}
+"""Words in ``status.capabilities`` of a node that serves a strategy."""
 
 
 @dataclass(frozen=True, slots=True)

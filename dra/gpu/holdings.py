@@ -100,7 +100,8 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
 def _holder(instance: Instance, *, ended: bool) -> str:
     state = instance.state.value
     if instance.claim is None:
-        return f"{state} instance at {instance.placement}"
+        why = f" ({instance.message})" if instance.message else ""
+        return f"{state} instance at {instance.placement}{why}"
     if instance.state in (InstanceState.PREPARING, InstanceState.PREPARED):
         if ended:
             return f"{instance.claim} (ended, its slice is about to go)"

@@ -9,6 +9,12 @@ from dra.gpu.geometry import Geometry, Occupant, Placement, Usage
 from dra.gpu.names import gpu_name
 from dra.gpu.shares import ShareOffer
 
+HOST_USERS_ONLY = "HostUsersOnly"
+"""Word in ``status.capabilities`` of a node whose plugin cannot make device nodes on the host.
+
+No container with a user namespace of its own starts there. A plugin that does not say it can.
+"""
+
 
 class InstanceState(StrEnum):
     """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
@@ -91,6 +97,21 @@ class NodeMode:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuHealth:
+    """The driver's word on a GPU, as NVML has it; empty where it does not say.
+
+    ``notes`` are for people, and keep nothing from being placed. ``open_in`` are programs that have
+    the GPU open, ``name (pid)``, looked for while it is withheld.
+    """
+
+    recovery: str = ""
+    fabric: str = ""
+    compute_mode: str = ""
+    notes: tuple[str, ...] = ()
+    open_in: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU of a node.
 
@@ -100,7 +121,7 @@ class Gpu:
     where slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
     ``sharing``: several claims may have it whole; None in MIG mode. ``slice_sharing``: several
     claims of shares may have one slice of it, beside slices that one claim has; such a slice has an
-    instance in ``instances`` for each of its claims.
+    instance in ``instances`` for each of its claims. ``health`` is None where nothing was said.
     """
 
     minor: int
@@ -123,6 +144,7 @@ class Gpu:
     layout: GpuLayout | None = None
     sharing: ShareOffer | None = None
     slice_sharing: ShareOffer | None = None
+    health: GpuHealth | None = None
 
     def __hash__(self) -> int:
         """Hash of what tells GPUs apart: all of them are looked up at each change of a node."""
@@ -181,11 +203,14 @@ class FailedClaim:
     """A claim whose last Prepare failed, at ``time`` (RFC 3339 with microseconds).
 
     ``passing``: the same call would succeed now, or a little later with nothing done by anybody.
+    ``gpu`` is the UUID of the GPU that refused, empty where it was not a GPU that did: a claim that
+    no node could serve says nothing of the GPU that it was given.
     """
 
     claim: ClaimRef
     time: str
     passing: bool = False
+    gpu: str = ""
 
 
 class AnswerState(StrEnum):
@@ -219,7 +244,7 @@ class Inventory:
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
     ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339
     with microseconds), empty if they never were. ``mode`` is None where no class of nodes is
-    configured. ``capabilities`` are those of its plugin that not every version has.
+    configured. ``capabilities`` are what it does that not every node does.
     """
 
     node: str

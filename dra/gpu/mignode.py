@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from api import mignode as wire
-from dra.gpu.geometry import Profile
+from dra.gpu.geometry import Geometry, Profile
 from dra.gpu.inventory import (
     AllocatorKind,
     Answer,
@@ -26,16 +27,19 @@ from dra.gpu.mignode_gpus import decode_geometry, decode_gpu, encode_geometry, e
 READY = "Ready"
 SLICES_PUBLISHED = "SlicesPublished"
 """Condition that the node's ResourceSlices are published, where kube-scheduler allocates."""
+_ANSWER_CHARACTERS = 512
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 
 
 def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, Any]:
     """The MigNode object of ``inventory``; GPUs of one kind share one entry in ``geometries``.
 
-    ``transition_time`` is RFC 3339, for its conditions.
+    ``transition_time`` is RFC 3339, for its conditions. Nothing is placed on GPUs whose geometry
+    would be one more than a MigNode holds; they say so.
     """
-    known = dict.fromkeys(g.geometry for g in inventory.gpus if g.geometry is not None)
-    names = {geometry: f"geometry-{number}" for number, geometry in enumerate(known)}
+    known = [*dict.fromkeys(g.geometry for g in inventory.gpus if g.geometry is not None)]
+    told = enumerate(known[: wire.MOST_GEOMETRIES])
+    names = {geometry: f"geometry-{number}" for number, geometry in told}
     status = wire.MigNodeStatus(
         driver_version=inventory.driver_version,
         cuda_driver_version=inventory.cuda_driver_version,
@@ -45,11 +49,11 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         failed_claims=[_failed_out(f) for f in inventory.failed_claims],
         capabilities=[*inventory.capabilities],
         reservations=[
-            wire.AnswerField(id=a.id, state=a.state.value, message=a.message)
+            wire.AnswerField(id=a.id, state=a.state.value, message=a.message[:_ANSWER_CHARACTERS])
             for a in inventory.answers
         ],
         geometries=[encode_geometry(name, geometry) for geometry, name in names.items()],
-        gpus=[encode_gpu(g, names[g.geometry] if g.geometry else "") for g in inventory.gpus],
+        gpus=[_gpu_out(g, names) for g in inventory.gpus],
         summary=_summary(inventory),
         conditions=_conditions_out(inventory, transition_time),
     )
@@ -62,13 +66,24 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
     return wire.encode(wire.MigNode(name=inventory.node, spec=spec, status=status))
 
 
+def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
+    if gpu.geometry is None or gpu.geometry in names:
+        return encode_gpu(gpu, names[gpu.geometry] if gpu.geometry else "")
+    why = (
+        f"the node's GPUs have more than {wire.MOST_GEOMETRIES} different geometries, the most "
+        "that its MigNode holds: have fewer different layouts"
+    )
+    return encode_gpu(replace(gpu, unavailable=gpu.unavailable or why), "")
+
+
 def from_mignode(obj: dict[str, Any]) -> Inventory:
     """The inventory in a MigNode object.
 
     Raises:
-        api.errors.InvalidObjectError: a field is missing or of a wrong type.
+        api.errors.InvalidObjectError: a field is missing, of a wrong type or out of bounds.
         dra.gpu.names.DeviceNameError: a GPU's name is not ``gpu-<minor>``.
-        ValueError: an allocator or an instance state that this version does not know.
+        ValueError: an allocator or an instance state that this version does not know, or placements
+            that no GPU has.
     """
     node = wire.decode(obj)
     geometries = {g.name: decode_geometry(g) for g in node.status.geometries}
@@ -110,7 +125,7 @@ def drain_of(obj: dict[str, Any]) -> Drain | None:
 
 def _failed_in(field: wire.FailedClaimField) -> FailedClaim:
     claim = ClaimRef(field.namespace, field.name, field.uid)
-    return FailedClaim(claim, field.time, field.passing)
+    return FailedClaim(claim, field.time, field.passing, field.gpu)
 
 
 def _failed_out(failed: FailedClaim) -> wire.FailedClaimField:
@@ -121,6 +136,7 @@ def _failed_out(failed: FailedClaim) -> wire.FailedClaimField:
         uid=claim.uid,
         time=failed.time,
         passing=failed.passing,
+        gpu=failed.gpu,
     )
 
 
@@ -138,7 +154,10 @@ def _mode_out(mode: NodeMode | None) -> wire.ModeField | None:
     if mode is None:
         return None
     return wire.ModeField(
-        mode=mode.mode, state=mode.state, layout=mode.layout, message=mode.message
+        mode=mode.mode,
+        state=mode.state,
+        layout=mode.layout,
+        message=wire.clipped(mode.message),
     )
 
 
@@ -158,7 +177,7 @@ def _conditions_out(inventory: Inventory, transition_time: str) -> list[wire.Con
             type=kind,
             status=_STATUS[value],
             reason=reason,
-            message=message,
+            message=wire.clipped(message),
             last_transition_time=transition_time,
         )
         for kind, value, reason, message in found

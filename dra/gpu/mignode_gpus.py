@@ -10,6 +10,7 @@ from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     ClaimRef,
     Gpu,
+    GpuHealth,
     GpuLayout,
     IdleInstance,
     Instance,
@@ -18,11 +19,18 @@ from dra.gpu.inventory import (
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
 from dra.gpu.shares import UNENFORCED, ShareOffer
 
+MOST_PLACEMENTS = 64
+"""Placements of a geometry, of all profiles together; products have up to 30."""
+
 
 @lru_cache(maxsize=16)
 def encode_geometry(name: str, geometry: Geometry) -> wire.GeometryField:
-    """One object for all MigNodes: it is encoded at each change of a node, and stays the same."""
-    profiles = [_profile_out(p) for p in geometry.profiles]
+    """One object for all MigNodes: it is encoded at each change of a node, and stays the same.
+
+    A profile of whose name no class can be made is left out: nobody could ask for it.
+    """
+    named = (p for p in geometry.profiles if wire.PROFILE_NAME.match(p.name))
+    profiles = [_profile_out(p) for p in named]
     return wire.GeometryField(name=name, profiles=profiles, memory_slices=geometry.slices)
 
 
@@ -57,7 +65,7 @@ def encode_gpu(gpu: Gpu, geometry: str) -> wire.GpuField:
         geometry=geometry,
         instances=[_instance_out(i) for i in gpu.instances],
         reason=gpu.reason,
-        message=gpu.unavailable,
+        message=wire.clipped(gpu.unavailable),
         idle=[
             wire.IdleField(
                 placement=wire.PlacementField(start=i.placement.start, size=i.placement.size),
@@ -69,6 +77,7 @@ def encode_gpu(gpu: Gpu, geometry: str) -> wire.GpuField:
         layout=_layout_out(gpu.layout),
         sharing=_sharing_out(gpu.sharing),
         slice_sharing=_sharing_out(gpu.slice_sharing),
+        health=_health_out(gpu.health),
     )
 
 
@@ -82,7 +91,7 @@ def _layout_out(layout: GpuLayout | None) -> wire.LayoutField | None:
 def _layout_in(field: wire.LayoutField | None) -> GpuLayout | None:
     if field is None:
         return None
-    return GpuLayout(field.name, tuple(Placement(p.start, p.size) for p in field.ready))
+    return GpuLayout(field.name, tuple(_placement_in(p.start, p.size) for p in field.ready))
 
 
 def _instance_out(instance: Instance) -> wire.InstanceField:
@@ -98,24 +107,33 @@ def _instance_out(instance: Instance) -> wire.InstanceField:
         claim=wire.ClaimField(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         if claim
         else None,
-        message=instance.message,
-        unhealthy=instance.unhealthy,
+        message=wire.clipped(instance.message),
+        unhealthy=wire.clipped(instance.unhealthy),
     )
 
 
 def decode_geometry(field: wire.GeometryField) -> Geometry:
-    """The geometry in a field of a MigNode."""
+    """The geometry in a field of a MigNode.
+
+    Raises:
+        ValueError: its placements end behind the last memory slice, or are too many.
+    """
+    if sum(len(p.starts) for p in field.profiles) > MOST_PLACEMENTS:
+        raise ValueError(
+            f"MigNode: geometry {field.name!r} has more than {MOST_PLACEMENTS} placements"
+        )
     return Geometry(tuple(_profile_in(p) for p in field.profiles), field.memory_slices)
 
 
 def _profile_in(field: wire.ProfileField) -> Profile:
+    placements = tuple(_placement_in(start, field.memory_slices) for start in field.starts)
     return Profile(
         id=field.id,
         name=field.name,
         compute_slices=field.compute_slices,
         memory_mib=field.memory_mib,
         multiprocessors=field.multiprocessors,
-        placements=tuple(Placement(start, field.memory_slices) for start in field.starts),
+        placements=placements,
         engines=Engines(*(getattr(field, name) for name in Engines._fields)),
     )
 
@@ -148,13 +166,43 @@ def decode_gpu(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
         unavailable=field.message,
         reason=field.reason,
         idle=tuple(
-            IdleInstance(Placement(i.placement.start, i.placement.size), i.profile_id, i.namespace)
+            IdleInstance(
+                _placement_in(i.placement.start, i.placement.size), i.profile_id, i.namespace
+            )
             for i in field.idle
         ),
         layout=_layout_in(field.layout),
         sharing=_sharing_in(field.sharing),
         slice_sharing=_sharing_in(field.slice_sharing),
+        health=_health_in(field.health),
     )
+
+
+def _health_out(health: GpuHealth | None) -> wire.HealthField | None:
+    if health is None:
+        return None
+    return wire.HealthField(
+        recovery_action=health.recovery,
+        fabric=health.fabric,
+        compute_mode=health.compute_mode,
+        notes=[*health.notes],
+        open_in=[*health.open_in],
+    )
+
+
+def _health_in(field: wire.HealthField | None) -> GpuHealth | None:
+    if field is None:
+        return None
+    words = (field.recovery_action, field.fabric, field.compute_mode)
+    return _health(*words, notes=tuple(field.notes), open_in=tuple(field.open_in))
+
+
+@lru_cache(maxsize=64)
+def _health(
+    recovery: str, fabric: str, mode: str, *, notes: tuple[str, ...], open_in: tuple[str, ...]
+) -> GpuHealth:
+    """One value for all GPUs, most of which are well."""
+    return GpuHealth(recovery, fabric, mode, notes, open_in)
 
 
 def _sharing_out(sharing: ShareOffer | None) -> wire.SharingField | None:
@@ -186,7 +234,16 @@ def _instance_in(field: wire.InstanceField) -> Instance:
 
 @lru_cache(maxsize=256)
 def _placement_in(start: int, size: int) -> Placement:
-    """One value for all GPUs, which have few placements between them."""
+    """One value for all GPUs, which have few placements between them.
+
+    Raises:
+        ValueError: it ends behind the last memory slice that a GPU may have.
+    """
+    if start + size > wire.MEMORY_SLICES:
+        raise ValueError(
+            f"MigNode: a placement of {size} memory slices from {start} on ends behind "
+            f"{wire.MEMORY_SLICES}, the most that a GPU has"
+        )
     return Placement(start, size)
 
 

@@ -14,6 +14,13 @@ HAMI_CORE = "hami-core"
 ANY_TENANT = "*"
 """The tenant of claims whose class lets them share with other namespaces."""
 
+ONE_CONTAINER = (
+    "HAMi-core holds a claim to its limits that one container uses, and several use this one: "
+    "write a claim for each container"
+)
+"""HAMi-core counts in a file, which each container that starts with it empties: HAMi-core,
+multiprocess_memory_limit.c, ``init_proc_slot_withlock`` and ``clear_proc_slot_nolock``."""
+
 ALL_CORES = 100
 """Cores are counted in hundredths of the GPU or slice."""
 
@@ -35,12 +42,14 @@ class ShareOffer:
 class Ask:
     """Limits of a share as a claim states them; None where it states none.
 
-    ``anybody``: its class lets claims of other namespaces share the device.
+    ``anybody``: its class lets claims of other namespaces share the device. ``several`` containers
+    of its pod use it.
     """
 
     memory_mib: int | None = None
     cores: int | None = None
     anybody: bool = False
+    several: bool = False
 
     @property
     def stated(self) -> bool:
@@ -55,12 +64,14 @@ NO_ASK = Ask()
 class Share:
     """Part of a GPU or slice that a claim has.
 
-    ``cores`` 0: not limited, and none are set aside for it.
+    ``cores`` 0: not limited, and none are set aside for it. ``several`` containers of its pod use
+    it, where that is known.
     """
 
     memory_mib: int
     cores: int
     tenant: str
+    several: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,7 +102,8 @@ def share_of(ask: Ask, sharing: ShareOffer, memory_mib: int, namespace: str) -> 
     Without an amount its memory is one part in as many as the device has shares.
     """
     memory = memory_mib // sharing.shares if ask.memory_mib is None else ask.memory_mib
-    return Share(memory, ask.cores or 0, ANY_TENANT if ask.anybody else namespace)
+    tenant = ANY_TENANT if ask.anybody else namespace
+    return Share(memory, ask.cores or 0, tenant, ask.several)
 
 
 def sum_of(shares: Iterable[Share]) -> SharesHeld:
@@ -107,6 +119,8 @@ def why_full(held: SharesHeld, share: Share, sharing: ShareOffer, memory_mib: in
 
     The names of others' namespaces are not told.
     """
+    if share.several and sharing.enforcer == HAMI_CORE:
+        return ONE_CONTAINER
     if held.count >= sharing.shares:
         return f"all {sharing.shares} shares are in use"
     if held.count and held.tenant != share.tenant:

@@ -33,7 +33,7 @@ MOST = 64
 _MOST_MEMORY = 10**9
 _ALL = 100
 
-_PROFILE = re.compile(r"nvidia\.com/mig-[1-9][0-9]*g\.[1-9][0-9]*gb(\.[a-z]+)*")
+_PROFILE = re.compile(r"nvidia\.com/mig-[1-9][0-9]*g\.[1-9][0-9]*gb(\.[a-z]+)*(-me)?")
 _RENAMED = ".shared"
 """End of the names that the device plugin gives to slices which it shares by time-slicing."""
 

@@ -71,8 +71,12 @@ def rewritten(pod: Obj) -> Obj:
 
 
 def entry_name(template: str, number: int) -> str:
-    """Name of a claim within its pod: ``mig-1g-5gb-0`` of template ``nvidia.com-mig-1g.5gb``."""
-    return f"{template.removeprefix('nvidia.com-').replace('.', '-')}-{number}"
+    """Name of a claim within its pod: ``mig-1g-5gb-0`` of template ``nvidia.com-mig-1g.5gb``.
+
+    ``mig-1g.24gb-me`` is one without media engines, ``mig-1g.24gb.me`` one with all: no two alike.
+    """
+    kind = template.removeprefix("nvidia.com-").replace("gb-me", "gb-no-me")
+    return f"{kind.replace('.', '-')}-{number}"
 
 
 def _places(pod: Obj) -> Iterator[tuple[str, Obj, bool]]:

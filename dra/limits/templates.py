@@ -14,7 +14,7 @@ LABEL_VALUE = "claims"
 """Value of the label by which a namespace opts in."""
 
 _NAME = re.compile(
-    r"nvidia\.com-(?:(?P<profile>mig-[1-9][0-9]*g\.[1-9][0-9]*gb(?:\.[a-z]+)*)"
+    r"nvidia\.com-(?:(?P<profile>mig-[1-9][0-9]*g\.[1-9][0-9]*gb(?:\.[a-z]+)*(?:-me)?)"
     r"|gpumem-(?P<memory>[1-9][0-9]{0,8})|gpumem-percentage-(?P<percent>100|[1-9][0-9]?))"
     r"(?:-node-(?P<nodes>binpack|spread))?(?:-gpu-(?P<gpus>binpack|spread))?"
 )

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from dra.common.resources import at
+from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.pods.nodeselector import matches_terms
 from dra.pods.podneeds import Amounts, PodNeeds, amounts, tolerates
 
@@ -63,12 +64,14 @@ class MisfitReason(StrEnum):
     BOUND = "BoundElsewhere"
     ELSEWHERE = "AllocatedElsewhere"
     LEFT_OUT = "NodeLeftOut"
+    SHARING = "SharingNotOffered"
     VOLUME = "VolumeElsewhere"
     HOST_PORT = "HostPortTaken"
     POD_AFFINITY = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinityMismatch"
     SHUNNED = "ExistingPodAntiAffinity"
     SPREAD = "TopologySpreadMismatch"
+    HOST_USERS = HOST_USERS_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +90,22 @@ def find_misfit(
     ``used`` is what the pods there take already. ``delegated`` are extended resources that a
     DeviceClass serves: a node need not have them.
     """
-    # Most nodes have no taints and most pods no selectors: a call costs more than to look.
-    if (node.unschedulable or node.taints) and (barred := _barred(pod, node)) is not None:
-        return barred
-    if (pod.node_selector or pod.affinity_terms is not None) and (
-        deselection := find_deselection(pod, node)
-    ) is not None:
-        return deselection
+    barrier = find_barrier(pod, node)
+    if barrier is not None:
+        return barrier
     short = find_short(pod, node, used, delegated=delegated)
     if short:
         return Misfit(MisfitReason.RESOURCES, f"insufficient {', '.join(sorted(short))}")
+    return None
+
+
+def find_barrier(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
+    """Misfit of ``pod`` and ``node`` whatever becomes free there; None when there is none."""
+    # Most nodes have no taints and most pods no selectors: a call costs more than to look.
+    if (node.unschedulable or node.taints) and (barred := _barred(pod, node)) is not None:
+        return barred
+    if pod.node_selector or pod.affinity_terms is not None:
+        return find_deselection(pod, node)
     return None
 
 

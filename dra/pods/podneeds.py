@@ -26,6 +26,7 @@ PODS = "pods"
 READ_FIELDS = (
     *("containers", "initContainers", "overhead", "resources"),
     *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
+    "hostUsers",
 )
 """The fields of a pod's spec that decide its needs."""
 
@@ -36,7 +37,7 @@ class PodNeeds:
 
     ``requests`` is the effective request, with one of ``pods``. ``affinity_terms`` are those of the
     required node affinity, None when there is none. ``preempts``: pods of lower priority may be
-    ended for it.
+    ended for it. ``own_users``: its containers run in a user namespace of their own.
     """
 
     requests: Amounts = field(default_factory=dict)
@@ -46,6 +47,7 @@ class PodNeeds:
     host_ports: tuple[HostPort, ...] = ()
     company: Company = ALONE
     preempts: bool = True
+    own_users: bool = False
 
     @property
     def parts(self) -> int:
@@ -67,6 +69,7 @@ def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
         host_ports=read_host_ports(spec),
         company=read_company(spec),
         preempts=spec.get("preemptionPolicy") != "Never",
+        own_users=spec.get("hostUsers") is False,
     )
 
 

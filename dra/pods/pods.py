@@ -11,6 +11,9 @@ from dra.claims.claims import claim_names
 from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.podneeds import PodNeeds, read_needs
 
+DEFAULT_SCHEDULER = "default-scheduler"
+"""Name of kube-scheduler, which the API server puts where a pod names none (``schedulerName``)."""
+
 UNREAD = "unread"
 """Field of the spec of a pod that is too large to be read: the reason, in words."""
 
@@ -45,6 +48,7 @@ class Pod:
     nominated: str = ""
     template: str = ""
     unread: str = ""
+    scheduler: str = DEFAULT_SCHEDULER
 
     @property
     def live(self) -> bool:
@@ -88,6 +92,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         template=sys.intern(next(owners, metadata["uid"])),
         nominated=at(obj, "status", "nominatedNodeName", default=""),
         unread=spec.get(UNREAD) or "",
+        scheduler=sys.intern(spec.get("schedulerName") or DEFAULT_SCHEDULER),
     )
 
 

@@ -3,7 +3,8 @@
 ``python -m dra.sandbox.worker`` reads requests from standard input and writes replies to standard
 output, one after the other. The kernel ends a worker that takes too much: by a timer of CPU time,
 and by refusing memory, which neither Python nor the CEL runtime survives. The keeper then says so
-in its place and forks the next, which takes a few milliseconds, as all is loaded already.
+in its place and forks the next, which takes a few milliseconds, as all is loaded already. Before
+its first request a worker gives up whatever is not needed to compute.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import msgspec
 from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, SelectorError
 from dra.sandbox import limits
+from dra.sandbox.confinement import confine
 from dra.sandbox.messages import Call, EndError, Reply, receive, send
 
 _IN, _OUT = 0, 1
@@ -31,6 +33,7 @@ _END, _LEAVE, _NO_MEMORY = 0, 3, 4
 _BAD_ALLOC = "std::bad_alloc"
 _NUMBER = struct.Struct("q")
 _PAGE = resource.getpagesize()
+_STATM_BYTES = 200
 
 
 def main() -> int:
@@ -62,8 +65,9 @@ def main() -> int:
 
 def _work(selectors: Selectors, current: mmap.mmap) -> int:
     """Answer until there is nothing more to answer; returns the exit status."""
-    _confine()
-    most = _pages()[1] + limits.KEPT_MEBIBYTES * 2**20 // _PAGE
+    statm = _limit()
+    most = _resident(statm) + limits.KEPT_MEBIBYTES * 2**20 // _PAGE
+    confine()
     try:
         while True:
             request = receive(_IN, Call)
@@ -73,7 +77,7 @@ def _work(selectors: Selectors, current: mmap.mmap) -> int:
             answer = _answer(selectors, request)
             cost = time.process_time() - began
             signal.setitimer(signal.ITIMER_PROF, 0)
-            leaves = _pages()[1] > most
+            leaves = _resident(statm) > most
             answer = msgspec.structs.replace(answer, cost=cost)
             send(_OUT, Reply(request.number, answer, leaves=leaves))
             _NUMBER.pack_into(current, 0, 0)
@@ -95,27 +99,28 @@ def _answer(selectors: Selectors, request: Call) -> Answer:
     return answer
 
 
-def _confine() -> None:
+def _limit() -> int | None:
+    """Limit what this process may take; returns ``/proc/self/statm``, opened, None without Linux.
+
+    There memory is not limited, time is.
+    """
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    if pages := _pages()[0]:
+    statm: int | None = None
+    with contextlib.suppress(OSError):
+        statm = os.open("/proc/self/statm", os.O_RDONLY)
+        pages = int(os.pread(statm, _STATM_BYTES, 0).split()[0])
         most = pages * _PAGE + limits.MEBIBYTES * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(kind, (0, 0))
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)  # the last words of a runtime without memory are of no use to anybody
+    return statm
 
 
-def _pages() -> tuple[int, int]:
-    """Pages of the address space, and those in memory; zeros where there is no Linux.
-
-    There memory is not limited, time is.
-    """
-    try:
-        total, resident, *_ = Path("/proc/self/statm").read_text().split()
-    except OSError:
-        return 0, 0
-    return int(total), int(resident)
+def _resident(statm: int | None) -> int:
+    """Pages of this process in memory."""
+    return 0 if statm is None else int(os.pread(statm, _STATM_BYTES, 0).split()[1])
 
 
 if __name__ == "__main__":

@@ -1,32 +1,31 @@
 """``python -m kubeletplugin check``: its command line.
 
 Roots and names come from the program's own options, which stand before ``check``; those that are
-not given are taken from the plugin that runs in the same container, if one does.
+not given are taken from the plugin that runs in the same container, as ``kubectl exec`` starts a
+check beside it, without its arguments.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import BinaryIO
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import click
+from click.core import ParameterSource
 from msgspec.structs import replace
 
-from kubeletplugin.check.errors import CheckError, RefusedError
-from kubeletplugin.check.looking.host import libcuda
-from kubeletplugin.check.looking.reading import attached, read
-from kubeletplugin.check.report import encode
-from kubeletplugin.check.running import completed
-from kubeletplugin.check.screen import draw
-from kubeletplugin.check.trying.creating import clean_up, create
-from kubeletplugin.check.trying.realtools import RealTools
-from kubeletplugin.check.trying.reset import await_reset
-from kubeletplugin.check.trying.stopwatch import Stopwatch
+from kubeletplugin.check.creating import Refused, Surroundings, create
+from kubeletplugin.check.reading import read
+from kubeletplugin.check.report import Stopwatch, draw, encode
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.roots import Roots
+from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session.session import Session
 
 _STANDARD_OUTPUT = "<stdout>"
@@ -46,49 +45,29 @@ _ROOTS = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir", "
     "--create",
     "gpu_name",
     metavar="GPU",
-    help="Make and remove slices on this idle GPU in MIG mode (index, UUID or gpu-<n>), to settle "
-    "what no source tells. Asks first.",
+    help="Make and remove slices on this idle GPU in MIG mode (index, UUID or gpu-<n>), and to "
+    "write down what came of it; before it removes what an earlier --create has left. Asks first.",
 )
 @click.option("--yes", is_flag=True, help="Answer the question of --create with yes.")
-@click.option(
-    "--clean-up",
-    "cleans_up",
-    is_flag=True,
-    help="Remove the slice that a --create which was killed has left, and do nothing else.",
-)
-@click.option(
-    "--await-reset",
-    "lost_gpu",
-    type=int,
-    metavar="INDEX",
-    help="Of a GPU that is lost: wait until you have reset it, and tell whether it is back in the "
-    "same NVML session.",
-)
 @click.pass_context
-def check(  # noqa: PLR0913 - the flags
+def check(
     context: click.Context,
     *,
     json_file: BinaryIO | None,
     gpu_name: str | None,
     yes: bool,
-    cleans_up: bool,
-    lost_gpu: int | None,
 ) -> None:
     """Look at this node: what is there for slices, what is missing, and the remedy.
 
-    Only reads, unless --create or --clean-up is given. Ends with 0 if slices can be made here and
+    Only reads, unless --create is given. Ends with 0 if slices can be made here and
     with 1 if not.
     """
     given = completed(context)
     roots = Roots.of(**{name: given[name] for name in _ROOTS})
     search = DriverSearch(roots, directories=given["library_directories"], hook=given["cdi_hook"])
     stopwatch = Stopwatch()
-    tools = context.obj or RealTools(roots, libcuda(roots, search))
     session = Session(seconds=given["nvml_timeout"], on_call=stopwatch)
     try:
-        if cleans_up:
-            click.echo(clean_up(session, roots, tools))
-            return
         report = read(
             session,
             roots,
@@ -98,21 +77,16 @@ def check(  # noqa: PLR0913 - the flags
             taken=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             node=given["node_name"] or "",
         )
-        report = replace(report, beliefs=(*report.beliefs, *attached(report.gpus, tools)))
-        if lost_gpu is not None:
-            answer = await_reset(session, lost_gpu, ask=_asker(yes=yes))
-            report = replace(report, beliefs=(*report.beliefs, answer))
         if gpu_name is not None:
-            report = create(
-                report,
-                gpu_name,
-                session,
+            around = Surroundings(
+                session=session,
                 roots=roots,
-                tools=tools,
-                ask=_asker(yes=yes),
-                say=lambda text: click.echo(text, err=True),
+                lets_go=context.obj or partial(plugin_lets_go, roots),
+                ask=partial(_ask, yes=yes),
+                say=partial(click.echo, err=True),
             )
-    except (CheckError, PluginError) as error:
+            report = create(report, gpu_name, around)
+    except (NvmlError, PluginError) as error:
         raise click.ClickException(str(error)) from error
     finally:
         session.close()
@@ -125,14 +99,95 @@ def check(  # noqa: PLR0913 - the flags
     context.exit(0 if report.works else 1)
 
 
-def _asker(*, yes: bool) -> Callable[[str], bool]:
-    """Puts a question to the person at the terminal; without one, only --yes answers."""
+def _ask(question: str, *, yes: bool) -> bool:
+    """Put a question to the person at the terminal; without one, only --yes answers."""
+    if not yes and not sys.stdin.isatty():
+        raise Refused(f"{question}? There is no terminal to ask; answer it with --yes")
+    return yes or click.confirm(question)
 
-    def ask(question: str) -> bool:
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise RefusedError(f"{question}? There is no terminal to ask; answer it with --yes")
-        return click.confirm(question)
 
-    return ask
+_PROGRAM = "kubeletplugin"
+_SIGN = "--node-name"
+_OF_A_POD = "KUBERNETES_SERVICE_HOST"
+
+
+def completed(
+    context: click.Context,
+    *,
+    proc: Path = Path("/proc"),
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, Any]:
+    """The program's options, those not given replaced by those of a plugin in the same container.
+
+    Outside of a pod nothing is replaced: a plugin that runs there may be any other.
+    """
+    program = context.parent
+    if program is None:
+        raise click.UsageError("check is a subcommand of the plugin's program", context)
+    in_a_pod = _OF_A_POD in environment
+    beside = _parsed(program.command, arguments(proc)) if in_a_pod else {}
+    return {
+        name: beside.get(name, value) if _is_default(program, name) else value
+        for name, value in program.params.items()
+    }
+
+
+def arguments(proc: Path) -> list[str]:
+    """The arguments of a plugin in this process's mount namespace; empty if there is none."""
+    here = _namespace(proc / "self")
+    found = (
+        _of_the_program(folder) for folder in _running(proc) if here and _namespace(folder) == here
+    )
+    return next(found, [])
+
+
+def plugin_lets_go(roots: Roots) -> bool:
+    """True if no plugin on this node has a device file of NVIDIA's open; False if none is seen."""
+    found = [_holds_devices(folder) for folder in _running(roots.on_host("/proc"))]
+    return bool(found) and not any(found)
+
+
+def _holds_devices(folder: Path) -> bool:
+    try:
+        links = [str(file.readlink()) for file in (folder / "fd").iterdir()]
+    except OSError:
+        return True
+    return any(link.startswith("/dev/nvidia") for link in links)
+
+
+def _running(proc: Path) -> Iterator[Path]:
+    return (folder for folder in sorted(proc.glob("[0-9]*")) if _of_the_program(folder))
+
+
+def _of_the_program(folder: Path) -> list[str]:
+    """The arguments of a process that is a plugin; empty if it is another program."""
+    try:
+        words = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+    except (OSError, ValueError):
+        return []
+    if "-m" not in words:
+        return []
+    module = words.index("-m") + 1
+    if words[module : module + 1] != [_PROGRAM]:
+        return []
+    rest = words[module + 1 :]
+    return rest if any(w.partition("=")[0] == _SIGN for w in rest) else []
+
+
+def _parsed(command: click.Command, words: list[str]) -> dict[str, Any]:
+    try:
+        return command.make_context(_PROGRAM, words).params if words else {}
+    except click.ClickException:
+        return {}  # of another version
+
+
+def _is_default(context: click.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source in {ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None}
+
+
+def _namespace(folder: Path) -> str:
+    try:
+        return str((folder / "ns/mnt").readlink())
+    except OSError:
+        return ""

@@ -1,18 +1,48 @@
-"""The report of a check: one JSON file that can be attached to a bug report.
+"""The report of a check: a JSON file that can be attached to a bug report, and a screen of text.
 
 It holds no secrets: no environment, no tokens, no command lines, no names of pods or claims. Docs
-and tests take the fields from here (docs/check.md).
+and tests take the fields from here (docs/check.md), and docs/hardware.md names for each belief the
+item that shows it.
 """
 
 from __future__ import annotations
 
+import textwrap
+import threading
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from statistics import median
 
 import msgspec
 
-from kubeletplugin.check.items import Item
 
-SCHEMA = 1
+class Item(StrEnum):
+    """One thing that is looked at, by the name that the report and the docs have for it.
+
+    Those of the first group are read; those of the second come from ``--create``.
+    """
+
+    KERNEL_MODULE = "kernel-module"
+    NVML = "nvml"
+    PERMISSION = "permission"
+    PID_NAMESPACE = "pid-namespace"
+    GPUS = "gpus"
+    PROFILES = "profiles"
+    CAPABILITIES = "capabilities"
+    DEVICE_NODES = "device-nodes"
+    LIBRARIES = "libraries"
+    HOOK = "hook"
+    CDI = "cdi"
+    CONTAINER_RUNTIME = "container-runtime"
+    KUBELET = "kubelet"
+    NEIGHBOURS = "neighbours"
+    CLUSTER = "cluster"
+
+    TRIALS = "trials"
+    TIMES = "times"
+
+
+SCHEMA = 2
 
 
 class Mark(StrEnum):
@@ -99,6 +129,9 @@ class Gpu(_Record, frozen=True, kw_only=True):
     """A GPU. ``mig`` is ``on``, ``off`` or ``none``; ``errors`` are calls that it refused.
 
     ``processes`` is how many NVML names, -1 where it was not asked; ``events`` is NVML's mask.
+    ``recovery_action``, ``fabric`` and ``compute_mode`` are the driver's words, empty where it says
+    nothing, ``notes`` what else it says. ``withheld`` is why the plugin would give nothing out.
+    ``open_in`` are programs that have the GPU open, as far as they are seen.
     """
 
     index: int
@@ -116,38 +149,28 @@ class Gpu(_Record, frozen=True, kw_only=True):
     lost: bool = False
     processes: int = -1
     events: int = 0
+    recovery_action: str = ""
+    fabric: str = ""
+    compute_mode: str = ""
+    notes: tuple[str, ...] = ()
+    withheld: str = ""
+    open_in: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
     instances: tuple[Instance, ...] = ()
     errors: tuple[str, ...] = ()
 
 
-class Belief(_Record, frozen=True, kw_only=True):
-    """Answer of this node to an open question; ``answer`` is ``open`` where it could not be."""
-
-    item: Item
-    answer: str
-    detail: str = ""
-
-
 class Trial(_Record, frozen=True, kw_only=True):
-    """One slice that was made and removed.
-
-    ``enum`` is that of the compute instance. ``refused`` is the code of what was not made, empty if
-    all was.
-    """
+    """One slice that was made and removed; ``refused`` says why it was not made, or is empty."""
 
     profile: str
     start: int
     size: int
     round: int
     gpu_instance_id: int = -1
-    compute_instance_id: int = -1
-    enum: int = -1
     uuid: str = ""
     multiprocessors: int = -1
     memory_mib: int = -1
-    advertised_multiprocessors: int = -1
-    advertised_memory_mib: int = -1
     refused: str = ""
 
 
@@ -170,7 +193,6 @@ class Report(_Record, frozen=True, kw_only=True):
     versions: Versions = Versions()
     gpus: tuple[Gpu, ...] = ()
     facts: dict[Item, tuple[str, ...]] = {}
-    beliefs: tuple[Belief, ...] = ()
     trials: tuple[Trial, ...] = ()
     times: dict[str, Times] = {}
 
@@ -192,3 +214,109 @@ def decode(data: bytes) -> Report:
         msgspec.ValidationError: it is none, or one of another schema.
     """
     return msgspec.json.decode(data, type=Report)
+
+
+class Stopwatch:
+    """Hears of every call of a session. Thread-safe.
+
+    Calls that failed are left out: how long a refusal takes says nothing of the work.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[str, list[float]] = {}
+
+    def __call__(self, name: str, code: str, seconds: float) -> None:
+        """Take down one call."""
+        if code == "SUCCESS":
+            with self._lock:
+                self._seconds.setdefault(name, []).append(seconds)
+
+    def times(self) -> dict[str, Times]:
+        """Recorded times, by function name."""
+        with self._lock:
+            taken = {name: sorted(values) for name, values in self._seconds.items()}
+        return {name: _times(values) for name, values in sorted(taken.items())}
+
+
+def _times(seconds: list[float]) -> Times:
+    shown = [round(s * 1000, 3) for s in (seconds[0], median(seconds), seconds[-1])]
+    return Times(calls=len(seconds), min=shown[0], median=shown[1], max=shown[2])
+
+
+class Notebook:
+    """Findings and facts so far, in order."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.facts: dict[Item, tuple[str, ...]] = {}
+
+    def ok(self, item: Item, text: str) -> None:
+        """Record that an item is as slices need it."""
+        self.findings.append(Finding(item=item, mark=Mark.OK, text=text))
+
+    def note(self, item: Item, text: str, remedy: str = "") -> None:
+        """Slices work without it; somebody may want to know."""
+        self.findings.append(Finding(item=item, mark=Mark.NOTE, text=text, remedy=remedy))
+
+    def missing(self, item: Item, text: str, remedy: str) -> None:
+        """No slice works without it."""
+        self.findings.append(Finding(item=item, mark=Mark.MISSING, text=text, remedy=remedy))
+
+    def fact(self, item: Item, *words: str) -> None:
+        """Fact that the report has beside the findings."""
+        self.facts[item] = (*self.facts.get(item, ()), *words)
+
+
+WIDTH = 100
+_LABEL = 28
+_MARKS = {Mark.OK: "ok", Mark.NOTE: "note", Mark.MISSING: "MISSING"}
+
+
+def draw(report: Report) -> str:
+    """The report as text: present parts, and missing ones, each with its remedy."""
+    missing = [f for f in report.findings if f.mark is Mark.MISSING]
+    where = f" on {report.node}" if report.node else ""
+    verdict = (
+        f"slices can be made{where}"
+        if not missing
+        else f"no slice can be made{where}: {len(missing)} of {len(report.findings)} are missing"
+    )
+    lines = [f"{verdict} ({report.taken})", ""]
+    for finding in report.findings:
+        lines.extend(_lines(finding))
+    if report.trials:
+        lines += ["", "made and removed:"]
+        for name in dict.fromkeys(t.profile for t in report.trials):
+            same = [t for t in report.trials if t.profile == name]
+            lines.extend(_wrapped(f"  {name:<{_LABEL - 2}}", _what_came_of(same)))
+    return "\n".join(lines) + "\n"
+
+
+def _what_came_of(trials: Sequence[Trial]) -> str:
+    """Outcome for a profile: times made, what it had, whether its UUID came again, refusals."""
+    made = [t for t in trials if not t.refused]
+    words = [f"{len(made)} of {len(trials)} times"]
+    if made:
+        words.append(f"{made[0].multiprocessors} multiprocessors, {made[0].memory_mib} MiB")
+    if len(made) > 1:
+        words.append("each with its own UUID" if len({t.uuid for t in made}) > 1 else "same UUID")
+    return "; ".join([*words, *dict.fromkeys(t.refused for t in trials if t.refused)])
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    label = f"{_MARKS[finding.mark]:<8} {finding.item}"
+    yield from _wrapped(f"{label:<{_LABEL}}", finding.text)
+    if finding.remedy:
+        yield from _wrapped(" " * _LABEL, f"-> {finding.remedy}")
+
+
+def _wrapped(label: str, text: str) -> Iterator[str]:
+    yield from textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * _LABEL,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

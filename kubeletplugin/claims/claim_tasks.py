@@ -58,13 +58,13 @@ class ClaimTasks:
                 result: T = future.result()
                 return result
 
-    def begin(self, uid: str, name: str, work: Callable[[], object]) -> bool:
-        """Start ``work``, and wait for nothing; False if something is under way for the claim."""
+    def begin(self, uid: str, name: str, work: Callable[[], T]) -> Future[T] | None:
+        """Start ``work``, and wait for nothing; None if something is under way for the claim.
+
+        Once the future is done nothing is under way for the claim, but for what was begun since.
+        """
         with self._lock:
-            if uid in self._running:
-                return False
-            self._start(uid, name, work)
-            return True
+            return None if uid in self._running else self._start(uid, name, work)
 
     def idle(self, uid: str) -> bool:
         """True if nothing is under way for the claim."""

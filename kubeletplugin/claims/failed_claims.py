@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dra.gpu.inventory import ClaimRef, FailedClaim
 from dra.kube.timing import Clock, SystemClock, rfc3339_micro
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError
-from kubeletplugin.errors import ClaimError, PluginError
+from kubeletplugin.errors import ClaimError, PluginError, failing_gpu
 
 LISTED_SECONDS = 600.0
 """Kubelet repeats a failed Prepare within 90 s: of a claim that is older nobody asks any more."""
@@ -57,13 +57,14 @@ class FailedClaims:
             return 0
         with self._lock:
             count = self._in_a_row[ref.uid] = self._in_a_row.get(ref.uid, 0) + 1
-        self._list(ref, passing=error.passing or isinstance(error, ClaimUnreadableError))
+        passing = error.passing or isinstance(error, ClaimUnreadableError)
+        self._list(ref, passing=passing, gpu=failing_gpu(error))
         return count
 
     def not_made_ahead(self, ref: ClaimRef, error: PluginError) -> None:
         """Slices that kubelet has not asked for could not be made because of ``error``."""
         if not isinstance(error, ClaimError):
-            self._list(ref, passing=False)
+            self._list(ref, passing=False, gpu=failing_gpu(error))
 
     def made(self, ref: ClaimRef) -> None:
         """The claim is prepared; if kubelet got an error meanwhile, it would get devices now."""
@@ -100,12 +101,12 @@ class FailedClaims:
             self._resumed = rfc3339_micro(self._clock.now())
         self._on_change()
 
-    def _list(self, ref: ClaimRef, *, passing: bool) -> None:
+    def _list(self, ref: ClaimRef, *, passing: bool, gpu: str = "") -> None:
         moment = rfc3339_micro(self._clock.now())
         with self._lock:
             self._failed.pop(ref.uid, None)
             self._failed[ref.uid] = (
-                FailedClaim(ref, moment, passing=passing),
+                FailedClaim(ref, moment, passing=passing, gpu=gpu),
                 self._clock.monotonic(),
             )
         self._on_change()

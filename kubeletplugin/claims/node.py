@@ -97,7 +97,7 @@ class Node:
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
         self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - self._clock())))
-        self._rebuild.run(about_claim=ref.uid)
+        self._rebuild.run(about=ref)
         before = self._journal.of_claim(ref.uid)
         devices = self._preparer.prepare(ref)
         if before and all(e.ahead for e in before):

@@ -56,16 +56,32 @@ class Upkeep:
         self._clock = clock
         self._observer = observer or NodeObserver()
 
-    def run(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
-        """Do ``work`` for a claim once nothing else is done for it; ``name`` is for logs."""
-        try:
-            self._tasks.run(ref.uid, name, work, deadline=self._clock() + _SECONDS)
-        except PluginError as error:
-            _log.debug("%s failed", name, extra=about(ref, error=str(error)))
+    def run(
+        self, ref: ClaimRef, name: str, work: Callable[[], object], *, seconds: float = _SECONDS
+    ) -> None:
+        """Do ``work`` for a claim once nothing else is done for it; ``name`` is for logs.
 
-    def retry_removal(self, ref: ClaimRef, *, patience: float = 0.0) -> None:
-        """Try again to remove what is left of a claim: once, or for ``patience`` seconds."""
-        self.run(ref, "reclaim", partial(self._retry_removal, ref, patience))
+        It is waited for at most ``seconds``, and goes on after them.
+        """
+        try:
+            self._tasks.run(ref.uid, name, work, deadline=self._clock() + seconds)
+        except PluginError as error:
+            _log.warning("%s failed", name, extra=about(ref, error=str(error)))
+
+    def retry_removal(
+        self, ref: ClaimRef, *, patience: float = 0.0, seconds: float = _SECONDS
+    ) -> None:
+        """Try again to remove what is left of a claim: once, or for ``patience`` seconds.
+
+        That is waited for at most ``seconds``.
+        """
+        work = partial(self._retry_removal, ref, patience)
+        self.run(ref, "reclaim", work, seconds=seconds)
+
+    def undo(self, ref: ClaimRef) -> None:
+        """Remove what is left half made of a claim; as part of :meth:`run`."""
+        self._rollback.remove_unfinished(ref.uid)
+        self._observer.acted(Action.UNDONE)
 
     def check(self, ref: ClaimRef) -> None:
         """Compare a claim with the hardware, and make again what a reset took from it."""
@@ -89,6 +105,7 @@ class Upkeep:
 
     def _check(self, ref: ClaimRef) -> None:
         changed = self._lost_slices.check(ref.uid)
-        if self._lost_slices.restore(ref) or changed:
+        changed = self._lost_slices.restore(ref) or changed
+        changed = self._sharing.keep(self._journal.of_claim(ref.uid)) or changed
+        if changed:
             self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
-        self._sharing.keep(self._journal.of_claim(ref.uid))

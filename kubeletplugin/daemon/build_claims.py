@@ -23,13 +23,14 @@ from kubeletplugin.claims.nodeneeds import NodeNeeds
 from kubeletplugin.claims.prepare.idle_slices import IdleSlices
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
-from kubeletplugin.claims.recovery.given_devices import claims_of
+from kubeletplugin.claims.recovery.given_devices import claim_of, claims_of
 from kubeletplugin.claims.recovery.layouts import Layouts
 from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.settling import Settling
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_prepare import build_prepare
@@ -58,6 +59,7 @@ class ClaimParts:
     janitor: Janitor
     needs: NodeNeeds
     layouts: Layouts
+    sharing: DeviceSharing
 
 
 def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
@@ -93,6 +95,11 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         know=statuses.know,
         doubt=doubt,
     )
+
+    def finish(ref: ClaimRef) -> None:
+        prepare.preparer.prepare(ref)
+        statuses.show_devices(ref, journal.of_claim(ref.uid))
+
     tasks = ClaimTasks()
     failed = FailedClaims(on_change=common.changed)
     lost_slices = LostSlices(
@@ -109,8 +116,9 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         prepare.specs,
         prepare.rollback,
         lost_slices,
+        tasks,
         fate=fate,
-        finish=prepare.preparer.prepare,
+        finish=finish,
         cut_short=failed.cut_short,
         finish_ahead=prepare.preparer.make_ahead,
         observer=observer,
@@ -119,6 +127,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         hardware,
         journal,
         claims=partial(claims_of, api, driver=options.driver_name, pool=options.pool),
+        claim=partial(claim_of, api, driver=options.driver_name),
         reports=reports,
         driver=options.driver_name,
         pool=options.pool,
@@ -223,14 +232,25 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     watch = _build_watch(common, reservations, awaited, eager, watched)
     layouts = _build_layouts(common, gpus, prepare.removal)
     return ClaimParts(
-        node, failed, tasks, eager, reservations, watch, recovery, rebuild, janitor, needs, layouts
+        node=node,
+        failed=failed,
+        tasks=tasks,
+        eager=eager,
+        reservations=reservations,
+        claim_watch=watch,
+        recovery=recovery,
+        rebuild=rebuild,
+        janitor=janitor,
+        needs=needs,
+        layouts=layouts,
+        sharing=prepare.sharing,
     )
 
 
 def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
     options, journal = common.options, common.journal
     allocated = AllocatedElsewhere(
-        common.api, journal, driver=options.driver_name, pool=options.pool
+        common.api, driver=options.driver_name, pool=options.pool, clock=SystemClock()
     )
     return Layouts(
         gpus.hardware,
@@ -239,7 +259,7 @@ def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
         choice=gpus.choice.current,
         leaves=gpus.letting_go.leaves,
         enable_mig=options.enable_mig,
-        allocated=allocated.names,
+        allocated=allocated,
         reports=common.reports,
         on_change=common.changed,
     )

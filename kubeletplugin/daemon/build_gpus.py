@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra.gpu.inventory import Drain, Inventory
+from dra.kube.timing import SystemClock
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
@@ -21,6 +22,7 @@ from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
 from kubeletplugin.gpus.neighbours.share_choice import ShareChoice, ShareOffers
 from kubeletplugin.host.class_files import ClassFiles
+from kubeletplugin.host.openers import runs_mig_manager
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.nvml.session.session import Session
 
@@ -65,7 +67,13 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     def sharing() -> ShareOffers:
         return shares.current()
 
-    hardware = build_hardware(common, sharing)
+    def look_later(gpu: str) -> None:
+        looks.ask(gpu)
+
+    def hurry() -> None:
+        loop.hurry()
+
+    hardware = build_hardware(common, sharing, look_later)
     monitor = HealthMonitor(
         hardware,
         journal,
@@ -75,6 +83,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         ready=lambda: common.readiness.is_ready,
         on_change=common.changed,
         on_instances=on_instances,
+        on_doubt=hurry,
     )
 
     def pause(asked: Pause | None) -> None:
@@ -82,9 +91,6 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         loop.notify()
 
     files = None if options.node_classes is None else ClassFiles(options.node_classes)
-
-    def hurry() -> None:
-        loop.hurry()
 
     choice = NodeChoice(files, driver=options.driver_name, on_change=hurry)
     shares = ShareChoice(options.gpu_shares, options.slice_shares, choice=choice.current)
@@ -96,6 +102,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         on_namesake=end,
         pauses=Pauses(options.pause_labels, reports=reports, on_change=pause),
         choice=choice,
+        runs_mig_manager=lambda: runs_mig_manager(options.roots),
         ignore=options.ignore_other_managers,
         reports=reports,
     )
@@ -124,14 +131,16 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         library=library,
         beat=common.telemetry.liveness.hardware.beat,
     )
-    mig_mode = MigMode(hardware, journal, reports=reports)
-    looks = Looks(hardware.look, follow=hardware.follow, on_read_back=common.changed)
+    mig_mode = MigMode(hardware, journal, roots=options.roots, reports=reports, clock=SystemClock())
+    looks = Looks(hardware.try_look, follow=hardware.follow, on_read_back=common.changed)
     return GpuParts(
         hardware, looks, monitor, node_watch, choice, mig_mode, library, letting_go, loop
     )
 
 
-def build_hardware(common: Common, sharing: Callable[[], ShareOffers]) -> Hardware:
+def build_hardware(
+    common: Common, sharing: Callable[[], ShareOffers], look_later: Callable[[str], None]
+) -> Hardware:
     """Build the GPUs as this node has them; nothing is asked of NVML yet."""
     roots, observer = common.options.roots, common.telemetry.metrics
     names = GpuNames(roots.state / "gpus.json", hints=used_names(common.journal.entries()))
@@ -145,4 +154,5 @@ def build_hardware(common: Common, sharing: Callable[[], ShareOffers]) -> Hardwa
         on_change=common.changed,
         on_lock_wait=observer.lock_wait,
         sharing=sharing,
+        look_later=look_later,
     )

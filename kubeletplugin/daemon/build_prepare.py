@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,12 +18,13 @@ from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.sharing.containers import ContainerCheck
+from kubeletplugin.claims.sharing.hami_core import is_held
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.host.openers import openers
+from kubeletplugin.host.openers import holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,12 @@ def build_prepare(  # noqa: PLR0913 - what it works with
     options, journal, hardware = common.options, common.journal, gpus.hardware
     session, identity = hardware.session, hardware.identity
     removal = Removal(session, journal, identity)
-    occupancy = Occupancy(session, journal, removal, identity, doubt=doubt)
+
+    def who_holds(uuid: str, pids: Collection[int]) -> str:
+        unit = hardware.unit(uuid)
+        return "" if unit is None else holders(options.roots, unit.known.card.minor, pids)
+
+    occupancy = Occupancy(session, journal, removal, identity, holders=who_holds, doubt=doubt)
     slices = Slices(session, journal, occupancy, removal, identity, boot_id=hardware.boot_id)
     search = DriverSearch(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
@@ -64,10 +70,6 @@ def build_prepare(  # noqa: PLR0913 - what it works with
         of_client=daemons.edits,
     )
 
-    def gpu_openers(uuid: str) -> tuple[str, ...]:
-        unit = hardware.unit(uuid)
-        return () if unit is None else openers(options.roots, unit.known.card.minor)
-
     rollback = Rollback(
         hardware,
         journal,
@@ -76,7 +78,7 @@ def build_prepare(  # noqa: PLR0913 - what it works with
         sharing=sharing,
         look=gpus.looks.ask,
         reports=common.reports,
-        openers=gpu_openers,
+        holders=who_holds,
     )
     read_allocated = partial(
         read_expected_devices,
@@ -87,7 +89,11 @@ def build_prepare(  # noqa: PLR0913 - what it works with
         watched=watched.take,
     )
     containers = ContainerCheck(
-        common.api, journal, driver=options.driver_name, node=options.node_name
+        common.api,
+        journal,
+        driver=options.driver_name,
+        node=options.node_name,
+        limited=partial(is_held, hardware),
     )
     preparer = Preparer(
         hardware,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from kubeletplugin.claims.prepare.specs import daemon_nodes
 from kubeletplugin.claims.sharing.mps.daemonpod import Site
 from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
@@ -25,6 +27,7 @@ def build_sharing(
             driver=options.driver_name,
             namespace=options.mps_namespace,
             image=options.mps_image,
+            pull_secrets=options.mps_pull_secrets,
             node=options.node_name,
             owner=node_owner(common.api, options.node_name),
         )
@@ -34,7 +37,8 @@ def build_sharing(
         site=site if options.mps_image else None,
         namespace=options.mps_namespace,
         folder=options.roots.state / "mps",
-        kubelet=options.roots.kubelet,
+        roots=options.roots,
+        nodes=partial(daemon_nodes, hardware, options.roots),
         files=files,
         boot_id=hardware.boot_id,
         node=options.node_name,

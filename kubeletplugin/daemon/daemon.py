@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
+from dra.gpu.inventory import HOST_USERS_ONLY, AllocatorKind, ClaimRef, Inventory
 from dra.gpu.reservations import CAPABILITY, Reservation
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.daemon.build_claims import build_claims
@@ -24,7 +24,11 @@ from kubeletplugin.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 20.0
+"""Twice this is more than a call of kubelet takes (``RPC_SECONDS``)."""
 _FIRST_LOOK_SECONDS = 5.0
+_STOP_SECONDS = 48.0
+"""Longest stop. With the first look, which no stop ends, it is less than the chart gives the pod
+(terminationGracePeriodSeconds), which is killed after that."""
 
 
 class Daemon:
@@ -126,6 +130,14 @@ class Daemon:
         )
 
     def _stop(self) -> None:
+        """Stop, and leave behind what hangs: after a start the journal says what it was."""
+        stopping = threading.Thread(target=self._stop_parts, name="stop", daemon=True)
+        stopping.start()
+        stopping.join(_STOP_SECONDS)
+        if stopping.is_alive():
+            _log.error("stopped before all work was done, as something hangs")
+
+    def _stop_parts(self) -> None:
         _log.info("stopping: no new calls, running ones are finished")
         self.common.telemetry.liveness.end()
         if self.claims.claim_watch is not None:
@@ -158,7 +170,11 @@ class Daemon:
         return Outcomes(
             failed.listed(),
             failed.resumed,
-            capabilities=(CAPABILITY,) if self._reserves else (),
+            capabilities=(
+                *((CAPABILITY,) if self._reserves else ()),
+                *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
+                *self.claims.sharing.offers(),
+            ),
             answers=self.claims.reservations.answers(),
         )
 
@@ -180,6 +196,7 @@ class Daemon:
 
     def _settle(self) -> float | None:
         self.claims.needs.look()
+        self.gpus.node_watch.look_again()
         soon = self.claims.layouts.settle()
         self.gpus.mig_mode.settle(self.claims.layouts.wants_mig)
         return soon

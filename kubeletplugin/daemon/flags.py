@@ -164,14 +164,20 @@ _FLAGS = (
         "--mps-image",
         default="",
         metavar="IMAGE",
-        help="Image with a shell and mkfifo for the pods of MPS daemons; without it, claims that"
-        " are to be shared by MPS are refused.",
+        help="Image with a shell, mkfifo and mknod for the pods of MPS daemons; without it, claims"
+        " that are to be shared by MPS are refused.",
     ),
     click.option(
         "--mps-namespace",
         default="",
         envvar="POD_NAMESPACE",
         help="Namespace of the pods of MPS daemons, where no tenant may make pods.",
+    ),
+    click.option(
+        "--mps-pull-secrets",
+        default="",
+        metavar="LIST",
+        help="Secrets of that namespace with which kubelet pulls the image, by commas.",
     ),
     click.option(
         "--metrics-address",

@@ -11,12 +11,29 @@ from typing import Any
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
+from dra.kube.retry_schedule import RetrySchedule
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.gpus.known_gpu import DeclaredLayout, KnownGpu
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.offers import Offers
 from kubeletplugin.nvml.discovery import Card
+
+MODE_FIRST_SECONDS = 10.0
+"""First pause before a change of MIG mode that did not work is tried again."""
+_MODE_LONGEST_SECONDS = 600.0
+
+
+class ModeChange:
+    """A change of MIG mode that is wanted and has not been seen yet.
+
+    ``told``: what was said of it last.
+    """
+
+    def __init__(self, clock: Clock, *, enable: bool) -> None:
+        self.enable = enable
+        self.again = RetrySchedule(clock, first=MODE_FIRST_SECONDS, longest=_MODE_LONGEST_SECONDS)
+        self.told = ""
 
 
 class GpuUnit:
@@ -38,6 +55,8 @@ class GpuUnit:
         self.lock = lock or FifoLock()
         self.uuid = card.uuid
         self.name = f"gpu-{number}"
+        self.mode_change: ModeChange | None = None
+        """For ``MigMode`` alone."""
         self._offers = Offers(clock or SystemClock())
         self._mutex = threading.Lock()
         self._known = KnownGpu(number, card, pcie_root, geometry=card.geometry)
@@ -60,6 +79,10 @@ class GpuUnit:
     def set_card(self, card: Card) -> None:
         """Take NVML's new description. For ``Hardware.discover`` alone."""
         self._change(card=card, geometry=card.geometry)
+
+    def set_openers(self, names: tuple[str, ...]) -> None:
+        """Take note of programs that have the GPU open. For ``Hardware`` alone."""
+        self._change(open_in=names)
 
     def share(self, whole: ShareOffer | None, *, slices: ShareOffer | None) -> None:
         """Let several claims have the GPU whole, or one of its slices. For ``Hardware`` alone."""
@@ -124,9 +147,17 @@ class GpuUnit:
         """
         self._offers.learn(profile_id, why, multiprocessors=multiprocessors)
 
+    def delivered(self, profile_id: int) -> None:
+        """Forget refusals of a profile of which a slice was made. For ``Slices`` alone."""
+        self._offers.delivered(profile_id)
+
     def struck(self, profile_id: int) -> str:
         """Text with reason and time for which a profile is not offered; empty if it is offered."""
         return self._offers.struck(profile_id)
+
+    def refused_once(self, profile_id: int) -> bool:
+        """True if a profile was refused, and not again since: that may have been a mistake."""
+        return self._offers.refused_once(profile_id)
 
     def _change(self, **fields: Any) -> None:
         with self._mutex:

@@ -10,29 +10,35 @@ from dataclasses import replace
 from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.errors import DeviceError
+from kubeletplugin.errors import DeviceError, HostError
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
 from kubeletplugin.gpus.gpu_names import GpuNames
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.neighbours.share_choice import ShareOffers
-from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity
+from kubeletplugin.host.driver.devicenodes import can_make_nodes, driver_nodes, make_nodes
+from kubeletplugin.host.driver.driverversions import is_mismatch
+from kubeletplugin.host.openers import openers
 from kubeletplugin.host.pci import listed_gpus, pcie_root
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.discovery import Card, discover
+from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session.session import Session
 
 _log = logging.getLogger(__name__)
+_MOST_OPENERS = 8
+"""Most programs that a MigNode names for a GPU."""
 
 
 class Hardware:
     """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed.
 
-    ``sharing`` says at each look what several claims may have together.
+    ``sharing`` says at each look what several claims may have together. ``look_later`` has a GPU
+    looked at by :meth:`try_look` once nobody works on it; it waits for nothing.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks through, and who listens
@@ -45,6 +51,7 @@ class Hardware:
         on_change: Callable[[], None],
         on_lock_wait: Callable[[float], None] = lambda _: None,
         sharing: Callable[[], ShareOffers] = ShareOffers,
+        look_later: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -53,19 +60,20 @@ class Hardware:
         self.driver_version = ""
         self.cuda_version = ""
         self.problems: tuple[str, ...] = ()
+        self.makes_nodes = True
         self._journal = journal
         self._names = names
         self._roots = roots
         self._on_change = on_change
         self._on_lock_wait = on_lock_wait
         self._sharing = sharing
+        self._look_later = look_later
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._ordered: tuple[GpuUnit, ...] = ()
         self._withheld: dict[str, Conflict] = {}
-        watch = EntryWatch(roots, minor_of=self._minor, generation=lambda: session.generation)
-        self.identity = Identity(session, watch, boot_id=self.boot_id)
-        self._reader = GpuReader(session, journal, watch, self.identity, on_change=on_change)
+        self.identity = Identity(session, boot_id=self.boot_id)
+        self._reader = GpuReader(session, journal, self.identity, on_change=on_change)
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -75,10 +83,6 @@ class Hardware:
         """The GPU with this UUID, if the node has it now."""
         with self._mutex:
             return self._units.get(uuid)
-
-    def _minor(self, uuid: str) -> int | None:
-        unit = self.unit(uuid)
-        return None if unit is None else unit.known.card.minor
 
     def named(self, name: str) -> GpuUnit:
         """The GPU called ``gpu-<n>``.
@@ -96,6 +100,25 @@ class Hardware:
     def gpus(self) -> tuple[Gpu, ...]:
         """Last observation of every GPU."""
         return tuple(seen for u in self.units() if (seen := u.seen) is not None)
+
+    def open(self) -> None:
+        """Open NVML, with the device nodes that it needs; it may not be allowed to make them.
+
+        Raises:
+            NvmlError: the driver cannot be asked.
+            HostError: it cannot, and a node could not be made.
+        """
+        try:
+            problem = make_nodes(self._roots, driver_nodes(self._roots))
+        except HostError as error:
+            problem = str(error)
+        self.makes_nodes = can_make_nodes(self._roots)
+        try:
+            self.session.open()
+        except NvmlError as error:
+            if not problem or is_mismatch(error):
+                raise
+            raise HostError(f"{error}; {problem}") from error
 
     def discover(self) -> None:
         """Look for GPUs, name them, and look at each; none that is let go of is touched.
@@ -139,7 +162,7 @@ class Hardware:
     def withhold(self, conflict: Conflict | None, *, source: str = "") -> None:
         """Offer no GPU of this node for a reason, such as another program that manages them.
 
-        None ends that; each ``source`` has a reason of its own.
+        None ends that; each ``source`` has a reason of its own. No GPU is asked.
         """
         with self._mutex:
             self._withheld.pop(source, None)
@@ -149,7 +172,13 @@ class Hardware:
             foremost = self._conflict()
         for unit in units:
             unit.withhold(foremost)
-            self.look(unit.uuid)
+            if unit.lock.try_enter():
+                try:
+                    self._reader.show_again(unit)
+                finally:
+                    unit.lock.leave()
+            else:
+                self._look_later(unit.uuid)
 
     def show_let_go(self, unit: GpuUnit) -> None:
         """Publish that a GPU is let go of; the caller holds its lock."""
@@ -190,13 +219,22 @@ class Hardware:
             unit.lock.leave()
 
     def look(self, uuid: str) -> None:
-        """Look at a GPU unless somebody works on it. Never raises."""
+        """Look at a GPU now, or, while somebody works on it, soon. Never raises."""
+        if not self.try_look(uuid):
+            self._look_later(uuid)
+
+    def try_look(self, uuid: str) -> bool:
+        """Look at a GPU; False, without a look, while somebody works on it. Never raises."""
         unit = self.unit(uuid)
-        if unit is not None and unit.lock.try_enter():
-            try:
-                self.observe(unit)
-            finally:
-                unit.lock.leave()
+        if unit is None:
+            return True
+        if not unit.lock.try_enter():
+            return False
+        try:
+            self.observe(unit)
+        finally:
+            unit.lock.leave()
+        return True
 
     def _conflict(self) -> Conflict | None:
         """The reason that counts of those that there are: one that freezes, else the oldest."""
@@ -222,8 +260,17 @@ class Hardware:
         sharing = self._sharing()
         for unit in self.units():
             unit.share(sharing.whole, slices=sharing.slices)
+            self._look_for_openers(unit)
         current = [self._reader.poll(unit) for unit in self.units()]
         return all(current)
+
+    def _look_for_openers(self, unit: GpuUnit) -> None:
+        """Programs that would keep a GPU from being mended: only then, as all of /proc is read."""
+        known = unit.known
+        ill = bool(known.problem[1]) and not known.let_go
+        found = openers(self._roots, known.card.minor)[:_MOST_OPENERS] if ill else ()
+        if found != known.open_in:
+            unit.set_openers(found)
 
 
 def _still_known(before: Card, now: Card) -> Card:

@@ -8,6 +8,7 @@ from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.nvml.condition import trouble
 from kubeletplugin.nvml.discovery import Card
 
 
@@ -39,6 +40,7 @@ class KnownGpu:
     was seen empty right after such a time.
     ``sharing``: several claims may have it whole, while it is not in MIG mode; ``slice_sharing``:
     several claims of shares may have one slice of it, while it is.
+    ``open_in`` are programs that have it open, looked for while the driver has it withheld.
     ``seen`` is what was published of it last.
     """
 
@@ -52,6 +54,7 @@ class KnownGpu:
     let_go: str = ""
     away: bool = True
     wiped: frozenset[tuple[str, str]] = frozenset()
+    open_in: tuple[str, ...] = ()
     seen: Gpu | None = None
     sharing: ShareOffer | None = None
     slice_sharing: ShareOffer | None = None
@@ -68,3 +71,16 @@ class KnownGpu:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.uuid})"
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """Reason and words for which the driver has nothing new given out here; or both empty."""
+        card = self.card
+        if card.reason:
+            return card.reason, card.problem
+        return trouble(card.condition, mig=card.mig_enabled, uuid=self.uuid, name=self.name)
+
+    @property
+    def unwell(self) -> str:
+        """Words for which nothing new is given out here for the GPU's own sake; empty if none."""
+        return self.problem[1] or self.unhealthy

@@ -12,19 +12,21 @@ from kubeletplugin.journal.journalfile import EntryKey
 _GATHER_SECONDS = 0.02
 """Changes of one GPU in that time, such as a burst of Prepares makes, need one look."""
 
+_AGAIN_SECONDS = 0.1
+
 
 class Looks:
     """One thread. Thread-safe.
 
-    ``look`` looks at a GPU by UUID, unless somebody works on it: whoever does asks for a look when
-    done. A GPU that hangs holds it up for the deadline of one call. ``follow`` does without a look
-    where what was read back says all, which it answers; it asks no GPU. ``on_read_back`` is called
-    when there is something to follow.
+    ``look`` looks at a GPU by UUID; False: somebody works on it, so that it is tried again. A GPU
+    that hangs holds it up for the deadline of one call. ``follow`` does without a look where what
+    was read back says all, which it answers; it asks no GPU. ``on_read_back`` is called when there
+    is something to follow.
     """
 
     def __init__(
         self,
-        look: Callable[[str], None],
+        look: Callable[[str], bool],
         *,
         follow: Callable[[str, Collection[EntryKey]], bool],
         on_read_back: Callable[[], None],
@@ -78,20 +80,19 @@ class Looks:
             return not self._wanted and not self._read_back and not self._busy
 
     def run(self) -> None:
-        """Take all looks that are asked for."""
-        while True:
+        """Take all looks that are asked for, except at GPUs on which somebody works."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, {}
+            self._busy = True
+        worked_on: list[str] = []
+        try:
+            worked_on += (gpu for gpu in wanted if not self._look(gpu))
+        finally:
             with self._lock:
-                if not self._wanted:
-                    return
-                gpu = next(iter(self._wanted))
-                del self._wanted[gpu]
-                self._busy = True
-            try:
-                self._look(gpu)
-            finally:
-                with self._lock:
-                    self._busy = False
+                self._busy = False
+                self._wanted |= dict.fromkeys(worked_on)
 
-    def _turn(self) -> None:
+    def _turn(self) -> float | None:
         if self._wanted and not self.thread.gather(_GATHER_SECONDS):
             self.run()
+        return _AGAIN_SECONDS if self._wanted else None

@@ -45,6 +45,7 @@ class Options:
     path of the host.
     ``node_classes`` is the directory of files that configure classes of nodes, if there is one.
     ``mps_image`` is that of the pods of MPS daemons, which run in ``mps_namespace``; none if empty.
+    ``mps_pull_secrets`` are Secrets there with which kubelet gets it.
     ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
     """
 
@@ -71,6 +72,7 @@ class Options:
     cdi_hook: str = AUTO
     mps_image: str = ""
     mps_namespace: str = ""
+    mps_pull_secrets: tuple[str, ...] = ()
 
     @property
     def pool(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from kubeletplugin.host.roots import Roots
@@ -17,6 +18,17 @@ def listed_gpus(roots: Roots) -> frozenset[str]:
     except OSError as error:
         _log.debug("the kernel module's GPUs: %s", error)
         return frozenset()
+
+
+def listed_minors(roots: Roots) -> tuple[int, ...]:
+    """Minor numbers of the GPUs that NVIDIA's kernel module has, as far as it says them."""
+    found: list[int] = []
+    for address in listed_gpus(roots):
+        with contextlib.suppress(OSError, ValueError):
+            text = roots.read(f"/proc/driver/nvidia/gpus/{address}/information")
+            _, _, rest = text.partition("Device Minor:")
+            found.append(int(rest.partition("\n")[0]))
+    return tuple(sorted(found))
 
 
 def pcie_root(address: str, roots: Roots) -> str:

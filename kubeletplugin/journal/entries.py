@@ -52,6 +52,9 @@ LEAVING = frozenset(
 )
 """To be removed; the placement is withheld until it is."""
 
+SUSPECT = "mig.suspect"
+"""Namespace of records of places that a GPU may still hold; none of an API server has a dot."""
+
 GONE = "the slice is gone from the hardware"
 """Note of an entry that is lost."""
 
@@ -76,7 +79,6 @@ class Entry:
     has alone; ``share_id`` tells several shares of one claim apart. Of a slice that is shared each
     claim has an entry, with the same ids and UUID.
     ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
-    ``marked``: the directories of its instances in /proc were marked (``EntryWatch``).
     ``told``: it was prepared before, and is made again or was to be: what undoes that leaves it
     lost, until kubelet takes it back.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
@@ -111,7 +113,6 @@ class Entry:
     share: Share | None = None
     share_id: str = ""
     mps: MpsLimits | None = None
-    marked: bool = False
     told: bool = False
     ahead: bool = False
     idle: bool = False
@@ -131,11 +132,24 @@ class Entry:
         """True if it is a slice of a layout that nobody holds."""
         return self.idle and self.layout
 
+    @property
+    def suspect(self) -> bool:
+        """True if it stands for no claim, but for a place where a removal failed.
+
+        NVML lists no instance there, and the GPU's firmware (GSP) may keep one: a GPU instance is
+        deleted on the CPU's side first (open-gpu-kernel-modules, kernel_mig_manager.c).
+        """
+        return self.claim.namespace == SUSPECT
+
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
-        """This entry in another state; what was quarantined is understood from now on."""
+        """This entry in another state; what was quarantined is understood from now on.
+
+        Of what is half made and to go it is not known whether its compute instance is there.
+        """
+        half_made = self.state in ARRIVING
         told = state not in HELD and (self.told or (state in ARRIVING and self.state in HELD))
         kept = {
-            "marked": self.marked and state is not State.INTENT,
+            "ci_id": None if half_made and state in LEAVING else self.ci_id,
             "told": told,
             "wiped": self.wiped and told,
             "ahead": self.ahead and state in ARRIVING,
@@ -147,7 +161,7 @@ class Entry:
         """This entry once nothing of its slice is left; None if it is to be forgotten."""
         if not self.told:
             return None
-        nothing = {"gi_id": None, "ci_id": None, "mig_uuid": "", "marked": False}
+        nothing = {"gi_id": None, "ci_id": None, "mig_uuid": ""}
         return self.at(State.LOST, note=GONE, wiped=self.wiped, **nothing)
 
     def holder(self) -> str:
@@ -155,6 +169,8 @@ class Entry:
         if self.ready:
             return f"a ready slice of the node's layout ({self.device})"
         why = f": {self.note}" if self.note else ""
+        if self.suspect:
+            return f"nobody, and not free{why}"
         return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
 
 

@@ -30,7 +30,8 @@ _SHOWN_RECORD = 500
 class Journal:
     """The entries of this node. Thread-safe; a change is written when its method returns.
 
-    It is durable as well, but for :meth:`note`.
+    It is durable as well, but for :meth:`note`. Who reads waits for no disk: a change is read once
+    it is written, and values that are read are replaced, never altered.
 
     Raises HostError from every change that could not be written; the entries are then as before.
     ``problems`` says in words which files or records could not be used, ``failure`` why the last
@@ -54,13 +55,11 @@ class Journal:
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries, in the order in which they were first written."""
-        with self._lock:
-            return tuple(self._entries.values())
+        return tuple(self._entries.values())
 
     def get(self, entry: Entry) -> Entry | None:
         """The entry of this claim and device as it is now."""
-        with self._lock:
-            return self._entries.get(entry.key)
+        return self._entries.get(entry.key)
 
     def of_claim(self, uid: str) -> tuple[Entry, ...]:
         """The entries of one claim."""
@@ -72,21 +71,18 @@ class Journal:
 
     def unread(self) -> frozenset[str]:
         """UIDs of claims with records of which not even the outline can be read."""
-        with self._lock:
-            records = [r for r in self._contents.unread if isinstance(r, dict)]
+        records = [r for r in self._contents.unread if isinstance(r, dict)]
         return frozenset(str(r["uid"]) for r in records if "uid" in r)
 
     @property
     def rebuild(self) -> bool:
         """True if something may be missing that is still to be found again."""
-        with self._lock:
-            return self._contents.rebuild
+        return self._contents.rebuild
 
     @property
     def unadopted(self) -> bool:
         """True if ready slices of a layout may be missing that are still to be found again."""
-        with self._lock:
-            return self._contents.unadopted
+        return self._contents.unadopted
 
     def put(self, *entries: Entry) -> None:
         """Add or replace entries, all of them or none."""

@@ -76,7 +76,6 @@ class _Fields(msgspec.Struct, rename="camel"):
     share_id: str = msgspec.field(default="", name="shareID")
     share: _Share | None = None
     mps: tuple[int | None, int | None] | None = None
-    marked: bool | msgspec.UnsetType = msgspec.UNSET
     told: bool | msgspec.UnsetType = msgspec.UNSET
     ahead: bool = False
     idle: bool = False
@@ -234,7 +233,6 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         if (share := fields.share) is None
         else Share(share.memory_mib, share.cores, share.tenant),
         mps=None if fields.mps is None else MpsLimits(*fields.mps),
-        marked=fields.marked is True,
         told=fields.told is True and _STATES[fields.state] not in HELD,
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
@@ -287,7 +285,6 @@ def _fields(entry: Entry) -> _Fields:
         if (share := entry.share) is None
         else _Share(memory_mib=share.memory_mib, cores=share.cores, tenant=share.tenant),
         mps=entry.mps,
-        marked=entry.marked or msgspec.UNSET,
         told=entry.told or msgspec.UNSET,
         ahead=entry.ahead,
         idle=entry.idle,

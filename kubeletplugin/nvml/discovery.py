@@ -10,6 +10,7 @@ import pynvml
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.reasons import GpuReason
+from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.profiles import read_geometry
 from kubeletplugin.nvml.remedies import reset
@@ -39,6 +40,7 @@ class Card:
     ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
     The ids of the PCI device and of its board have the vendor in their lower halves.
     ``switches_mig``: its MIG mode changes without a reset, as from Hopper on.
+    ``condition`` is what else the driver says of it.
     ``reason`` and ``problem`` say, for programs and for people, why it cannot be used; both are
     empty when it can.
     """
@@ -58,6 +60,7 @@ class Card:
     mig_pending: bool = False
     switches_mig: bool = False
     geometry: Geometry | None = None
+    condition: Condition = UNSAID
     reason: str = ""
     problem: str = ""
 
@@ -167,6 +170,7 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
         <= architecture
         < pynvml.NVML_DEVICE_ARCH_UNKNOWN,
         geometry=read_geometry(session, device, gpu=uuid) if enabled else None,
+        condition=read_condition(session, device, gpu=uuid),
         reason=reason,
         problem=problem,
     )

@@ -1,4 +1,4 @@
-"""XIDs and changes of instances as NVML delivers them: event sets on whole GPUs.
+"""XIDs and changes as NVML delivers them: event sets on whole GPUs.
 
 An XID may name an instance. A change does not say what has changed, nor who did it.
 """
@@ -16,6 +16,11 @@ from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.session.session import Session
 
 _WHOLE_GPU = 0xFFFFFFFF
+_WANTED = (
+    pynvml.nvmlEventTypeXidCriticalError
+    | pynvml.nvmlEventMigConfigChange
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,19 @@ class InstancesChanged:
     """Notice that instances were made or destroyed, by this program or another."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecoveryChanged:
+    """Notice that the driver wants something else to be done about the GPU; it does not say what.
+
+    nvml.h documents the event's data for XIDs only.
+    """
+
+
+Event = Xid | InstancesChanged | RecoveryChanged
+
+
 class GpuEvents:
-    """The XIDs of one GPU and, where it delivers them, changes of its instances, from now on.
+    """The XIDs of one GPU and, where it delivers them, the changes named above, from now on.
 
     For one thread, which closes it once it is ``stale``. Until then NVML is neither shut down nor
     opened anew. A call that hangs here has no part in what is said of the GPU's other calls.
@@ -69,7 +85,7 @@ class GpuEvents:
                 detail="the GPU delivers no XID events",
             )
         self._set = self._call(pynvml.nvmlEventSetCreate)
-        types = supported & (pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange)
+        types = supported & _WANTED
         self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
 
     @property
@@ -81,9 +97,7 @@ class GpuEvents:
             or self._generation != self._session.generation
         )
 
-    def next(
-        self, seconds: float, ended: Callable[[], bool] = lambda: True
-    ) -> Xid | InstancesChanged | None:
+    def next(self, seconds: float, ended: Callable[[], bool] = lambda: True) -> Event | None:
         """The next event, or None if there is none in that time.
 
         It waits again until ``ended`` says so or the set is stale, all in one operation: another
@@ -94,7 +108,7 @@ class GpuEvents:
         """
         return self._session.as_one(lambda: self._waited(seconds, ended), gpu=self._label)
 
-    def _waited(self, seconds: float, ended: Callable[[], bool]) -> Xid | InstancesChanged | None:
+    def _waited(self, seconds: float, ended: Callable[[], bool]) -> Event | None:
         while True:
             try:
                 data = self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
@@ -107,6 +121,8 @@ class GpuEvents:
                 return None
         if data.eventType == pynvml.nvmlEventMigConfigChange:
             return InstancesChanged()
+        if data.eventType == pynvml.nvmlEventTypeGpuRecoveryAction:
+            return RecoveryChanged()
         if data.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
         return Xid(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import pynvml
@@ -14,10 +16,11 @@ import pynvml
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.session.session import Session
-from kubeletplugin.nvml.versions import newest_form
 
 _NAME_PREFIX = "MIG "
 _MIB = 1024 * 1024
+MOST_PROFILES = 64
+"""Enums that are asked for, should no answer end the list."""
 _SUFFIXES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
     pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
@@ -41,9 +44,8 @@ def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
         NvmlError: the driver refused for a reason other than not having a profile.
     """
     profiles: dict[int, Profile] = {}
-    for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        info = _profile_info(session, device, enum, gpu=gpu)
-        if info is None or info.id in profiles:
+    for enum, info in _profile_infos(session, device, gpu=gpu):
+        if info.id in profiles:
             continue
         placements = _placements(session, device, info.id, gpu=gpu)
         if placements:
@@ -65,18 +67,24 @@ def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
     return Geometry(tuple(profiles.values()))
 
 
-def _profile_info(session: Session, device: Any, enum: int, *, gpu: str) -> Any:
-    """The profile of ``enum``; None where this GPU or this driver does not know it."""
+def _profile_infos(session: Session, device: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:
+    """The profiles that this GPU and this driver know, by enum.
+
+    A driver may know more than its bindings count: an instance of such a profile would not be seen,
+    and its place be taken for free. INVALID_ARGUMENT ends the list (nvml.h); below the bindings'
+    count it may be that of an older driver, and nothing is lost by asking on.
+    """
     ask = pynvml.nvmlDeviceGetGpuInstanceProfileInfoV
-    try:
-        return newest_form(session, ask, device, enum, gpu=gpu)
-    except NotSupportedError:
-        return None
-    except NvmlError as error:
-        # A driver that is older than this list of enums.
-        if error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
-            return None
-        raise
+    for enum in range(MOST_PROFILES):
+        try:
+            yield enum, newest_form(session, ask, device, enum, gpu=gpu)
+        except NotSupportedError:
+            continue
+        except NvmlError as error:
+            if error.code != pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                raise
+            if enum >= pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT:
+                return
 
 
 def _name(session: Session, device: Any, info: Any, enum: int, *, gpu: str) -> str:
@@ -108,3 +116,34 @@ def _placements(
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+_UNKNOWN_FORM = frozenset(
+    {
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    }
+)
+"""Codes by which drivers refuse the second form: older ones, and some of A30 that know it."""
+
+
+def newest_form(session: Session, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
+    """The answer to the second form of a call, or to the first where the driver has no second.
+
+    ``function`` is one of pynvml's with an argument ``version``.
+
+    Raises:
+        NvmlError: what the driver says to the form that it has.
+    """
+    try:
+        return session.call(function, *arguments, gpu=gpu)
+    except NvmlError as error:
+        if error.code not in _UNKNOWN_FORM:
+            raise
+
+    @wraps(function)
+    def first_form(*arguments: Any) -> Any:
+        return function(*arguments, version=1)
+
+    return session.call(first_form, *arguments, gpu=gpu)

@@ -7,6 +7,11 @@ a reset begins with a drain, upon which this program lets go.
 from __future__ import annotations
 
 SEE_PROCESSES = "run the plugin in the host's pid namespace (hostPID: true)"
+RELEASE_DCGM = (
+    "DCGM lets go where the node is labelled nvidia.com/gpu.deploy.dcgm=false and "
+    "nvidia.com/gpu.deploy.dcgm-exporter=false, until that is done"
+)
+"""Remedy against monitors of the GPU operator, which hold GPUs and instances."""
 _NODE, _GPU = "<node>", "<gpu>"
 
 
@@ -19,17 +24,17 @@ def reset(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
 
 
 def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
-    """Remedy: turning on a GPU's MIG mode, which resets it before Hopper."""
+    """Remedy: turning on a GPU's MIG mode, which no client may have open meanwhile."""
     return (
-        f"turn it on with: nvidia-smi -i {uuid} -mig 1 (before Hopper between kubectl mig drain "
-        f"{node} {gpu} --wait and kubectl mig resume {node} {gpu})"
+        f"turn it on with: nvidia-smi -i {uuid} -mig 1, between kubectl mig drain {node} {gpu} "
+        f"--wait and kubectl mig resume {node} {gpu}"
     )
 
 
 def disable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
-    """Remedy: turning off a GPU's MIG mode, which resets it before Hopper."""
+    """Remedy: turning off a GPU's MIG mode, which no client may have open meanwhile."""
     return (
-        f"turn it off with: nvidia-smi -i {uuid} -mig 0 (before Hopper between kubectl mig drain "
-        f"{node} {gpu} --wait and kubectl mig resume {node} {gpu}), or set migMode: switch in the "
-        "class of the node where no reset is needed (from Hopper on)"
+        f"turn it off with: nvidia-smi -i {uuid} -mig 0, between kubectl mig drain {node} {gpu} "
+        f"--wait and kubectl mig resume {node} {gpu}, or set migMode: switch in the class of the "
+        "node where no reset is needed (from Hopper on)"
     )

@@ -17,8 +17,7 @@ class Republisher(ABC):
     """Calls ``_publish`` after every wish; many wishes while it works are one wish.
 
     What ``_publish`` raises is logged, and it is tried again after a growing pause. ``reflector``
-    tells what others do to the objects; it is not started where they are nobody's, with
-    ``follow=False``.
+    tells what others do to the objects.
     """
 
     def __init__(
@@ -26,20 +25,17 @@ class Republisher(ABC):
         what: str,
         reflector: Reflector,
         *,
-        follow: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self._what = what
         self._reflector = reflector
-        self._follow = follow
         self._clock = clock or SystemClock()
         self._backoff = Backoff()
         self.thread = Loop(what, self._turn, clock=clock)
 
     def start(self) -> None:
         """Publish, and go on publishing."""
-        if self._follow:
-            self._reflector.start()
+        self._reflector.start()
         self.thread.start()
 
     def stop(self) -> None:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from pynvml import NVML_ERROR_IN_USE
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu
+from dra.gpu.reasons import GpuReason
 from dra.monitoring import PREFIX
-from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.codes import code_name
 from kubeletplugin.telemetry.claim_cache import ClaimCache
 from kubeletplugin.telemetry.readiness import Readiness
 
@@ -47,6 +50,16 @@ class NodeMetrics(Collector):
         )
         yield from _of_gpus(gpus)
         yield from self._of_journal(entries)
+        names = {g.uuid: g.name for g in gpus}
+        kept = (e for e in entries if e.state in LEAVING and e.placement is not None and not e.idle)
+        # Of a slice that several claims shared each has an entry, and all have one place.
+        places = {(names.get(e.gpu, e.gpu), e.placement, _why_withheld(e)) for e in kept}
+        yield _gauge(
+            "withheld_places",
+            "Places that nothing new gets, as what was there is not removed yet.",
+            ["gpu", "reason"],
+            list(Counter((gpu, reason) for gpu, _, reason in places).items()),
+        )
         yield _gauge(
             "claim_info",
             "1 for every device that a claim has here; gi and ci are NVML's instance ids.",
@@ -69,6 +82,14 @@ class NodeMetrics(Collector):
             [((), len(self._journal.problems))],
         )
 
+        down = {e.claim.uid for e in entries if e.mps and e.state is State.PREPARED and e.note}
+        yield _gauge(
+            "mps_daemons_down",
+            "Prepared claims whose MPS daemon does not serve.",
+            [],
+            [((), len(down))],
+        )
+
     def _labels(self, entry: Entry) -> tuple[str, ...]:
         pods = self._claims.of(entry.claim.uid).pods
         return (
@@ -82,6 +103,18 @@ class NodeMetrics(Collector):
             "" if entry.ci_id is None else str(entry.ci_id),
             entry.profile,
         )
+
+
+def _why_withheld(entry: Entry) -> str:
+    if entry.suspect:
+        return "Suspect"
+    if entry.quarantined:
+        return "Unreadable"
+    if entry.state is State.TOMBSTONE:
+        return GpuReason.GPU_LOST
+    if not entry.note:
+        return "Leaving"
+    return "InUse" if code_name(NVML_ERROR_IN_USE) in entry.note else "Failing"
 
 
 def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:

@@ -15,6 +15,7 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -38,9 +39,18 @@ def main() -> None:
             return
     for _ in range(_ROUNDS):
         _kill([*processes, *_strays(sys.argv[1])])
+        unmount_below(sys.argv[1])
         for path in sys.argv[2:]:
             shutil.rmtree(path, ignore_errors=True)
         time.sleep(_PAUSE_SECONDS)
+
+
+def unmount_below(place: str) -> None:
+    """Ends what processes mounted in a directory (with a slash at its end): that outlives them."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if (point := line.split()[4]).startswith(place):
+            command = ["umount", "--lazy", point]
+            subprocess.run(command, check=False)
 
 
 def _descriptor(pid: int) -> Iterator[int]:

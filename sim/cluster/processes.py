@@ -111,6 +111,7 @@ class Supervisor:
     ) -> None:
         with _undisturbed():
             self.stop()
+            janitor.unmount_below(f"{self.directory}/")
             if self._given is None:
                 shutil.rmtree(self.directory, ignore_errors=True)
             self._order("done")

@@ -16,8 +16,10 @@ from sim.nvml.files import host
 from sim.nvml.gpus import hardware
 from sim.nvml.gpus.administration import Administration, find, reset
 from sim.nvml.gpus.assembly import DRIVER_VERSION, GpuSpec, new_machine
+from sim.nvml.gpus.clients import Client
 from sim.nvml.products import Product
 from sim.nvml.state import (
+    RECOVERY_ACTION_CHANGED,
     WHOLE_GPU,
     ComputeInstance,
     Event,
@@ -54,6 +56,7 @@ class Machine(Administration):
         super().__init__(Path(state_dir))
         self.faults = Faults(self.directory)
         self._log = CallLog(self.directory)
+        self._monitors: dict[int, Client] = {}
 
     @classmethod
     def create(
@@ -198,6 +201,18 @@ class Machine(Administration):
             for gpu in state.gpus:
                 gpu.processes = [p for p in gpu.processes if p.pid != pid]
 
+    def start_monitor(self, gpu: str | int, pid: int, *, name: str = "dcgm-exporter") -> None:
+        """A program without a context opens a GPU, as monitors do: NVML does not name it."""
+        target = find(self.state(), gpu)
+        client = self._monitors[pid] = Client(self.directory, pid=pid, name=name)
+        client.hold([target.uuid])
+        host.show_opener(self.host_root, pid=pid, name=name, minor=target.minor)
+
+    def end_monitor(self, pid: int) -> None:
+        """The program that `start_monitor` began ends."""
+        self._monitors.pop(pid).let_go()
+        host.hide_process(self.host_root, pid)
+
     def raise_event(
         self,
         gpu: str | int,
@@ -220,6 +235,24 @@ class Machine(Administration):
             state.next_event += 1
             state.events = [*state.events, event][-_EVENTS_KEPT:]
 
+    def ask_recovery(self, gpu: str | int, action: int) -> None:
+        """The driver asks for a recovery action, 0 for none, and tells as the variant has it.
+
+        XID 154 is not raised: the kernel module can leave it out (SQUASH_XID154 in its gpu.c).
+        """
+        with self.store.change() as state:
+            find(state, gpu).recovery_action = action
+            tells = state.variants.recovery_action == "event"
+        if tells:
+            self.raise_event(gpu, action, kind=RECOVERY_ACTION_CHANGED)
+
+    def disturb(self, gpu: str | int, **fields: bool | int) -> None:
+        """Sets what a GPU says of itself: fields of `state.Gpu`."""
+        with self.store.change() as state:
+            target = find(state, gpu)
+            for name, value in fields.items():
+                setattr(target, name, value)
+
     def lose(self, gpu: str | int) -> None:
         """The GPU falls off the bus: every call on it is GPU_IS_LOST."""
         with self.store.change() as state:
@@ -240,7 +273,7 @@ class Machine(Administration):
 
     # -- modes and switches
 
-    def configure(
+    def configure(  # noqa: PLR0913 - the switches
         self,
         *,
         privileged: bool | None = None,
@@ -248,6 +281,8 @@ class Machine(Administration):
         record_calls: bool | None = None,
         variants: Variants | None = None,
         latencies: dict[str, float] | None = None,
+        confidential: bool | None = None,
+        accepts_work: bool | None = None,
     ) -> None:
         """Sets the machine's switches (see `MachineState`); None leaves one as it is."""
         with self.store.change() as state:
@@ -263,6 +298,10 @@ class Machine(Administration):
                 host.show_pid_namespace(Path(state.host_root), hidden=hidden)
             if latencies is not None:
                 state.latencies = latencies
+            if confidential is not None:
+                state.confidential = confidential
+            if accepts_work is not None:
+                state.accepts_work = accepts_work
 
     # -- faults and the record of calls
 

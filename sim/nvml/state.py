@@ -23,12 +23,18 @@ HostPart = Literal["libraries", "uvm", "capabilities"]
 MIG_CONFIG_CHANGE = 0x100
 """NVML's event for a change of a GPU's MIG configuration."""
 
+RECOVERY_ACTION_CHANGED = 0x8000
+"""NVML's event for a change of what the driver wants to be done about a GPU."""
+
 WHOLE_GPU = 0xFFFFFFFF
 """NVML's value for "no GPU instance" and "no compute instance"."""
 
 
 class ComputeInstance(msgspec.Struct):
-    """A live compute instance. `key` is never reused, `id` is; `index` is the MIG device's."""
+    """A live compute instance. `key` is never reused, `id` is; `index` is the MIG device's.
+
+    `subscribed` is how often a monitor still has its destroy refused.
+    """
 
     key: int
     id: int
@@ -37,6 +43,15 @@ class ComputeInstance(msgspec.Struct):
     size: int
     index: int
     uuid: str
+    subscribed: int = 0
+
+
+class KeptPlace(msgspec.Struct):
+    """A run of memory slices that GSP still holds, for so many creations that touch it."""
+
+    start: int
+    size: int
+    refusals: int
 
 
 class GpuInstance(msgspec.Struct):
@@ -67,7 +82,9 @@ class Process(msgspec.Struct):
 class Gpu(msgspec.Struct):
     """One GPU of the machine. `product` names a file of the machine's products folder.
 
-    `losses` counts how often it fell off the bus.
+    `losses` counts how often it fell off the bus, `failed_destroys` in how many destroys the
+    part of GSP failed; `kept` are places that GSP still holds. From `recovery_action` on: what
+    nvml.h calls so (`fabric` is the probe's state), and after the next reset `ecc_pending`.
     """
 
     uuid: str
@@ -79,6 +96,16 @@ class Gpu(msgspec.Struct):
     mig_pending: bool = False
     lost: bool = False
     losses: int = 0
+    failed_destroys: int = 0
+    kept: list[KeptPlace] = []
+    recovery_action: int = 0
+    remap_pending: bool = False
+    remap_failed: bool = False
+    ecc: bool = True
+    ecc_pending: bool = True
+    fabric: int = 0
+    compute_mode: int = 0
+    virtualization: int = 0
     gpu_instances: list[GpuInstance] = []
     processes: list[Process] = []
 
@@ -107,6 +134,10 @@ class MachineState(msgspec.Struct):
     the driver behaves where that is not settled. `driver_version` is the kernel module's,
     `library_version` that of the installed files; empty while it is the same. `missing` are parts
     of the host that are not there: driver libraries, module nvidia-uvm, files of MIG capabilities.
+    `makes_nodes` is the driver's parameter ModifyDeviceFiles: with it nvmlInit makes the device
+    nodes that NVML opens where they are not there, never those of nvidia-uvm.
+    `confidential` is whether confidential computing is on, `accepts_work` whether GPUs take work
+    then.
     """
 
     boot_id: str
@@ -122,6 +153,9 @@ class MachineState(msgspec.Struct):
     latencies: dict[str, float] = {}
     missing: list[HostPart] = []
     library_version: str = ""
+    makes_nodes: bool = True
+    confidential: bool = False
+    accepts_work: bool = True
     next_key: int = 1
     next_event: int = 1
     events: list[Event] = []

@@ -27,8 +27,23 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     `attach`: a handle holds the GPU that was `asked` for (by UUID also those that were looked at on
     the way), or `all` of the node.
     `config_events`: changes of instances are `delivered` as events, or such are `not supported`.
+    `recovery_action`: field 230 is there and an `event` tells of its changes, or none does
+    (`silent`), or a driver before 565 has `none`.
+    `no_fabric`: of a GPU without NVSwitches nvmlDeviceGetGpuFabricInfoV is `refused`, as nvml.h
+    says, or has a `state` that says so, as the kernel module does.
+    `compute_mode`: a GPU in MIG mode `tells` its compute mode, as the kernel module does, or asking
+    it is `refused`, as nvml.h says.
     `instance_lingers`: a GPU instance whose compute instance has just been destroyed is refused
     with IN_USE for so many destroys (0: none).
+    `mode_held`: a change of MIG mode while another client holds the GPU stays `pending`, with
+    IN_USE as activation status, or is `refused` with that code and leaves nothing pending.
+    `monitored`: a monitor (DCGM) subscribes to each new compute instance, whose destroy is refused
+    with IN_USE so many times, with no process to name; then the monitor lets go (0: there is none).
+    `gsp_keeps`: of the first GPU instance that is destroyed on a GPU the GSP's part fails: the
+    answer is UNKNOWN, the instance is listed no more, and so many creations that touch its place
+    are refused until the GPU is reset (0: it does not fail).
+    `host_nodes`: NVML makes the device nodes that it opens where they are `made`, or the driver's
+    parameter ModifyDeviceFiles is 0 and the host has none (`forbidden`).
     """
 
     mig_uuid: Literal["new", "place"] = "new"
@@ -39,7 +54,14 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     shutdown: Literal["end", "hang"] = "end"
     attach: Literal["asked", "all"] = "asked"
     config_events: Literal["delivered", "not supported"] = "delivered"
+    recovery_action: Literal["event", "silent", "none"] = "event"
+    no_fabric: Literal["refused", "state"] = "state"
+    compute_mode: Literal["tells", "refused"] = "tells"
     instance_lingers: int = 0
+    mode_held: Literal["pending", "refused"] = "pending"
+    monitored: int = 0
+    gsp_keeps: int = 0
+    host_nodes: Literal["made", "forbidden"] = "made"
 
 
 OTHERS: dict[str, Variants] = {
@@ -52,5 +74,13 @@ OTHERS: dict[str, Variants] = {
     "one-handle-holds-all": Variants(attach="all"),
     "no-events-of-instances": Variants(config_events="not supported"),
     "instance-lingers": Variants(instance_lingers=1),
+    "mode-refused-while-held": Variants(mode_held="refused"),
+    "recovery-action-untold": Variants(recovery_action="silent"),
+    "no-recovery-action": Variants(recovery_action="none"),
+    "fabric-refused": Variants(no_fabric="refused"),
+    "compute-mode-of-slices-only": Variants(compute_mode="refused"),
+    "monitor-holds-slices": Variants(monitored=2),
+    "gsp-keeps-a-place": Variants(gsp_keeps=1),
+    "no-nodes-made": Variants(host_nodes="forbidden"),
 }
 """One machine for each possibility that is not the default, by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -54,9 +55,18 @@ def binaries() -> Binaries:
 
 @pytest.fixture(scope="session")
 def root(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A directory with a short path, since sockets live below it; kept when a test failed."""
+    """A directory with a short path, since sockets live below it; kept when a test failed.
+
+    What plugins mount in it, nodes see, as on hosts whose / is a shared mount.
+    """
     directory = Path(tempfile.mkdtemp(prefix="mig", dir="/tmp"))
+    mounts = os.geteuid() == 0
+    if mounts:
+        subprocess.run(["mount", "--bind", directory, directory], check=True)
+        subprocess.run(["mount", "--make-shared", directory], check=True)
     yield directory
+    if mounts:
+        subprocess.run(["umount", "--lazy", "--recursive", directory], check=True)
     if not request.session.testsfailed:
         shutil.rmtree(directory)
 

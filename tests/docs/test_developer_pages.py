@@ -14,9 +14,6 @@ ARCHITECTURE = ROOT / "docs/architecture.md"
 PAGES = (ARCHITECTURE, ROOT / "docs/developing.md")
 TOP = ("api", "cdi", "dra", "controller", "kubeletplugin", "cli", "sim", "hack")
 TOPS = {*TOP, "tests", "deploy"}
-LISTS = {Path("sim/nvml/fixtures")}
-"""Folders with a file for each thing of one kind, such as a product: as many as there are."""
-DOZEN = 12
 _SPAN = re.compile(r"`([\w.-]+/[\w./-]*)(?::([\w.]+))?`")
 _FILE = re.compile(r"`([\w-]+\.(?:toml|md|yml|txt))`")
 _TEST = re.compile(r"(?<![\w/-])((?:[a-z_]+/)+test_\w+\.py)")
@@ -124,16 +121,3 @@ def test_the_table_of_the_readme_names_files_that_exist() -> None:
 @pytest.mark.parametrize("index", ["README.md", "docs/index.md", "mkdocs.yml"])
 def test_the_pages_are_linked(page: Path, index: str) -> None:
     assert page.name in (ROOT / index).read_text(), f"{index} lacks a link to docs/{page.name}"
-
-
-def test_no_level_has_more_than_a_dozen_entries() -> None:
-    """Beyond that nobody finds a file by its name: what belongs together gets a room."""
-    levels: dict[Path, set[str]] = {}
-    for path in tracked():
-        ours = path.parts[0] in (*TOP, "tests")
-        if ours and path.name not in ("__init__.py", "conftest.py", "py.typed"):
-            for depth in range(1, len(path.parts)):
-                levels.setdefault(Path(*path.parts[:depth]), set()).add(path.parts[depth])
-    counts = {level: len(found) for level, found in levels.items() if level not in LISTS}
-    full = {str(level): count for level, count in counts.items() if count > DOZEN}
-    assert not full, f"put what belongs together into a room of its own: {full}"

@@ -26,8 +26,8 @@ CATALOGUE = [
     *numbered("C", 22),
     *numbered("D", 15),
     *numbered("E", 11, "E9b", "E9c"),
-    *numbered("F", 23, "F1b", "F1c"),
-    *numbered("G", 12),
+    *numbered("F", 23, "F1b", "F1c", "F6b", "F6c"),
+    *numbered("G", 12, "G1b", "G1c"),
     *numbered("H", 12, "H5b", "H5c", "H7b", "H7c", "H7d", "H7e", "H7f", "H7g"),
     *numbered("I-", 6),
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.check.items import Item
+from kubeletplugin.check.report import Item
 from sim.nvml.variants import OTHERS
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,18 @@ from tests.helpers.waiting import PATIENCE
 HARMLESS = {
     *("close", "fdopen", "fsdecode", "fsencode", "fspath", "fstat", "getpid", "getppid", "lstat"),
     "fwalk",
-    *("environ", "listdir", "major", "minor", "path", "readlink", "scandir", "stat", "strerror"),
+    *(
+        "environ",
+        "listdir",
+        "major",
+        "makedev",
+        "minor",
+        "path",
+        "readlink",
+        "scandir",
+        "stat",
+        "strerror",
+    ),
     *(
         "read",
         "statvfs",
@@ -88,6 +99,16 @@ def test_no_module_is_used_that_writes_files_unseen() -> None:
                 names.append(node.module)
             allowed = {"subprocess"} if path.match(RUNS_PROGRAMS) else set[str]()
             assert not (set(names) - allowed) & UNCOUNTED_MODULES, f"{path} imports {names}"
+
+
+def test_the_c_library_is_called_only_where_its_calls_are_counted_or_harmless() -> None:
+    users = {
+        path.name
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in {"CDLL", "PyDLL", "cdll", "pythonapi"}
+    }
+    assert users == {"trees.py", "memory.py"}, "memory.py calls mallopt, which changes no file"
 
 
 def make(path: Path) -> Path:

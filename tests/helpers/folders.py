@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,4 +36,26 @@ def short_folder() -> Iterator[Path]:
     try:
         yield path
     finally:
+        unmount_below(path)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """What is mounted in a folder, which only root can do."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point.startswith(f"{folder}/")]
+
+
+def unmount_below(folder: Path) -> None:
+    """End what is mounted in a folder, also while somebody has files of it open."""
+    for mounted in reversed(mounts_below(folder)):
+        subprocess.run(["umount", "--lazy", mounted], check=True)
+
+
+def can_make_nodes(folder: Path) -> bool:
+    """True if the tests may make device nodes; one is left in ``folder``."""
+    try:
+        os.mknod(folder / "node", stat.S_IFCHR | 0o600, os.makedev(195, 255))
+    except OSError:
+        return False
+    return True

@@ -20,6 +20,7 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.failures.wishes import last_wish
 from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.lifecycle.reserving.takeover import decision_of
+from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.reporting.report import Reporter
 from dra.allocator.problem import Decision, Problem
@@ -51,18 +52,20 @@ class _Reserved:
 class CutFirst:
     """Pods whose slices are being made. ``now`` gives monotonic seconds. Not thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators
         self,
         cluster: Cluster,
         writes: ReservationWrites,
         failed_gpus: FailedGpus,
         reporter: Reporter,
         *,
+        exclusions: Exclusions,
         now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._writes = writes
         self._failed_gpus = failed_gpus
+        self._exclusions = exclusions
         self._reporter = reporter
         self._now = now
         self._reserved: dict[str, _Reserved] = {}
@@ -112,7 +115,7 @@ class CutFirst:
         if refused and not self._failed_gpus.remembers(reserved.decision.node):
             return self._made(pod, reserved)  # made after the allocation, as for others
         if AnswerState.EXPIRED not in states:  # else it was looked at too late
-            self._fail(reserved, found)
+            self._fail(pod, reserved, found)
         self.end(pod.uid)
         return None
 
@@ -182,12 +185,16 @@ class CutFirst:
         self._writes.drop(reserved.decision.node, ids, at_once=False)
         return reserved.decision
 
-    def _fail(self, reserved: _Reserved, found: Mapping[str, Answer | None]) -> None:
+    def _fail(self, pod: Pod, reserved: _Reserved, found: Mapping[str, Answer | None]) -> None:
         """Leave out the GPUs of what was not made, and say why."""
         decision = reserved.decision
         for ref in reserved.claims:
             answer = found[ref.uid]
             if answer is not None and answer.state is AnswerState.MADE:
+                continue
+            if answer is not None and answer.state is AnswerState.REFUSED:
+                # By what its namespace had made for nothing: that is nothing to the GPU's others.
+                self._exclusions.refuse(self._cluster.template_of(pod), decision.node)
                 continue
             for gpu in {pick.gpu for pick in decision.of(ref)}:
                 self._failed_gpus.leave_out(decision.node, gpu)

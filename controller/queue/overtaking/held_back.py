@@ -3,8 +3,9 @@
 A hold is for a pod, or for a gang: then it has a part for each of its pods, and no part is without
 the others. It ends when all are served or wait no longer, and when nothing of what it waits for has
 become free for as long as it may last. The claims that did not move are then not waited for again
-for a multiple of that time, whoever asks: meanwhile others use what is free beside them. The next
-hold may last twice as long, so that even a pod that waits for others to end after days is served.
+for a multiple of that time, whoever asks: meanwhile others use what is free beside them. The
+waiter's next hold may last twice as long, so that even a pod that waits for others to end after
+days is served; but not once all that is left to wait for are claims that did not move before.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
-FIRST_SECONDS = 300.0
-"""Time for which slices are held back at first although nothing else becomes free."""
+FIRST_SECONDS = 60.0
+"""Time for which slices are held back at first although nothing else becomes free.
+
+Always, where all that is waited for did not move before.
+"""
 
 LONGEST_SECONDS = 86400.0
 
-REST_FACTOR = 8
+REST_FACTOR = 40
 """Rest of claims that did not move, as a multiple of the time that they were waited for."""
 
 Places = Mapping[str, tuple[Pod, Decision]]
@@ -74,14 +78,6 @@ class Hold:
         return sum(memory_in_use(decision, fleet) for _, decision in self.places.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Unmoved:
-    """A claim that is not waited for before ``until``, and then for as long as ``lasts``."""
-
-    until: float
-    lasts: float
-
-
 class HeldBack:
     """One hold a waiter, counted in ``fleet``. ``now`` gives monotonic seconds. Not thread-safe."""
 
@@ -89,7 +85,9 @@ class HeldBack:
         self._fleet = fleet
         self._now = now
         self._holds: dict[str, Hold] = {}
-        self._unmoved: dict[str, _Unmoved] = {}
+        self._unmoved: dict[str, float] = {}
+        """Claims that did not move, and until when they are not waited for."""
+        self._patience: dict[str, float] = {}
 
     def of(self, uid: str) -> Hold | None:
         """Slices held back for a waiter."""
@@ -107,7 +105,7 @@ class HeldBack:
     def unmoving(self, waiter: Waiter) -> frozenset[str]:
         """UIDs of what is not to be waited for: claims that rest, and holds that bind it."""
         now, yielding = self._now(), self.yielding_to(waiter.uid, priority(waiter.place))
-        resting = {uid for uid, unmoved in self._unmoved.items() if unmoved.until > now}
+        resting = {uid for uid, until in self._unmoved.items() if until > now}
         return frozenset(resting | (self._uids() - yielding))
 
     def hold(self, waiter: Waiter, places: Places) -> frozenset[str]:
@@ -122,8 +120,7 @@ class HeldBack:
             yields = priority(other.waiter.place) < priority(waiter.place) and other.uids & has
             if yields or other.places.keys() & places.keys():
                 freed |= self._drop(other)  # it is to look for another place
-        waited_for = (self._unmoved.get(uid) for uid in has)
-        hold.lasts = max((u.lasts for u in waited_for if u is not None), default=FIRST_SECONDS)
+        hold.lasts = self._lasts(hold, has)
         hold.blocked = hold.memory_in_use(self._fleet)
         if before is not None and before.blocked <= hold.blocked:  # no nearer to its end for that
             hold.since, hold.blocked = before.since, before.blocked
@@ -136,6 +133,7 @@ class HeldBack:
 
     def leave(self, uid: str) -> frozenset[str]:
         """A waiter, or a pod of one, waits no longer; returns the nodes where that makes room."""
+        self._patience.pop(uid, None)
         hold = self._holds.get(uid) or self._with(uid)
         return self._drop(hold) if hold is not None else frozenset()
 
@@ -161,9 +159,11 @@ class HeldBack:
         """Something became free on ``nodes``: what is waited for there has moved, perhaps."""
         for hold in self._holds.values():
             if hold.nodes & nodes:
-                blocked = hold.memory_in_use(self._fleet.without(hold.uids))
+                fleet = self._fleet.without(hold.uids)
+                blocked = hold.memory_in_use(fleet)
                 if blocked < hold.blocked:
                     hold.since, hold.blocked = self._now(), blocked
+                    hold.lasts = self._lasts(hold, hold.blockers(fleet))
 
     def expire(self) -> Iterator[tuple[Hold, frozenset[str]]]:
         """End the holds for which nothing has become free for too long; yields them.
@@ -177,12 +177,19 @@ class HeldBack:
             fleet = self._fleet.without(hold.uids)
             lasts = min(LONGEST_SECONDS, 2 * hold.lasts)
             for uid in hold.blockers(fleet) - self._uids():
-                self._unmoved[uid] = _Unmoved(now + REST_FACTOR * hold.lasts, lasts)
+                self._unmoved[uid] = now + REST_FACTOR * hold.lasts
+            self._patience[hold.waiter.uid] = lasts
             yield hold, self._drop(hold)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone: it has moved."""
         self._unmoved.pop(uid, None)
+
+    def _lasts(self, hold: Hold, has: AbstractSet[str]) -> float:
+        """Time for which the claims ``has`` may block a hold."""
+        if has <= self._unmoved.keys():
+            return FIRST_SECONDS
+        return self._patience.get(hold.waiter.uid, FIRST_SECONDS)
 
     def _uids(self) -> frozenset[str]:
         return frozenset().union(*(hold.uids for hold in self._holds.values()))

@@ -124,7 +124,7 @@ class Refusals:
         nodes = room.since(refusal.room)
         allocator = self._line.allocator_for(failed.pod)
         easier = with_room_made(failed, allocator)
-        if nodes is None or any(allocator.could_serve(easier, node) for node in nodes):
+        if nodes is None or allocator.could_serve(easier, nodes):
             return True
         refusal.room = room.version
         return False

@@ -35,29 +35,32 @@ def _unmatched(search: Search, fleet: FleetView) -> Obstacle | None:
 
 def _overlapping(search: Search, fleet: FleetView) -> Obstacle | None:
     """The first want of everything that no node could ever serve."""
-    for index, kind in enumerate(search.types):
-        if not kind.everything:
-            continue
+    wanted = [i for i, kind in enumerate(search.types) if kind.everything]
+    for index in wanted:
         counts = [
             all_of([search.match(state, index).offers for state in node.gpus])
             for node in fleet.nodes.values()
         ]
-        counts = [n for n in counts if n != 0]
-        who = f"request {search.wants[index][0].want.request!r}: allocationMode All"
-        if all(n is None for n in counts):
+        if all(n is None for n in counts if n != 0):
             return Obstacle(
                 Reason.UNSUPPORTED,
-                f"{who} of slices that overlap: they cannot all exist at once; ask for one profile "
-                "(such as class mig-1g.5gb), for whole GPUs (class gpu.dra.dev), or for a count",
+                f"{_who(search, index)} of slices that overlap: they cannot all exist at once; ask "
+                "for one profile (such as class mig-1g.5gb), for whole GPUs (class gpu.dra.dev), "
+                "or for a count",
             )
-        if all(n is None or n > MAX_RESULTS for n in counts):
-            least = min(n for n in counts if n is not None)
-            return Obstacle(
-                Reason.UNSUPPORTED,
-                f"{who} means {least} devices or more on every node, a claim holds at most "
-                f"{MAX_RESULTS}; ask for a count",
-            )
+    targets = (search.target_on(node.gpus) for node in fleet.nodes.values() if wanted)
+    most = [search.most_of_a_claim(target) for target in targets if target is not None]
+    if most and min(most) > MAX_RESULTS:
+        return Obstacle(
+            Reason.UNSUPPORTED,
+            f"{_who(search, wanted[0])} means {min(most)} devices or more of its claim on every "
+            f"node, a claim holds at most {MAX_RESULTS}; ask for a count",
+        )
     return None
+
+
+def _who(search: Search, index: int) -> str:
+    return f"request {search.wants[index][0].want.request!r}: allocationMode All"
 
 
 def _impossible(

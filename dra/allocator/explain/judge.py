@@ -103,7 +103,10 @@ def _about_steps(problem: Problem, given_up: GivenUp) -> str:
 def _explain_chosen(
     problem: Problem, allocator: Allocator, detail: Detail, fit: dict[str, Misfit | None]
 ) -> Explanation:
-    """The explanation of one alternative; ``fit`` is filled with the misfits, equal for all."""
+    """The explanation of one alternative; ``fit`` is filled with the misfits.
+
+    They are equal for all, unless some are to share a device in a way that others are not.
+    """
     namespace, full, fleet = problem.pod.key[0], detail is Detail.FULL, allocator.fleet
     search = Search(problem, fleet)
     impossible = find_impossible(search, fleet)
@@ -113,7 +116,7 @@ def _explain_chosen(
     misfits: dict[Misfit, NodeAnswer] = {}
     answers = NodeAnswers(search, fleet.kinds, detail)
     told = 0
-    if not fit:
+    if not fit or any(claim.sharing for claim in problem.claims):
         for name in sorted(fleet.nodes):
             fit[name] = allocator.find_misfit(problem, name)
     for name, misfit in fit.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 
 from dra.allocator.fleet.candidates import Candidates
@@ -65,7 +65,9 @@ class Fleet:
             state.recount()
         self._enter(node.gpus)
         self._group_anew(node)
-        return before is None or _rooms_of(before) != _rooms_of(node)
+        if before is None or before.inventory.capabilities != inventory.capabilities:
+            return True
+        return _rooms_of(before) != _rooms_of(node)
 
     def drop_inventory(self, node: str) -> bool:
         """Forget a node; False, because that makes no room."""
@@ -169,6 +171,11 @@ class Fleet:
     def profiles_of(self, node: str) -> frozenset[str]:
         """Names of the profiles that a node's GPUs have, whoever allocates them."""
         return self._profiles.get(node, frozenset())
+
+    @property
+    def profiles_by_node(self) -> Mapping[str, frozenset[str]]:
+        """Names of the profiles that the GPUs of each node have, whoever allocates them."""
+        return self._profiles
 
     def profiles(self) -> frozenset[str]:
         """Names of the profiles that any node's GPUs have."""

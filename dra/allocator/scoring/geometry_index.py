@@ -25,6 +25,9 @@ from dra.allocator.scoring.score import (
 from dra.gpu.geometry import EMPTY, Geometry, Profile, Usage
 from dra.gpu.inventory import IdleInstance
 
+_KEPT = 64
+"""Indexes that are kept though no GPU of theirs may be left."""
+
 
 class GpuId(NamedTuple):
     """A GPU of the cluster; ``minor`` is the number in its name."""
@@ -160,9 +163,16 @@ class GeometryIndexes:
         self._by_geometry: dict[Geometry, GeometryIndex] = {}
 
     def of(self, geometry: Geometry) -> GeometryIndex:
-        """The index of ``geometry``; equal geometries share one."""
+        """The index of ``geometry``; equal geometries share one.
+
+        Raises:
+            TooManyStatesError: no GPU has such a geometry.
+        """
         index = self._by_geometry.get(geometry)
         if index is None:
+            if len(self._by_geometry) >= _KEPT:
+                used = {known: i for known, i in self._by_geometry.items() if len(i)}
+                self._by_geometry = used
             table = MoveTable(geometry)
             # The expensive part, now instead of at the first decision.
             table.usable(EMPTY, table.every)

@@ -33,6 +33,14 @@ class Move:
     free: int
 
 
+MOST_STATES = 2048
+"""States that a GPU of one geometry may get into; products have up to a thousand."""
+
+
+class TooManyStatesError(ValueError):
+    """A GPU could be cut in more ways than can be judged: no product is like that."""
+
+
 class MoveTable:
     """The moves of one geometry, by usage and profile."""
 
@@ -42,6 +50,7 @@ class MoveTable:
         self._usable: dict[tuple[Usage, int], int] = {}
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
         self._most: dict[tuple[Usage, int], int] = {}
+        self._covers: dict[tuple[int, int], bool] = {}
 
     def feasible(self, usage: Usage) -> tuple[int, ...]:
         """Per profile of the geometry, the number of placements that fit beside ``usage``."""
@@ -62,6 +71,9 @@ class MoveTable:
         """The most memory slices that instances added to ``usage`` could still take together.
 
         Only of the profiles ``wanted``, a bit per profile of the geometry.
+
+        Raises:
+            TooManyStatesError: a GPU of this geometry may get into more than MOST_STATES.
         """
         known = self._usable.get((usage, wanted))
         if known is None:
@@ -74,6 +86,10 @@ class MoveTable:
                 ),
                 default=0,
             )
+            if len(self._usable) >= MOST_STATES and wanted == self.every:
+                raise TooManyStatesError(
+                    f"a GPU of one of its geometries may get into more than {MOST_STATES} states"
+                )
             self._usable[usage, wanted] = known
         return known
 
@@ -84,6 +100,20 @@ class MoveTable:
         if known is None:
             after = (move.after for move in self.moves(usage, profile))
             known = self._most[key] = max((1 + self.most(u, profile) for u in after), default=0)
+        return known
+
+    def covers(self, small: Profile, large: Profile) -> bool:
+        """True if wherever ``large`` fits, ``small`` would fit within its place."""
+        key = (small.id, large.id)
+        known = self._covers.get(key)
+        if known is None:
+            known = self._covers[key] = (
+                small.compute_slices <= large.compute_slices
+                and small.engines.within(large.engines)
+                and all(
+                    any(not q.mask & ~p.mask for q in small.placements) for p in large.placements
+                )
+            )
         return known
 
     def fragmentation(self, usage: Usage) -> int:

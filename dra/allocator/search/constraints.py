@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.scoring.geometry_index import GpuId
+from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.search.constraint_values import (
     UNCONSTRAINED,
     ConstraintRules,
@@ -57,14 +59,18 @@ class Constrained:
         self._driver = driver
         self._values: dict[tuple[GpuId, Offer, Constraint], object] = {}
         self._constraints = list(dict.fromkeys(c for kind in types for c in kind.constraints))
-        self.allowed: list[Allowed] = [
+        self.allowed: list[list[tuple[Offer, ...]]] = [
             [
-                tuple(o for o in group if self._has_all(state, o, kind.constraints))
+                self._needed(state, group, kind.constraints)
                 for kind, group in zip(types, offers, strict=True)
             ]
             for state, offers in zip(states, allowed, strict=True)
         ]
-        """Per GPU, the offers that have all attributes that are compared."""
+        """Per GPU, the offers that have all attributes that are compared.
+
+        Without those in whose place a smaller one with the same values would always fit.
+        """
+        self._keep_common()
         self._homes = [self._homes_of(c) for c in self._constraints]
         self._ranks = [{v: n for n, v in enumerate(homes)} for homes in self._homes]
         self.members: Members = {
@@ -73,6 +79,40 @@ class Constrained:
             if not constraint.distinct
         }
         """By constraint that wants the same value, the types of want that it covers."""
+
+    def _keep_common(self) -> None:
+        """Drop offers with a value that not all types have that are to have the same."""
+        same = [
+            c
+            for c in self._constraints
+            if not c.distinct and sum(c in kind.constraints for kind in self._types) > 1
+        ]
+        is_done = not same
+        while not is_done:
+            is_done = True
+            for constraint in same:
+                common = self._common_values(constraint)
+                for state, offers in zip(self._states, self.allowed, strict=True):
+                    for index, kind in enumerate(self._types):
+                        if constraint not in kind.constraints:
+                            continue
+                        kept = tuple(
+                            o for o in offers[index] if self._value(state, o, constraint) in common
+                        )
+                        is_done = is_done and len(kept) == len(offers[index])
+                        offers[index] = kept
+
+    def _common_values(self, constraint: Constraint) -> AbstractSet[object]:
+        values = [
+            {
+                self._value(state, offer, constraint)
+                for state, offers in zip(self._states, self.allowed, strict=True)
+                for offer in offers[index]
+            }
+            for index, kind in enumerate(self._types)
+            if constraint in kind.constraints
+        ]
+        return set.intersection(*values)
 
     def rules(self, gpu: int) -> ConstraintRules:
         """Constraints on that GPU's part in serving all wants."""
@@ -114,8 +154,26 @@ class Constrained:
                         homes.setdefault(self._value(state, offer, constraint), set()).add(state.id)
         return homes
 
-    def _has_all(self, state: GpuState, offer: Offer, constraints: Iterable[Constraint]) -> bool:
-        return all(self._value(state, offer, c) is not None for c in constraints)
+    def _needed(
+        self, state: GpuState, offers: Sequence[Offer], constraints: Sequence[Constraint]
+    ) -> tuple[Offer, ...]:
+        if len(offers) == 1 and not constraints:
+            return tuple(offers)
+        values = {o: tuple(self._value(state, o, c) for c in constraints) for o in offers}
+        table = state.geometry_index.table if state.geometry_index is not None else None
+        has_all = [offer for offer in offers if None not in values[offer]]
+        if table is None or len(has_all) == 1:
+            return tuple(has_all)
+        return tuple(
+            offer
+            for offer in has_all
+            if not any(
+                other.size < offer.size
+                and values[other] == values[offer]
+                and _stands_for(other, offer, table)
+                for other in has_all
+            )
+        )
 
     def _value(self, state: GpuState, offer: Offer, constraint: Constraint) -> object:
         """The value of a constrained attribute, None where the device has none."""
@@ -136,3 +194,10 @@ class Constrained:
             )
         field = attributes.get(attribute.removeprefix(f"{self._driver}/"))
         return None if field is None else next(iter(field.items()))
+
+
+def _stands_for(small: Offer, large: Offer, table: MoveTable) -> bool:
+    """True of slices that claims have alone: one that is shared may be there already."""
+    if small.profile is None or large.profile is None or small.shared or large.shared:
+        return False
+    return table.covers(small.profile, large.profile)

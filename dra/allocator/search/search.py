@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,16 +18,18 @@ from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import combine
 from dra.allocator.search.constraint_values import Vector
-from dra.allocator.search.constraints import Constrained, WantType
+from dra.allocator.search.constraints import Allowed, Constrained, WantType
+from dra.allocator.search.first_fit import FittingGpu, first_fit
 from dra.allocator.search.gpu_options import GpuOptions
 from dra.allocator.search.options import Option
 from dra.allocator.search.pricing import segmented
-from dra.allocator.search.wanted import group_wants, single_request
+from dra.cel.kinds.kinds import Kinds
 from dra.cel.kinds.memory import Match
 from dra.cel.kinds.offers import GpuKind, Offer
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.requests.wants import ClaimWants
 from dra.gpu.devices import PARENT, PCIE_ROOT
+from dra.gpu.inventory import Gpu
 
 _NODE, _GPU = 10, 5
 """Steps to look at a node, and at each of its GPUs."""
@@ -34,10 +38,15 @@ _FINGERPRINT = attrgetter("fingerprint")
 
 
 class Solution(NamedTuple):
-    """Cost of serving a problem on a node, and one option per GPU that gives something."""
+    """Cost of serving a problem on a node, and one option per GPU that gives something.
+
+    ``alike`` is, by type, the first that the same devices of the node serve: it is given those of
+    all of them.
+    """
 
     cost: Cost
     options: list[Option]
+    alike: Sequence[int]
 
 
 class Search:
@@ -64,6 +73,7 @@ class Search:
         self._by_giving: dict[tuple[Hashable, ...], Solution | None] = {}
         self._gives: dict[Hashable, bool] = {}
         self._matches: dict[tuple[int, GpuKind], Match] = {}
+        self._of_gpus: dict[tuple[int, str], tuple[Gpu, Match]] = {}
         self._budget = budget or Budget()
 
     @cached_property
@@ -98,11 +108,6 @@ class Search:
         named = {name: find_policy(name, namespace=namespace, idle=idle) for name in names}
         policies = segmented([named[kind.policy] for kind in self.types])
         return GpuOptions(self.types, policies, namespace=self.namespace, budget=self._budget)
-
-    @property
-    def asks_for(self) -> Hashable:
-        """Equal for problems of one pod that the same devices solve."""
-        return frozenset(zip(self.types, self.target, strict=True))
 
     @cached_property
     def by_fingerprint(self) -> bool:
@@ -153,28 +158,33 @@ class Search:
         """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""
         expressions = self.types[index].expressions
         if index in self.telling:
-            return self.fleet.kinds.match(expressions, state.kind, state.gpu)
+            found = self._of_gpus.get((index, state.gpu.uuid))
+            if found is None or found[0] is not state.gpu:
+                found = state.gpu, self.fleet.kinds.match(expressions, state.kind, state.gpu)
+                self._of_gpus[index, state.gpu.uuid] = found
+            return found[1]
         known = self._matches.get((index, state.kind))
         if known is None:
             known = self.fleet.kinds.match_kind(expressions, state.kind)
             self._matches[index, state.kind] = known
         return known
 
-    def groups(self, fingerprints: Collection[Hashable] | None = None) -> list[Sequence[str]]:
-        """The nodes that serve it alike, in name order; of ``fingerprints`` only, if given."""
-        if self.by_fingerprint:
-            alike = self.fleet.alike
-            if fingerprints is None:
-                return [*alike.values()]
-            return [alike[fingerprint] for fingerprint in fingerprints if fingerprint in alike]
-        found: dict[Hashable, list[str]] = {}
-        for fingerprint, names in self.fleet.alike.items():
-            if fingerprints is not None and fingerprint not in fingerprints:
-                continue
-            for name in names:
-                looks = self._tells(self.fleet.nodes[name].gpus)
-                found.setdefault((fingerprint, looks), []).append(name)
-        return [*found.values()]
+    def groups(self, fingerprints: Collection[Hashable] | None = None) -> Iterable[Sequence[str]]:
+        """The nodes that serve it alike, in name order; of ``fingerprints`` only, if given.
+
+        Where selectors tell GPUs apart each node is by itself: whether it is like another is known
+        when it is looked at.
+        """
+        alike = self.fleet.alike
+        found: Iterable[Sequence[str]] = alike.values()
+        if fingerprints is not None:
+            found = [alike[fingerprint] for fingerprint in fingerprints if fingerprint in alike]
+        return [*found] if self.by_fingerprint else [[name] for names in found for name in names]
+
+    @cached_property
+    def node_steps(self) -> int:
+        """Steps to find out whether a node is like one that was searched, for each of its GPUs."""
+        return 0 if self.by_fingerprint else 1 + len(self.telling)
 
     def _tells(self, gpus: Sequence[GpuState]) -> Hashable:
         """Traits that tell GPUs in equal states apart."""
@@ -273,29 +283,71 @@ class Search:
         self._budget.spend(_NODE + _GPU * len(gpus))
         allowed = [[self.match(state, i).offers for i in self.indices] for state in gpus]
         target = self._target_of(allowed)
-        if target is None:
+        if target is None or self.most_of_a_claim(target) > MAX_RESULTS:
             return None
         constrained = Constrained(self.types, gpus, allowed, driver=self.fleet.driver)
-        weights = self.fleet.weights
-        options = [
-            self._gpu_options.of(
-                state, constrained.allowed[i], constrained.rules(i), target, weights=weights
-            )
-            for i, state in enumerate(gpus)
-        ]
-        found = combine(options, target, constrained.members, self._budget)
-        return Solution(*found) if found is not None else None
+        if not all(map(any, zip(*constrained.allowed, strict=True))):
+            return None
+        alike = self._alike(constrained.allowed)
+        target = tuple(
+            sum(number for number, first in zip(target, alike, strict=True) if first == index)
+            for index in self.indices
+        )
+        rules = [constrained.rules(i) for i in range(len(gpus))]
+        try:
+            options = [
+                self._gpu_options.of(
+                    state,
+                    constrained.allowed[i],
+                    rules[i],
+                    target,
+                    weights=self.fleet.weights,
+                )
+                for i, state in enumerate(gpus)
+            ]
+            found = combine(options, target, constrained.members, self._budget)
+        except TooHardError:
+            if any(o.shared for group in constrained.allowed for offers in group for o in offers):
+                raise
+            self._budget.open_node()
+            fitting = map(FittingGpu, gpus, constrained.allowed, rules)
+            found = first_fit([*fitting], target, self._budget)
+        return Solution(*found, alike) if found is not None else None
 
-    def _target_of(self, allowed: list[list[tuple[Offer, ...]]]) -> Vector | None:
-        """Number of devices of each type that a node is to give, None where it cannot."""
+    def _alike(self, allowed: Sequence[Allowed]) -> Sequence[int]:
+        """By type, the first that the same devices serve: of those no order is to be tried."""
+        if len(self.types) == 1:
+            return (0,)
+        first: dict[Hashable, int] = {}
+        found = []
+        for index, kind in enumerate(self.types):
+            offers = index if kind.everything else tuple(group[index] for group in allowed)
+            key = offers, kind.constraints, kind.policy, kind.ask, kind.uid
+            found.append(first.setdefault(key, index))
+        return found
+
+    def target_on(self, gpus: Sequence[GpuState]) -> Vector | None:
+        """Number of devices of each type that a node is to give, None where it never could."""
+        return self._target_of([[self.match(s, i).offers for i in self.indices] for s in gpus])
+
+    def _target_of(self, allowed: Sequence[Allowed]) -> Vector | None:
         target = list(self.target)
         for index, kind in enumerate(self.types):
             if kind.everything:
                 found = all_of([offers[index] for offers in allowed])
-                if found is None or not found or found > MAX_RESULTS:
+                if not found:
                     return None
                 target[index] = found * len(self.wants[index])
         return tuple(target)
+
+    def most_of_a_claim(self, target: Vector) -> int:
+        """The most devices that one claim gets where a node gives ``target``."""
+        found = Counter[str]()
+        for kind, group, number in zip(self.types, self.wants, target, strict=True):
+            for request in group:
+                each = number // len(group) if kind.everything else request.want.count
+                found[request.claim.uid] += each
+        return max(found.values())
 
     def decision(self, node: NodeGpus, gpus: Sequence[GpuState] = ()) -> Decision | None:
         """The solution on ``node`` as devices, handed out to the requests; None without one.
@@ -306,10 +358,11 @@ class Search:
         solution = self.solution(gpus)
         if solution is None:
             return None
-        waiting = [
-            [a for a in group for _ in range(MAX_RESULTS if a.want.everything else a.want.count)]
-            for group in self.wants
-        ]
+        waiting: list[list[OpenRequest]] = [[] for _ in self.indices]
+        for first, group in zip(solution.alike, self.wants, strict=True):
+            for request in group:
+                want = request.want
+                waiting[first] += [request] * (MAX_RESULTS if want.everything else want.count)
         picks = []
         for state, option in zip(self._useful(gpus), solution.options, strict=True):
             for device in option.devices:
@@ -318,7 +371,7 @@ class Search:
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
 
 
-def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:
+def all_of(gpus: Sequence[tuple[Offer, ...]]) -> int | None:
     """Number of devices that ``gpus`` offer together; None where slices overlap and "all" is void.
 
     Slices of one profile lie beside each other, those of different profiles do not.
@@ -328,3 +381,47 @@ def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:
     return sum(
         len(offer.profile.placements) if offer.profile else 1 for offers in gpus for offer in offers
     )
+
+
+def group_wants(
+    claims: Sequence[ClaimWants], kinds: Kinds, *, shared: bool
+) -> dict[WantType, list[OpenRequest]]:
+    """Wants by type, in the order in which they are asked for.
+
+    ``shared``: there are GPUs that several claims may have, or slices of which.
+    """
+    grouped: dict[WantType, list[OpenRequest]] = {}
+    selecting: dict[Hashable, tuple[str, ...]] = {}
+    for claim in claims:
+        for want in claim.wants:
+            bound = tuple(c for c in claim.constraints if c.covers(want))
+            # Whatever they say: expressions that select the same make wants of one type.
+            selected = kinds.selected(want.expressions)
+            expressions = selecting.setdefault(selected, want.expressions)
+            kind = WantType(expressions, bound, want.policy, want.everything)
+            if shared and (selected is want.expressions or _of_shares(selected)):
+                kind = replace(kind, ask=want.ask, uid=claim.claim.ref.uid)
+            grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
+    return grouped
+
+
+def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
+    """The one device that is wanted, if any GPU of a kind would serve it alike."""
+    claim = claims[0]
+    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
+        return None
+    want = claim.choices[0][0]
+    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
+        return None
+    return OpenRequest(claim.claim.ref, want)
+
+
+def selects_shares(expressions: tuple[str, ...], kinds: Kinds) -> bool:
+    """True if they, which tell no GPUs of a kind apart, select what several claims may have."""
+    return _of_shares(kinds.selected(expressions))
+
+
+def _of_shares(selected: Hashable) -> bool:
+    """True if ``selected``, the offers of each kind, has a device that several claims may have."""
+    kinds = selected if isinstance(selected, Iterable) else ()
+    return any(offer.shared for offers in kinds for offer in offers)

@@ -70,6 +70,25 @@ class Kinds:
             self._ask(Question(expressions, driver=driver))
         return self.selects_others(expressions, driver)
 
+    def selected_others(
+        self, expressions: Expressions, texts: Collection[str]
+    ) -> Collection[str] | None:
+        """Those that all ``expressions`` select of devices of other drivers that there are.
+
+        None where that cannot be told: one fails, or takes too much.
+        """
+        known = self._answers.of_others(expressions)
+        if known is None:
+            return None
+        missing = [text for text in texts if text not in known]
+        if missing:
+            try:
+                self._ask(Question(expressions, others=tuple(missing[:_AT_ONCE])))
+            except SelectorError:
+                return None
+            return self.selected_others(expressions, texts)
+        return [text for text in texts if known[text]]
+
     def tells_gpus_apart(self, expressions: Expressions) -> bool:
         """True if one of them may select differently on GPUs of one kind."""
         return any(self._facts_of(e).per_gpu for e in expressions)
@@ -155,7 +174,7 @@ class Kinds:
         return found
 
     def _ask(self, question: Question) -> None:
-        if question.kind is not None or question.driver:
+        if question.kind is not None or question.driver or question.others:
             for expression in question.expressions:
                 self.check(expression)
         if self._evaluator is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -68,6 +68,9 @@ class KnownAnswers:
             _BYTES, weigh=_table_weight
         )
         self._numbers: dict[tuple[GpuKind, GpuIdentity], int] = {}
+        self._of_others: BoundedCache[Expressions, Mapping[str, bool] | None] = BoundedCache(
+            _BYTES, weigh=_others_weight
+        )
         self._others: BoundedCache[tuple[Expressions, str], bool | str] = BoundedCache(_CLASSES)
 
     def facts(self, expression: str) -> Answer | None:
@@ -95,6 +98,10 @@ class KnownAnswers:
             raise CostlySelectorError(found)
         return found
 
+    def of_others(self, expressions: Expressions) -> Mapping[str, bool] | None:
+        """Devices of other drivers, selected or not; None where that cannot be told."""
+        return self._of_others.get(expressions, dict)
+
     def put_others(self, expressions: Expressions, driver: str, *, selected: bool) -> None:
         """Take it that they select, or do not select, devices of other drivers."""
         self._others.put((expressions, driver), selected)
@@ -109,7 +116,9 @@ class KnownAnswers:
     def learn(self, question: Question, answer: Answer) -> None:
         """Take the answer to a question."""
         expressions, kind = question.expressions, question.kind
-        if question.driver and answer.costly:
+        if question.others:
+            self._learn_of_others(question, answer)
+        elif question.driver and answer.costly:
             self._others.put((expressions, question.driver), answer.error)
         elif question.driver:
             failed = any(selected.error for selected in answer.selected)
@@ -123,6 +132,16 @@ class KnownAnswers:
             self._matches.put((expressions, kind), _Costed(match, answer.cost))
         else:
             self._learn_of_gpus(question, kind, answer)
+
+    def _learn_of_others(self, question: Question, answer: Answer) -> None:
+        known = self.of_others(question.expressions)
+        failed = answer.error or any(selected.error for selected in answer.selected)
+        if known is not None and not failed:
+            chosen = {index for selected in answer.selected for index in selected.devices}
+            of_these = {text: index in chosen for index, text in enumerate(question.others)}
+            self._of_others.put(question.expressions, {**known, **of_these})
+        else:
+            self._of_others.put(question.expressions, None)
 
     def _learn_of_gpus(self, question: Question, kind: GpuKind, answer: Answer) -> None:
         self.forget_numbers()
@@ -161,3 +180,7 @@ def _match_weight(key: _OfKind, known: _Costed[Match]) -> int:
 
 def _table_weight(expressions: Expressions, known: _Costed[GpuTable[Match]]) -> int:
     return _OVERHEAD + sum(map(len, expressions)) + known.value.weight
+
+
+def _others_weight(expressions: Expressions, known: Mapping[str, bool] | None) -> int:
+    return _OVERHEAD + sum(map(len, expressions)) + sum(100 + len(text) for text in known or ())

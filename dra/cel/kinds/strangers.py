@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from dra.cel.celdata import DeviceData, device_data
 from dra.cel.kinds import strange_attributes
 
@@ -54,6 +56,15 @@ def made_up(expressions: Iterable[str], driver: str) -> tuple[DeviceData, ...]:
     if not _reads_shared(selectors, _named(selectors)):
         return (*bare,)
     return *bare, *_with_attributes(selectors, texts, driver)
+
+
+def described(text: str) -> DeviceData:
+    """A device of another driver that there is: driver, attributes, capacities as JSON.
+
+    The last is whether several claims may have it (resource.k8s.io/v1, Device).
+    """
+    driver, attributes, capacity, shared = msgspec.json.decode(text)
+    return device_data(driver, attributes, capacity, shared=shared)
 
 
 def _named(expressions: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from dra.claims.classes import DeviceClass, looks_ours
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.placement import Placements, read_placements
 from dra.claims.requests.shares import ask_of
-from dra.claims.requests.sharing import find_problem
+from dra.claims.requests.sharing import requested_sharing
 from dra.claims.requests.support import constrained_attribute, find_unsupported
 from dra.claims.requests.wants import ClaimWants, Constraint, Want
 from dra.common.cache import BoundedCache, json_weight
@@ -104,9 +104,9 @@ class Reader:
         placements = read_placements(claim, self._classes, self._driver)
         if isinstance(placements, Obstacle):
             return placements
-        obstacle = find_problem(claim.requests, claim.config, self._classes, self._driver)
-        if obstacle is not None:
-            return obstacle
+        sharing = requested_sharing(claim.config, self._classes, self._driver)
+        if problem := sharing.problem(claim.requests):
+            return Obstacle(Reason.BAD_CONFIG, problem)
         choices = tuple(tuple(self._want(r, placements) for r in q.choices) for q in claim.requests)
         obstacle = self._bad_selector(want for alternatives in choices for want in alternatives)
         obstacle = obstacle or self._unjudged(claim)
@@ -119,6 +119,7 @@ class Reader:
             class_config={
                 r.name: self._classes[r.class_name].config for r in _exact_requests(claim)
             },
+            sharing=sharing.strategies(claim.requests),
         )
 
     def _bad_selector(self, wants: Iterable[Want]) -> Obstacle | None:

@@ -14,8 +14,8 @@ from dra.claims.classes import (
     DeviceClass,
     looks_ours,
 )
-from dra.claims.reasons import Obstacle, Reason
 from dra.claims.sharing import (
+    OFFERED,
     Setting,
     Sharing,
     misplaced,
@@ -71,6 +71,16 @@ class RequestedSharing:
         except InvalidObjectError:
             return dict.fromkeys((r.name for r in requests), False)
 
+    def strategies(self, requests: Iterable[Request]) -> dict[str, str]:
+        """Strategy by the name of each exact request whose devices are to be shared.
+
+        Raises:
+            InvalidObjectError: as ``of``.
+        """
+        choices = (choice for request in requests for choice in request.choices)
+        found = {choice.name: self.of(choice).config.strategy for choice in choices}
+        return {name: strategy for name, strategy in found.items() if strategy in OFFERED}
+
     def problem(self, requests: Sequence[Request]) -> str:
         """Fault of the sharing of a claim with these requests; empty if there is none.
 
@@ -111,17 +121,6 @@ def _may_be_mps(setting: Setting) -> bool:
         return setting.sharing is not None and setting.sharing.by_mps
     except InvalidObjectError:
         return True
-
-
-def find_problem(
-    requests: Sequence[Request],
-    config: _Entries,
-    classes: Mapping[str, DeviceClass],
-    driver: str,
-) -> Obstacle | None:
-    """Obstacle to the sharing of a claim, whose configuration can be understood."""
-    problem = requested_sharing(config, classes, driver).problem(requests)
-    return Obstacle(Reason.BAD_CONFIG, problem) if problem else None
 
 
 def requested_sharing(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from api.config import NO_PREFERENCE, NodesConfig, PlacementConfig
 from dra.claims.allocation import allocation_config
 from dra.claims.claims import Claim
+from dra.claims.classes import SHARE_CLASS, SLICE_SHARE_CLASS
 from dra.gpu.shares import NO_ASK, Ask
+
+_SHARES = frozenset({SHARE_CLASS, SLICE_SHARE_CLASS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,15 @@ class ClaimWants:
     """A claim that we are to allocate.
 
     ``choices`` are per request what would serve it, best first. ``class_config`` is the
-    configuration of their classes by ``Want.request``.
+    configuration of their classes by ``Want.request``, ``sharing`` the strategies of those whose
+    devices are to be shared by the processes of the claim.
     """
 
     claim: Claim
     choices: tuple[tuple[Want, ...], ...]
     constraints: tuple[Constraint, ...]
     class_config: Mapping[str, tuple[Mapping[str, Any], ...]]
+    sharing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wants(self) -> tuple[Want, ...]:
@@ -81,14 +86,33 @@ class ClaimWants:
     def of(self, claim: Claim) -> ClaimWants:
         """The same for another claim, whose spec is equal."""
         bound = tuple(replace(c, claim_uid=claim.ref.uid) for c in self.constraints)
-        return ClaimWants(claim, self.choices, bound, self.class_config)
+        return ClaimWants(claim, self.choices, bound, self.class_config, self.sharing)
 
     def choosing(self, choice: Iterable[int]) -> ClaimWants:
         """The claim with one alternative, by its rank, for each request."""
         chosen = tuple([(a[rank],) for a, rank in zip(self.choices, choice, strict=True)])
-        return ClaimWants(self.claim, chosen, self.constraints, self.class_config)
+        return ClaimWants(self.claim, chosen, self.constraints, self.class_config, self.sharing)
+
+    def of_several(self) -> ClaimWants:
+        """The same of a claim that several containers use."""
+        choices = tuple(
+            tuple(replace(want, ask=replace(want.ask, several=True)) for want in alternatives)
+            for alternatives in self.choices
+        )
+        return replace(self, choices=choices)
 
     def config(self, requests: Iterable[str]) -> list[dict[str, Any]]:
         """The configuration to put into an allocation of ``requests`` (``Want.request``)."""
         names = list(dict.fromkeys(requests))
         return allocation_config(names, self.claim.config, self.class_config)
+
+
+def is_mixed(claim: ClaimWants) -> bool:
+    """True if a claim wants a share of a GPU or slice beside one of another size, or a device.
+
+    A request with alternatives counts once it is chosen.
+    """
+    if any(len(alternatives) > 1 for alternatives in claim.choices):
+        return False
+    held = {(want.ask, want.class_name) for want in claim.wants if not want.admin}
+    return len(held) > 1 and any(ask.stated or name in _SHARES for ask, name in held)

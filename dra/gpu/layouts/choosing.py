@@ -10,6 +10,7 @@ from api.nodeclass import MODES, NodeClass
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 """Label by which users of mig-manager choose a layout."""
+_OPERATORS_OWN = "all-disabled"
 DEFAULT_CLASS = "default"
 
 
@@ -66,7 +67,8 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
     """The choice for a Node with ``labels``, which go before its class.
 
     A node with the label of mig-manager is one with that layout, unless another label says its
-    mode.
+    mode. The value ``all-disabled``, which the GPU operator gives each node without the label,
+    chooses only a layout that there is.
     """
     name = labels.get(class_label(driver), DEFAULT_CLASS)
     config = labels.get(CONFIG_LABEL, "")
@@ -78,6 +80,9 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
         )
         return Choice("", config, problem=problem)
     node_class = found or NodeClass()
+    layouts = {**known.layouts, **node_class.layouts}
+    if config == _OPERATORS_OWN and config not in layouts:
+        config = ""
     mode = labels.get(mode_label(driver)) or ("layout" if config else node_class.mode)
     layout = config or node_class.layout
     choice = Choice(
@@ -99,7 +104,6 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
             problem=f"the mode is 'layout' and no layout is named; set the label {CONFIG_LABEL}, "
             f"or the field layout of the class {name!r}",
         )
-    layouts = {**known.layouts, **node_class.layouts}
     if layout not in layouts:
         there = ", ".join(sorted(layouts)) or "none"
         also = "".join(f"; {text}" for text in known.problems.values())

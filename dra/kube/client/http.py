@@ -62,8 +62,9 @@ class _Head(msgspec.Struct):
 class HttpClient:
     """Sends requests over a connection pool. Thread-safe.
 
-    ``timeout_seconds`` is the budget of one call. A call that the server throttles (429 or 503
-    with Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
+    ``timeout_seconds`` is the budget of one call, a second more for each MiB of its answer; behind
+    a proxy each piece of an answer has as much. A call that the server throttles (429 or 503 with
+    Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
     ``observe`` hears of every request, from the thread that made it.
     """
 
@@ -119,7 +120,7 @@ class HttpClient:
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
         """GET what is no JSON, such as a log, up to ``limit_bytes``."""
-        response = self.stream(path, query=query, silence_seconds=self._budget)
+        response = self.stream(path, query=query, silence_seconds=None)
         try:
             return bytes(response.read(limit_bytes))
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -167,16 +168,19 @@ class HttpClient:
             if self._clock.wait(self._closed, error.retry_after):
                 raise error
 
-    def stream(self, path: str, *, query: Mapping[str, str], silence_seconds: float) -> Stream:
+    def stream(
+        self, path: str, *, query: Mapping[str, str], silence_seconds: float | None
+    ) -> Stream:
         """GET an answer whose body is still to be read; the caller closes it.
 
         The headers have to come within the budget of a call; reading the body fails after
-        ``silence_seconds`` without data.
+        ``silence_seconds`` without data. With None the whole answer has to come within the budget.
         """
         target, headers = _target(path, query), self._headers()
         response = self._observed("GET", path, lambda: self._begun(target, headers))
         if response.status in _OK:
-            _allow_silence(response, silence_seconds)
+            if silence_seconds is not None:
+                _allow_silence(response, silence_seconds)
             return response
         try:
             refusal = _refusal(response, f"GET {path}")

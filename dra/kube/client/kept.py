@@ -20,7 +20,7 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError
 
-from dra.kube.client.reading import Reading, receive, send
+from dra.kube.client.reading import Deadline, Reading, receive, send
 from dra.kube.client.streamed import Streamed
 
 _MOST_KEPT = 16
@@ -39,7 +39,7 @@ class Connections:
     """Connections to one server. Thread-safe.
 
     ``pool`` of urllib3 says how to connect to it, and keeps none itself. ``host`` is for the header
-    of that name, ``seconds`` is the longest silence of the server.
+    of that name, ``seconds`` is the time for an answer, with more for a large one.
     """
 
     def __init__(self, pool: HTTPConnectionPool, *, host: str, seconds: float) -> None:
@@ -124,6 +124,7 @@ class _Kept:
     def __init__(self, pool: HTTPConnectionPool, seconds: float) -> None:
         self._connection: HTTPConnection = pool._new_conn()  # type: ignore[assignment]  # noqa: SLF001 - nothing else of urllib3 gives one with the pool's TLS
         self._connection.connect()
+        self._seconds = seconds
         self._socket = self._connection.sock
         self._socket.settimeout(seconds)
         self._poll = select.poll()
@@ -138,18 +139,19 @@ class _Kept:
 
     def ask(self, request: bytes) -> tuple[Answer, bool]:
         """The answer, and whether another request may follow."""
+        reading, deadline = _Reading(), Deadline(self._socket, self._seconds)
         send(self._socket, request)
-        reading = _Reading()
         while data := receive(self._socket):
             answer = reading.feed(data)
             if answer is not None:
                 return answer, reading.reusable
+            deadline.note(len(data))
         raise ProtocolError("the server closed the connection before its answer was whole")
 
     def stream(self, request: bytes) -> Streamed:
         """The answer once its headers have come; it has the connection for itself."""
         send(self._socket, request)
-        return Streamed(self._connection)
+        return Streamed(self._connection, self._seconds)
 
 
 @lru_cache(maxsize=8)

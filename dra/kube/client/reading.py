@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -11,6 +12,8 @@ from urllib3.exceptions import ProtocolError
 
 _AT_ONCE = 65_536
 _FINAL = 200
+_SLOWEST = 2**20
+"""Bytes a second: for so many of a large answer there is a second more than for a small one."""
 
 
 class _Headers(Mapping[str, str]):
@@ -95,6 +98,27 @@ class Reading:
             # Later the parser is ready for the next message, and says so of that.
             self.reusable = self._parser.should_keep_alive()
             self.ended = True
+
+
+class Deadline:
+    """Time by which an answer has to be whole, which a byte now and then does not put off."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + seconds
+        connection.settimeout(seconds)
+
+    def note(self, size: int) -> None:
+        """Note that ``size`` bytes have come; the next have to come in the time that is left.
+
+        Raises:
+            TimeoutError: there is none left.
+        """
+        self._end += size / _SLOWEST
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer came too slowly to be whole in time")
+        self._connection.settimeout(left)
 
 
 def send(connection: socket.socket, request: bytes) -> None:

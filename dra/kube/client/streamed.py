@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError
 
-from dra.kube.client.reading import Reading, receive
+from dra.kube.client.reading import Deadline, Reading, receive
 
 
 class Streamed:
@@ -20,12 +20,14 @@ class Streamed:
 
     One thread reads, any may shut it down. What is named as in urllib3 does the same. Making one,
     and reading, raise ProtocolError when the connection breaks or what comes is no HTTP, and
-    OSError when nothing comes in time.
+    OSError when nothing comes in time: all of it within ``seconds``, with more for what is large,
+    unless :meth:`allow_silence` says otherwise of the body.
     """
 
-    def __init__(self, connection: HTTPConnection) -> None:
+    def __init__(self, connection: HTTPConnection, seconds: float) -> None:
         self._connection = connection
         self._socket: socket.socket = connection.sock
+        self._deadline: Deadline | None = Deadline(self._socket, seconds)
         self._reading = Reading()
         self._closed = False
         while not self._reading.status:
@@ -66,7 +68,8 @@ class Streamed:
         return body
 
     def allow_silence(self, seconds: float) -> None:
-        """Let the server say nothing for so long."""
+        """Let the server say nothing for so long, as often as it likes."""
+        self._deadline = None
         self._socket.settimeout(seconds)
 
     def shutdown(self) -> None:
@@ -80,6 +83,8 @@ class Streamed:
     def _receive(self) -> None:
         if data := receive(self._socket):
             self._reading.add(data)
+            if self._deadline is not None:
+                self._deadline.note(len(data))
         elif not self.status or self.headers.keys() & {"transfer-encoding", "content-length"}:
             raise ProtocolError("the server closed the connection before its answer was whole")
         else:

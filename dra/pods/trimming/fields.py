@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dra.common.resources import Obj, picked
+from dra.pods.pods import DEFAULT_SCHEDULER
 from dra.pods.trimming.size import bounded
 
 NAME_LENGTH = 254
@@ -23,7 +24,7 @@ _SPEC = (
 _OWN_SPEC = (
     *_SPEC,
     *("nodeSelector", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
-    *("schedulingGates", "resourceClaims"),
+    *("schedulingGates", "resourceClaims", "hostUsers"),
 )
 """Of pods with claims: also where they may go."""
 _STATUS = ("phase", "resourceClaimStatuses", "nominatedNodeName")
@@ -41,6 +42,8 @@ def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if spec.get("resourceClaims"):
         slim = picked(spec, _OWN_SPEC)
+        if (scheduler := spec.get("schedulerName") or DEFAULT_SCHEDULER) != DEFAULT_SCHEDULER:
+            slim["schedulerName"] = scheduler[:NAME_LENGTH]
         if volumes := [v for v in map(_volume, spec.get("volumes") or ()) if v]:
             slim["volumes"] = volumes
     else:

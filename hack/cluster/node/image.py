@@ -15,7 +15,7 @@ IMAGE = "localhost/busybox:test"
 
 APPLETS = (
     *("sh", "sleep", "cat", "ls", "stat", "env", "echo", "touch", "id"),
-    *("grep", "ln", "mkdir", "rm", "test", "[", "mkfifo", "mv"),
+    *("grep", "ln", "mkdir", "rm", "test", "[", "mkfifo", "mknod", "mv"),
 )
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"

@@ -194,7 +194,7 @@ class EagerCreation:
         if not self._made_ahead(ref.uid) and self._tasks.idle(ref.uid):
             return True
         work = partial(self._give_back, ref, is_over=is_over)
-        return self._tasks.begin(ref.uid, _GIVE_BACK_NAME, work)
+        return self._tasks.begin(ref.uid, _GIVE_BACK_NAME, work) is not None
 
     def _give_back(self, ref: ClaimRef, *, is_over: bool) -> None:
         """Remove what was made ahead for a claim; as its only task, so that it is not in use."""

@@ -79,14 +79,11 @@ class Reservations:
                 else _Known(r, now + r.seconds)
                 for uid, r in wanted.items()
             }
-            ended = [
-                k.reservation
-                for uid, k in before.items()
-                if self._known.get(uid) is not k and not k.is_allocated
-            ]
+            ended = [k for uid, k in before.items() if self._known.get(uid) is not k]
             begun = [k.reservation for uid, k in self._known.items() if before.get(uid) is not k]
-        for reservation in ended:
-            self._expect(reservation.claim, ())
+        for each in ended:
+            if not each.is_allocated:
+                self._expect(each.reservation.claim, ())
         for reservation in begun:
             _log.info("reserved", extra=about(reservation.claim, detail=reservation.id))
             self._expect(reservation.claim, tuple(d.device for d in reservation.devices))

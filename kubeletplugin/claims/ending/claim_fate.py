@@ -43,10 +43,9 @@ def claim_fate(
     """Ask for one claim; ``seen`` gets what is found. Never raises KubeError."""
     try:
         found = api.get_as(AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-    except ObjectNotFoundError as error:
-        # A missing resource type (an API server still starting) is 404 too, without a name.
-        return ClaimFate.GONE if error.details.get("name") == ref.name else ClaimFate.UNKNOWN
     except KubeError as error:
+        if is_gone(error, ref):
+            return ClaimFate.GONE
         _log.debug("claim %s: %s", ref, error)
         return ClaimFate.UNKNOWN
     claim = read_claim(found.as_object(driver))
@@ -59,3 +58,11 @@ def claim_fate(
         return ClaimFate.ENDED
     here = any(d.pool == pool for d in claim.allocation.of_driver(driver))
     return ClaimFate.HERE if here and claim.reserved_for else ClaimFate.IDLE
+
+
+def is_gone(error: KubeError, ref: ClaimRef) -> bool:
+    """True if an answer says that there is no claim of that name.
+
+    A missing resource type (an API server still starting) is 404 too, without a name.
+    """
+    return isinstance(error, ObjectNotFoundError) and error.details.get("name") == ref.name

@@ -19,7 +19,7 @@ from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.idle_slices import IdleSlices
 from kubeletplugin.claims.upkeep import Upkeep
-from kubeletplugin.journal.entries import HELD, LEAVING
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action, NodeObserver
@@ -138,8 +138,10 @@ class Janitor:
         end = self._clock.monotonic() + _GIVING_UP_SECONDS
         idle = (e for e in self._journal.entries() if e.idle and not e.layout)
         for ref in dict.fromkeys(e.claim for e in idle):
-            patience = max(0.0, end - self._clock.monotonic())
-            self._upkeep.retry_removal(ref, patience=patience)
+            patience = end - self._clock.monotonic()
+            if patience <= 0:
+                return  # the next start removes the rest
+            self._upkeep.retry_removal(ref, patience=patience, seconds=patience)
 
     def _turn(self) -> float:
         if not self._readiness.is_ready:
@@ -156,7 +158,7 @@ class Janitor:
                 due.at = self._clock.monotonic() + due.backoff.next_delay()
         else:
             self._removals.pop(ref.uid, None)
-        if ask:
+        if ask and not any(e.suspect for e in entries):
             self._upkeep.run(ref, "collect", partial(self._collect, ref))
         if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
             self._upkeep.check(ref)
@@ -167,6 +169,10 @@ class Janitor:
         Nothing else works on the claim meanwhile, so that what the API server said stays true.
         """
         fate = self._fate(ref)
+        if fate is ClaimFate.IDLE and self._is_half_made(ref):
+            _log.info("left half made, and not to be used here", extra=about(ref))
+            self._upkeep.undo(ref)
+            return
         if fate is ClaimFate.ENDED and not self._forgotten(ref):
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
@@ -184,6 +190,10 @@ class Janitor:
         _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))
         self._release(ref)
         self._observer.acted(Action.COLLECTED)
+
+    def _is_half_made(self, ref: ClaimRef) -> bool:
+        """True if a start left something half made, as the API server did not answer."""
+        return any(e.state in ARRIVING and not e.ahead for e in self._journal.of_claim(ref.uid))
 
     def _forgotten(self, ref: ClaimRef) -> bool:
         """True if an ended claim has waited for kubelet's Unprepare for too long.

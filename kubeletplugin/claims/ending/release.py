@@ -70,5 +70,5 @@ class Release:
         """True if a claim was prepared here by its CDI spec, and a lost journal hides with what."""
         if not self._recovery.has_spec(ref.uid):
             return False
-        self._rebuild.run(about_claim=ref.uid)
+        self._rebuild.run(about=ref)
         return self._rebuild.may_miss(ref.uid)

@@ -18,10 +18,8 @@ def check_mig(gpu: KnownGpu) -> None:
         DeviceError: says why, and what to do.
     """
     card = gpu.card
-    if card.problem:
-        raise DeviceError(f"{gpu} cannot be used: {card.problem}")
-    if gpu.unhealthy:
-        raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
+    if gpu.unwell:
+        raise DeviceError(f"{gpu} cannot be used: {gpu.unwell}")
     if not card.mig_capable:
         raise DeviceError(f"{gpu.name} ({gpu.uuid}, {card.product_name}) has no MIG")
     if not card.mig_enabled:

@@ -12,6 +12,7 @@ from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import FoundInstance, Identity, how_to_remove
+from kubeletplugin.host.openers import Holders, nobody_seen
 from kubeletplugin.journal.entries import LEAVING, Entry, share_slice
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
@@ -24,23 +25,25 @@ _log = logging.getLogger(__name__)
 class Occupancy:
     """Makes room for an entry, or says who is in the way. The GPU's lock is held.
 
-    ``doubt`` hears of claims whose slices, made before kubelet asked for them, are in the way; it
-    is called with the lock and must not block.
+    ``holders`` says who has a GPU open. ``doubt`` hears of claims whose slices, made before kubelet
+    asked for them, are in the way; it is called with the lock and must not block.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what makes room, and who is told
         self,
         session: Session,
         journal: Journal,
         removal: Removal,
         identity: Identity,
         *,
+        holders: Holders = nobody_seen,
         doubt: Callable[[ClaimRef], None] = lambda _: None,
     ) -> None:
         self._session = session
         self._journal = journal
         self._removal = removal
         self._identity = identity
+        self._holders = holders
         self.doubt = doubt
 
     def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
@@ -110,6 +113,20 @@ class Occupancy:
     def is_draining(self, unit: GpuUnit) -> bool:
         """True if something of ours on the GPU is on its way out."""
         return any(e.state in LEAVING for e in self._journal.of_gpu(unit.uuid))
+
+    def why_in_use(self, unit: GpuUnit) -> str:
+        """Text for an error: why a GPU instance was not made for IN_USE, and who is in the way.
+
+        The first one of a GPU switches its memory over, which fails while anybody has a channel or
+        memory on it (open-gpu-kernel-modules 595.45.04, kernel_mig_manager.c:7680).
+        """
+        why = ""
+        if not self._on(unit):
+            why = (
+                f"; {unit.name} has no instance yet, and its first one can be made only while no "
+                "program works on the GPU or has memory of it"
+            )
+        return f"{why}{self._holders(unit.uuid, ())}"
 
     def describe(self, unit: GpuUnit) -> str:
         """Text for an error: the placements taken on a GPU, with their holders."""

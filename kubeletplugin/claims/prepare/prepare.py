@@ -117,8 +117,9 @@ class Preparer:
             self._specs.check()
             self._specs.check_writable()
             read_back = all(self._ahead_on_gpu(unit, group) for unit, group in entries)
-        except (PluginError, NvmlError) as error:
-            raise self._undone(ref, error) from error
+        except Exception as error:
+            self._undo(ref, error)
+            raise
         finally:
             self._look_again(entries, read_back=read_back)
         return read_back
@@ -151,8 +152,9 @@ class Preparer:
             if is_new:
                 self._journal.put(*done)
             read_back = True
-        except (PluginError, NvmlError) as error:
-            raise self._undone(ref, error) from error
+        except Exception as error:
+            self._undo(ref, error)
+            raise
         finally:
             self._look_again(entries, read_back=read_back)
         return tuple(
@@ -173,12 +175,19 @@ class Preparer:
         files = self._specs.shared_files(entry) if is_untold else entry.files
         return entry.at(State.PREPARED, files=files)
 
-    def _undone(self, ref: ClaimRef, error: PluginError | NvmlError) -> PluginError:
-        """Undo what is half made; the error to raise."""
+    def _undo(self, ref: ClaimRef, error: Exception) -> None:
+        """Undo what is half made, also where the error is a defect of this program.
+
+        Raises:
+            PluginError: ``error`` as it is told to kubelet, unless it is such a defect.
+        """
         left = str(self._rollback.remove_unfinished(ref.uid, patience=_ROLLBACK_PATIENCE))
-        text = f"{error}; undoing it failed too: {left}" if left else str(error)
-        kind = type(error) if isinstance(error, PluginError) else HardwareError
-        return kind(text, passing=error.passing)
+        if isinstance(error, PluginError | NvmlError):
+            text = f"{error}; undoing it failed too: {left}" if left else str(error)
+            kind = type(error) if isinstance(error, PluginError) else HardwareError
+            raise kind(text, passing=error.passing) from error
+        if left:
+            _log.error("undoing it failed too", extra=about(ref, error=left))
 
     def _entries(self, ref: ClaimRef, read: _Read) -> list[tuple[GpuUnit, list[Entry]]]:
         """Journal entries of all devices of a claim, by GPU; new ones are intents."""

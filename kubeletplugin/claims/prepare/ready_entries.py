@@ -1,4 +1,4 @@
-"""Records of slices that a layout declares and that no claim holds.
+"""Records that no claim holds: slices that a layout declares, and places that are suspect.
 
 They stand in the journal under a claim that no API server can have, in a state that any version of
 this program removes: a namespace has no dot in its name.
@@ -12,7 +12,7 @@ from dra.gpu.geometry import Occupant, Placement, Profile
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, mig_device, parse_device
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import SUSPECT, Entry, State
 
 _NAMESPACE = "mig.layout"
 
@@ -45,10 +45,21 @@ def ready_entry(entry: Entry, *, gi_id: int | None = None) -> Entry:
         idle=True,
     )
     device = _alone(entry.device)
+    return _of_nobody(left, _nobody(device))
+
+
+def suspect_entry(entry: Entry, why: str) -> Entry:
+    """The record of a place that is withheld until an instance can be made there again."""
+    left = entry.at(State.LEFTOVER, gi_id=None, ci_id=None, mig_uuid="", layout=False, told=False)
+    claim = ClaimRef(SUSPECT, "suspect", f"suspect-{_alone(entry.device)}")
+    return replace(_of_nobody(left, claim), note=why)
+
+
+def _of_nobody(entry: Entry, claim: ClaimRef) -> Entry:
     return replace(
-        left,
-        claim=_nobody(device),
-        device=device,
+        entry,
+        claim=claim,
+        device=_alone(entry.device),
         pool="",
         requests=(),
         total=1,

@@ -21,6 +21,7 @@ from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.openers import Holders, nobody_seen
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
@@ -55,7 +56,7 @@ class _AbsentError(HardwareError):
 class Rollback:
     """Removes what the journal lists. No method raises PluginError or NvmlError.
 
-    ``openers`` names the processes that have a GPU open, by its UUID.
+    ``holders`` says who holds what is in use.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it joins
@@ -68,7 +69,7 @@ class Rollback:
         sharing: DeviceSharing,
         look: Callable[[str, Iterable[EntryKey] | None], None],
         reports: Reports,
-        openers: Callable[[str], tuple[str, ...]] = lambda _gpu: (),
+        holders: Holders = nobody_seen,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
@@ -77,7 +78,7 @@ class Rollback:
         self._specs = specs
         self._sharing = sharing
         self._look = look
-        self._openers = openers
+        self._holders = holders
         self._reports = reports
         self._clock = clock or SystemClock()
 
@@ -239,17 +240,16 @@ class Rollback:
         left.withheld.append(text)
         _log.warning("withheld", extra=device(current, error=why))
         reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.WITHHELD
-        self._reports.report_claim(
-            entry.claim, reason, f"{entry.device} cannot be removed yet: {why}", warning=True
-        )
+        if entry.suspect:
+            self._reports.report_node(reason, f"{entry.device} is withheld: {why}", warning=True)
+        else:
+            text = f"{entry.device} cannot be removed yet: {why}"
+            self._reports.report_claim(entry.claim, reason, text, warning=True)
         self._look(entry.gpu, None)
 
     def _held_by(self, entry: Entry, error: PluginError | NvmlError) -> str:
-        """Programs that have the GPU open, where NVML names none that holds the slice."""
-        if not isinstance(error, InUseError) or error.pids:
-            return ""
-        found = self._openers(entry.gpu)
-        return f"; its GPU is open in {', '.join(found)}" if found else ""
+        """Programs that hold the slice, or have its GPU open where NVML names none."""
+        return self._holders(entry.gpu, error.pids) if isinstance(error, InUseError) else ""
 
 
 def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:

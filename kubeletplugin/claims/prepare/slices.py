@@ -24,6 +24,7 @@ from kubeletplugin.nvml.compute import create_compute_instance
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import (
     InsufficientResourcesError,
+    InUseError,
     NotSupportedError,
     NvmlError,
     UndeliverableError,
@@ -114,7 +115,6 @@ class Slices:
             mig_uuid=whole.mig_uuid,
             layout=whole.layout,
         )
-        entry = self._identity.note_made(entry)
         self._journal.note(entry)
         return entry
 
@@ -149,8 +149,12 @@ class Slices:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
         except UndeliverableError as error:
             self._put_back(entry, before)
-            self._strike(unit, profile, error)
-            raise
+            raise self._struck(unit, profile, error) from error
+        except InUseError as error:
+            self._put_back(entry, before)
+            raise HardwareError(
+                f"{error}{self._occupancy.why_in_use(unit)}", passing=error.passing
+            ) from error
         except InsufficientResourcesError as error:
             self._put_back(entry, before)
             raise HardwareError(
@@ -171,21 +175,19 @@ class Slices:
             )
         except UndeliverableError as error:
             # Known only once a GPU instance exists.
-            self._strike(unit, profile, error)
-            raise
+            raise self._struck(unit, profile, error) from error
         except NotSupportedError as error:
             self._require_mode(unit, error)
             raise
+        unit.delivered(profile.id)
         entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
-        entry = self._identity.note_made(entry)
         self._journal.note(entry)
         return entry
 
     def _bare(self, entry: Entry, gi_id: int) -> Entry:
-        bare = entry.at(
+        return entry.at(
             State.GI_CREATED, boot_id=self._boot_id, gi_id=gi_id, ci_id=None, mig_uuid=""
         )
-        return self._identity.note_made(bare)
 
     def _put_back(self, entry: Entry, before: Entry | None) -> None:
         """Undo the record of a slice that was not made: an instance at its place is another's."""
@@ -194,8 +196,10 @@ class Slices:
         else:
             self._journal.put(before)
 
-    def _strike(self, unit: GpuUnit, profile: Profile, error: UndeliverableError) -> None:
-        """Publish of the profile what can be had of it, or nothing for a while.
+    def _struck(self, unit: GpuUnit, profile: Profile, error: UndeliverableError) -> HardwareError:
+        """Publish of the profile what can be had of it, or nothing for a while; what to raise.
+
+        A first refusal passes: it is asked for again once the profile is offered again.
 
         Raises:
             ModeError: MIG mode went off meanwhile, so that nothing was said of the profile.
@@ -203,6 +207,7 @@ class Slices:
         self._require_mode(unit, error)
         unit.strike(profile.id, str(error), multiprocessors=error.deliverable)
         _log.error("%s: %s", unit.name, error)
+        return HardwareError(str(error), passing=unit.refused_once(profile.id))
 
     def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
         """Check MIG mode, without which NVML answers NOT_SUPPORTED to everything.
@@ -230,11 +235,12 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
         geometry.by_id(entry.profile_id) if geometry and entry.profile_id is not None else None
     )
     if profile is None or entry.placement not in profile.placements:
-        why = "" if entry.profile_id is None else unit.struck(entry.profile_id)
+        why = struck = "" if entry.profile_id is None else unit.struck(entry.profile_id)
         if gpu.layout is not None and not why:
             why = f"its layout is {gpu.layout.name}"
         raise DeviceError(
             f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
-            + (f": {why}" if why else "")
+            + (f": {why}" if why else ""),
+            passing=bool(struck) and unit.refused_once(entry.profile_id or 0),
         )
     return profile, entry.placement

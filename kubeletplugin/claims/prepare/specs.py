@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from cdi.errors import CdiError
@@ -21,6 +22,7 @@ from kubeletplugin.host.driver.devicenodes import (
     capability_node,
     control_nodes,
     gpu_node,
+    make_nodes,
     modeset_node,
     node_edits,
 )
@@ -31,6 +33,7 @@ from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry
 
+_log = logging.getLogger(__name__)
 _GRAPHICS = "gfx"
 """The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
 
@@ -62,6 +65,7 @@ class Specs:
         self._of_client = of_client
         self._store = SpecStore(roots.cdi, driver)
         self._hami_core = HamiCore(roots)
+        self._unmade = ""
         self._driver_spec = DriverSpec(driver, self._store, self._needs)
 
     def qualified(self, entry: Entry) -> tuple[str, ...]:
@@ -83,10 +87,20 @@ class Specs:
         """
         needs = needs or self._needs()
         self._driver_spec.ensure(needs)
+        spec = self.build(entries, needs)
+        self._make_nodes(spec, needs)
         try:
-            self._store.write(entries[0].claim.uid, self.build(entries, needs))
+            self._store.write(entries[0].claim.uid, spec)
         except CdiError as error:
             raise HostError(str(error)) from error
+
+    def _make_nodes(self, spec: Spec, needs: Needs) -> None:
+        """Have the claim's nodes on the host too; only pods with ``hostUsers: false`` need them."""
+        edits = (needs.control, *(device.edits for device in spec.devices))
+        problem = make_nodes(needs.roots, (node for e in edits for node in e.nodes))
+        if problem and problem != self._unmade:
+            _log.warning("pods with hostUsers: false will not start here: %s", problem)
+        self._unmade = problem
 
     def remove(self, claim_uid: str) -> None:
         """Remove a claim's spec; that there is none is fine."""
@@ -218,11 +232,21 @@ def _nodes(entry: Entry, gpu: KnownGpu, roots: Roots) -> tuple[DeviceNode, ...]:
     return (parent, *(capability_node(c) for c in capabilities))
 
 
+def daemon_nodes(hardware: Hardware, roots: Roots, entry: Entry) -> tuple[DeviceNode, ...]:
+    """Device nodes of a program that serves the device of an entry beside its containers.
+
+    Raises:
+        HostError: the device or the kernel's number of a node is not known.
+    """
+    unit = hardware.unit(entry.gpu)
+    if unit is None:
+        raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
+    return (*control_nodes(roots).nodes, *_nodes(entry, unit.known, roots))
+
+
 def _offer(entry: Entry, gpu: KnownGpu) -> ShareOffer | None:
-    """Offer of a device to several claims, as it is by now; None for one that is not shared."""
-    if entry.share is None:
-        return None
-    return gpu.sharing if entry.placement is None else gpu.slice_sharing
+    """Offer of a whole GPU to several claims, as it is by now; None for one that is not shared."""
+    return gpu.sharing if entry.share is not None and entry.placement is None else None
 
 
 def _device_id(entry: Entry) -> str:

@@ -95,10 +95,8 @@ def resolve(
                 f"{gpu} is in MIG mode and cannot be used whole; "
                 "ask for its largest profile instead"
             )
-        if gpu.card.problem:
-            raise DeviceError(f"{gpu} cannot be used: {gpu.card.problem}")
-        if gpu.unhealthy:
-            raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
+        if gpu.unwell:
+            raise DeviceError(f"{gpu} cannot be used: {gpu.unwell}")
         interval = device.sharing.interval
         share = _share(device, unit, is_there=is_there)
         return unit, Wanted(
@@ -138,7 +136,8 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit, *, is_ther
         why = unit.struck(parsed.profile_id)
         raise DeviceError(
             f"{unit.name} has no profile {parsed.profile_label}-{parsed.profile_id}"
-            f"{' now: ' if why else ''}{why}; it has: {offered or 'none'}"
+            f"{' now: ' if why else ''}{why}; it has: {offered or 'none'}",
+            passing=bool(why) and unit.refused_once(parsed.profile_id),
         )
     placement = next((p for p in profile.placements if p.start == parsed.start), None)
     if placement is None:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import read_claim
+from dra.claims.requests.allocated import AllocatedClaim
 from dra.claims.requests.size import trim_allocation
 from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at, picked
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError
+from kubeletplugin.claims.ending.claim_fate import is_gone
 from kubeletplugin.journal.journalfile import EntryKey
 
 _METADATA = (
@@ -53,9 +56,7 @@ def given_devices(
         try:
             claim = read_claim(obj)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            metadata = obj.get("metadata") or {}
-            name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-            doubts.append(f"the claim {name} cannot be read: {error!r}")
+            doubts.append(_unreadable(obj, error))
             continue
         if claim.allocation is None or not claim.reserved_for:
             continue
@@ -75,12 +76,24 @@ def allocated_devices(
     """The devices of ``driver`` in ``pool`` that claims were given, reserved or not.
 
     Those that hold nothing (``adminAccess``) are left out.
+
+    Raises:
+        KubeError: a claim cannot be read.
     """
     for obj in claims:
-        claim = read_claim(obj)
+        try:
+            claim = read_claim(obj)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise KubeError(_unreadable(obj, error)) from error
         for device in claim.allocation.of_driver(driver) if claim.allocation is not None else ():
             if device.pool == pool and not device.admin_access:
                 yield claim.ref, device.device
+
+
+def _unreadable(obj: Obj, error: Exception) -> str:
+    metadata = obj.get("metadata") or {}
+    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    return f"the claim {name} cannot be read: {error!r}"
 
 
 def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:
@@ -91,10 +104,11 @@ def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sh
         return UNSHARED
 
 
-def claims_of(api: KubeApi, *, driver: str, pool: str) -> Iterable[Obj]:
+def claims_of(api: KubeApi, *, driver: str, pool: str, label_selector: str = "") -> Iterable[Obj]:
     """The claims of the cluster that name ``pool`` in their status, as far as they are read.
 
-    Nothing else is held in memory, above all no parameters for other drivers.
+    Nothing else is held in memory, above all no parameters for other drivers. The list costs the
+    API server a look at each claim of the cluster: nothing calls this again and again.
 
     Raises:
         KubeError: no answer, or no permission to list them.
@@ -107,7 +121,24 @@ def claims_of(api: KubeApi, *, driver: str, pool: str) -> Iterable[Obj]:
             slim = obj  # whoever reads it says so
         return slim if pool in json.dumps(slim.get("status")) else {}
 
-    return [obj for obj in api.list(RESOURCE_CLAIMS, keep=keep).items if obj]
+    listed = api.list(RESOURCE_CLAIMS, label_selector=label_selector, keep=keep)
+    return [obj for obj in listed.items if obj]
+
+
+def claim_of(api: KubeApi, ref: ClaimRef, *, driver: str) -> Obj | None:
+    """The claim as :func:`claims_of` gives it; None if it is gone, or another has its name.
+
+    Raises:
+        KubeError: no answer.
+    """
+    try:
+        found = api.get_as(AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+    except KubeError as error:
+        if is_gone(error, ref):
+            return None
+        raise
+    obj = found.as_object(driver)
+    return obj if obj["metadata"]["uid"] == ref.uid else None
 
 
 def _trim(obj: Obj, driver: str) -> Obj:

@@ -17,8 +17,10 @@ from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import NodeMode
 from dra.gpu.layouts.choosing import Choice
 from dra.gpu.layouts.placing import PlacingError, place
+from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.ready_entries import occupant_of
+from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.errors import HostError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -35,16 +37,14 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0
 """Time for the controller to hear that nothing of a GPU is given out any more."""
 _PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
-Allocated = Callable[[GpuUnit, Iterable[Occupant] | None], Iterable[str]]
 
 
 class Layouts:
     """Settles all GPUs, in the thread that looks at the hardware.
 
     ``choice`` is what is to become of them, ``leaves`` says of a GPU by name that it is to be let
-    go of, ``enable_mig`` is the option of that name. ``allocated`` names claims that were given
-    other parts of a GPU than these, by the API server; it raises PluginError without an answer.
-    ``on_change`` hears that :attr:`mode`, which is published, is another.
+    go of, ``enable_mig`` is the option of that name. ``allocated`` asks the API server, with no
+    lock held. ``on_change`` hears that :attr:`mode`, which is published, is another.
     """
 
     def __init__(  # noqa: PLR0913 - what is wanted, and what is there
@@ -56,7 +56,7 @@ class Layouts:
         choice: Callable[[], Choice | None],
         leaves: Callable[[str], bool],
         enable_mig: bool,
-        allocated: Allocated,
+        allocated: AllocatedElsewhere,
         reports: Reports,
         on_change: Callable[[], None],
         clock: Clock | None = None,
@@ -77,6 +77,7 @@ class Layouts:
         self._waits: dict[str, str] = {}
         self._failed: set[str] = set()
         self._since: dict[str, float] = {}
+        self._asking: dict[str, float] = {}
         self._mig: dict[str, bool] = {}
         self._looked_at: set[str] = set()
 
@@ -102,16 +103,25 @@ class Layouts:
             return None
         self._mig = {}
         by_address = sorted(self._hardware.units(), key=lambda u: u.known.card.pci_bus_id)
-        for index, unit in enumerate(by_address):
+        self._asking = {}
+        self._gpus(enumerate(by_address), choice, at_once=at_once)
+        if self._asking and self._allocated.look(max(self._asking.values())):
+            asked = [(i, u) for i, u in enumerate(by_address) if u.uuid in self._asking]
+            self._gpus(asked, choice, at_once=at_once)
+        if by_address and {u.uuid for u in by_address} <= self._looked_at:
+            self._adopted()
+        self._tell(choice, by_address)
+        return self.grace if self._heard_soon() else None
+
+    def _gpus(
+        self, units: Iterable[tuple[int, GpuUnit]], choice: Choice | None, *, at_once: bool
+    ) -> None:
+        for index, unit in units:
             if self._can_change(unit) and unit.lock.try_enter():
                 try:
                     self._gpu(unit, index, choice, at_once=at_once)
                 finally:
                     unit.lock.leave()
-        if by_address and {u.uuid for u in by_address} <= self._looked_at:
-            self._adopted()
-        self._tell(choice, by_address)
-        return self.grace if self._heard_soon() else None
 
     def _heard_soon(self) -> bool:
         """True if somebody is still to hear that a GPU changes."""
@@ -123,7 +133,8 @@ class Layouts:
     def _can_change(self, unit: GpuUnit) -> bool:
         gpu = unit.known
         frozen = gpu.withheld is not None and gpu.withheld.frozen
-        return not (gpu.let_go or gpu.card.problem or gpu.unhealthy or frozen)
+        broken = gpu.problem[1] and gpu.problem[0] != GpuReason.MIG_PENDING
+        return not (gpu.let_go or broken or gpu.unhealthy or frozen)
 
     def _gpu(self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool) -> None:
         before = unit.known.layout
@@ -222,6 +233,8 @@ class Layouts:
                 if self._policy(choice) != "keep":
                     self._mig[unit.uuid] = True
             return DeclaredLayout(choice.layout, waits=waits)
+        if card.problem:
+            return replace(before or DeclaredLayout(choice.layout), waits=card.problem)
         bare = self._ready.bare(unit) if self._journal.unadopted else []
         slices = self._slices(unit, entry, [_occupant(gi) for gi in bare])
         self._ready.adopt(unit, [gi for gi in bare if _occupant(gi) in slices])
@@ -270,9 +283,15 @@ class Layouts:
         now = self._clock.monotonic()
         since = self._since.setdefault(unit.uuid, now)
         found = list(self._ready.in_the_way(unit, slices))
-        if not found and not at_once and now - since < self.grace:
-            return f"{unit.name} is about to change"
-        found = found or list(self._allocated(unit, slices))
+        if not found:
+            quiet = since if at_once else since + self.grace
+            if now < quiet:
+                return f"{unit.name} is about to change"
+            self._asking[unit.uuid] = quiet
+            given = self._allocated.names(unit, slices, since=quiet)
+            if given is None:
+                return f"{unit.name} is about to change"
+            found = given
         return f"{unit.name} waits for {', '.join(found)} to go" if found else ""
 
     def _tell(self, choice: Choice | None, units: Iterable[GpuUnit]) -> None:

@@ -47,7 +47,7 @@ class ReadySlices:
             )
             if not entry.ready and not stays:
                 where = f"{entry.profile} at {entry.placement}" if entry.placement else "all of it"
-                yield f"claim {entry.claim} ({where})"
+                yield entry.holder() if entry.suspect else f"claim {entry.claim} ({where})"
         for gi in self.foreign(unit):
             if any(gi.placement.overlaps(o.placement) for o in slices or ()):
                 yield (
@@ -74,7 +74,7 @@ class ReadySlices:
         """Take instances of which a lost journal has no record for ready slices."""
         for gi in instances:
             intended = self._intended(unit, Occupant(gi.placement, gi.profile_id))
-            ready = self._hardware.identity.note_made(ready_entry(intended, gi_id=gi.id))
+            ready = ready_entry(intended, gi_id=gi.id)
             self._journal.put(ready)
             _log.warning("ready slice found on the hardware", extra=device(ready))
 
@@ -128,6 +128,6 @@ class ReadySlices:
         except (UndeliverableError, InsufficientResourcesError):
             self._journal.remove(intended)  # an instance at its place is another's
             raise
-        ready = hardware.identity.note_made(ready_entry(intended, gi_id=gi.id))
+        ready = ready_entry(intended, gi_id=gi.id)
         self._journal.put(ready)
         _log.info("ready slice made", extra=device(ready))

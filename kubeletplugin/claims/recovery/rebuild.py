@@ -3,18 +3,21 @@
 An instance that lies exactly where a reserved claim of this node was given one is taken for that
 claim's. Every other instance that no record explains is another's, and left alone. It is over when
 every device of those claims was looked for: a claim that cannot be read, a GPU that does not answer
-and an API server that is silent are no sign that something is not there.
+and an API server that is silent are no sign that something is not there. Claims are listed until
+that was possible once, after growing pauses; otherwise one is asked for by name.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from dra.claims.reasons import NodeReason
 from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError
+from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.claims.prepare.wanted import Wanted, resolve
 from kubeletplugin.claims.recovery.given_devices import Given, given_devices
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
@@ -31,6 +34,7 @@ from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 2.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 20.0, 600.0
 
 
 class Rebuild:
@@ -47,34 +51,41 @@ class Rebuild:
         journal: Journal,
         *,
         claims: Callable[[], Iterable[Obj]],
+        claim: Callable[[ClaimRef], Obj | None],
         reports: Reports,
         driver: str,
         pool: str,
         observer: NodeObserver | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._observer = observer or NodeObserver()
         self._hardware = hardware
         self._journal = journal
         self._claims = claims
+        self._claim = claim
         self._reports = reports
         self._driver = driver
         self._pool = pool
         self._failure = ""
         self._lock = threading.Lock()
-        self._due: set[EntryKey] | None = None
+        self._clock = clock or SystemClock()
+        self._backoff = Backoff(first=_FIRST_PAUSE, limit=_LONGEST_PAUSE)
+        self._not_before = float("-inf")
+        self._due: dict[EntryKey, ClaimRef] | None = None
         self._done: set[EntryKey] = set()
+        self._settled: set[str] = set()
         self._found: list[Entry] = []
 
-    def run(self, *, about_claim: str = "") -> bool:
+    def run(self, *, about: ClaimRef | None = None) -> bool:
         """Rebuild if that is due; False while something could not be looked at. Never raises.
 
-        With a claim's UID it looks only if something of that claim may be missing.
+        With a claim it looks for what that claim may miss, and for nothing else.
         """
         if not self._journal.rebuild:
             return True
         with self._lock:
             # Another thread may have been at it.
-            return self._is_settled(about_claim) or self._run()
+            return (about is not None and self._is_settled(about.uid)) or self._run(about)
 
     def may_miss(self, uid: str) -> bool:
         """True if a claim may hold something here of which there is no record yet."""
@@ -82,15 +93,18 @@ class Rebuild:
             return self._journal.rebuild and not self._is_settled(uid)
 
     def _is_settled(self, uid: str) -> bool:
-        if not uid or self._due is None:
-            return False
-        return all(key[0] != uid for key in self._due - self._done)
+        if self._due is None:
+            return uid in self._settled
+        return all(key[0] != uid for key in self._due.keys() - self._done)
 
-    def _run(self) -> bool:
+    def _run(self, about: ClaimRef | None) -> bool:
         if not self._journal.rebuild:
             return True
         try:
-            doubts = self._look()
+            doubts = self._look() if about is None else self._look_for([about])
+            if not doubts and about is not None:
+                self._settled.add(about.uid)
+                return True
             if not doubts:
                 self._journal.rebuilt()
         except (KubeError, PluginError) as error:
@@ -115,11 +129,31 @@ class Rebuild:
             KubeError: the claims cannot be listed.
             HostError: the journal cannot be written.
         """
+        if self._due is not None:
+            left = self._due.keys() - self._done
+            return self._look_for(dict.fromkeys(self._due[key] for key in left))
+        if self._clock.monotonic() < self._not_before:
+            return [self._failure]
+        self._not_before = self._clock.monotonic() + self._backoff.next_delay()
         doubts: list[str] = []
-        found = given_devices(self._claims(), driver=self._driver, pool=self._pool, doubts=doubts)
-        given = {g.key: g for g in found}
-        if self._due is None and not doubts:
-            self._due = set(given)
+        given = self._given(self._claims(), doubts)
+        if not doubts:
+            self._due = {key: g.claim for key, g in given.items()}
+        return doubts + self._find(given)
+
+    def _look_for(self, refs: Iterable[ClaimRef]) -> list[str]:
+        doubts: list[str] = []
+        claims = (obj for ref in refs if (obj := self._claim(ref)) is not None)
+        given = self._given(claims, doubts)
+        return doubts + self._find(given)
+
+    def _given(self, claims: Iterable[Obj], doubts: list[str]) -> dict[EntryKey, Given]:
+        found = given_devices(claims, driver=self._driver, pool=self._pool, doubts=doubts)
+        return {g.key: g for g in found}
+
+    def _find(self, given: Mapping[EntryKey, Given]) -> list[str]:
+        """Look for devices that were given as far as they are due; why some could not be."""
+        doubts: list[str] = []
         for key in (given.keys() if self._due is None else given.keys() & self._due) - self._done:
             try:
                 self._one(given[key])
@@ -148,7 +182,7 @@ class Rebuild:
                 return
             entry = self._seen(unit, wanted, intent.at(State.PREPARED, adopted=True))
             if entry is not None:
-                self._journal.put(self._hardware.identity.note_made(entry))
+                self._journal.put(entry)
         finally:
             unit.lock.leave()
         if entry is not None:

@@ -1,12 +1,14 @@
-"""Containers that use a device shared by MPS beside another, as the node refuses them.
+"""Containers that cannot use what a claim was given, as the node refuses them.
 
-The controller refuses them too, but kube-scheduler knows no MPS. kubelet names no pod: those that
-have a claim reserved are read, and only where a claim is shared by MPS.
+One uses a device shared by MPS beside another, or several use a claim that HAMi-core is to hold to
+its limits. The controller refuses them too, but kube-scheduler knows neither. kubelet names no pod:
+those that have a claim reserved are read, and only for such claims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,13 +20,22 @@ from dra.claims.containers import container_uses, crowded, find_crowd
 from dra.claims.requests.allocated import AllocatedClaim
 from dra.claims.sharing import settings_of, sharing_of
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
+from dra.gpu.shares import ONE_CONTAINER
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.errors import ClaimError, StartingError
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 
+_log = logging.getLogger(__name__)
 _ENDED = ("Succeeded", "Failed")
+
+
+_NAMED = 6
+
+
+class UnreadablePodError(StartingError):
+    """This program may not read pods."""
 
 
 class _Part(msgspec.Struct, rename="camel"):
@@ -65,13 +76,25 @@ class _Pod(_Part):
 
 
 class ContainerCheck:
-    """Looks at the pods of ``node`` for which a claim is to be prepared. Thread-safe."""
+    """Looks at the pods of ``node`` for which a claim is to be prepared. Thread-safe.
 
-    def __init__(self, api: KubeApi, journal: Journal, *, driver: str, node: str) -> None:
+    ``limited`` tells whether HAMi-core is to hold a device to its limits.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        journal: Journal,
+        *,
+        driver: str,
+        node: str,
+        limited: Callable[[AllocatedDevice], bool],
+    ) -> None:
         self._api = api
         self._journal = journal
         self._driver = driver
         self._node = node
+        self._limited = limited
 
     def check(self, claim: Claim, devices: Iterable[AllocatedDevice]) -> None:
         """Refuse a claim that no pod could use: ``devices`` are those that it was given here.
@@ -83,10 +106,13 @@ class ContainerCheck:
             ClaimError: names pod, container and claims.
             StartingError: the pods or claims cannot be read.
         """
+        devices = tuple(devices)
         requests = _by_request((d, d.sharing.by_mps) for d in devices)
         by_mps = any(requests.values())
         if any(e.state in HELD for e in self._journal.of_claim(claim.ref.uid)):
             return
+        if any(self._limited(device) for device in devices):
+            self._check_alone(claim)
         if not by_mps and not self._has_mps(claim.ref.namespace):
             return
         problem = ""
@@ -97,6 +123,22 @@ class ContainerCheck:
             problem = problem or f"pod {pod['metadata']['name']}: {found}"
         if problem:
             raise ClaimError(problem)
+
+    def _check_alone(self, claim: Claim) -> None:
+        """Refuse a claim that several containers use, as far as this program may read pods."""
+        try:
+            users = [
+                f"{pod['metadata']['name']}/{container}"
+                for pod in self._pods(claim)
+                for container, uses in container_uses(pod, claim_names(pod))
+                if claim.ref.name in {use.claim for use in uses}
+            ]
+        except UnreadablePodError as error:
+            _log.warning("%s", error)
+            return
+        if len(users) > 1:
+            told = ", ".join(users[:_NAMED])
+            raise ClaimError(f"containers {told}: {ONE_CONTAINER}")
 
     def _has_mps(self, namespace: str) -> bool:
         entries = self._journal.entries()
@@ -119,7 +161,7 @@ class ContainerCheck:
         except ObjectNotFoundError:
             return None
         except ForbiddenError as error:
-            raise StartingError(
+            raise UnreadablePodError(
                 f"not allowed to read pod {consumer.name}, which uses the claim: {error}; grant "
                 "this plugin's service account get on pods"
             ) from error

@@ -3,7 +3,10 @@
 The library is the administrator's, as HAMi installs it: a directory with ``libvgpu.so`` and the
 ``ld.so.preload`` that names it. Variables and mounts are those of HAMi's device plugin (server.go,
 Allocate), but for the directory of its lock, which is one a claim here: HAMi's is one a node, and
-lets containers of all tenants talk to each other. A claim has one limit for all its containers.
+lets containers of all tenants talk to each other. It holds claims of whole GPUs that one container
+uses: what it counts is in a file, and each container that starts with it empties it (HAMi-core,
+multiprocess_memory_limit.c, ``init_proc_slot_withlock`` and ``clear_proc_slot_nolock``); HAMi does
+not use it in MIG mode.
 """
 
 from __future__ import annotations
@@ -12,16 +15,27 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cdi.spec import Edits, Mount
+from dra.claims.allocation import AllocatedDevice
 from dra.gpu.shares import HAMI_CORE, ShareOffer
 from kubeletplugin.errors import DeviceError, HostError, IncompleteError
+from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.host.trees import remove_tree
+from kubeletplugin.host.trees import make_bounded, remove_tree
 from kubeletplugin.journal.entries import Entry
 
 _LIBRARY = "libvgpu.so"
 _PRELOAD = "ld.so.preload"
 _IN_CONTAINER = "/tmp/vgpulock"  # noqa: S108 - where the library keeps its lock
 _ANYBODY = 0o777
+_MEBIBYTES = 64
+_INODES = 256
+_MOST_CHARACTERS = 4096
+
+
+def is_held(hardware: Hardware, device: AllocatedDevice) -> bool:
+    """True if HAMi-core is to hold the claim of a device to its limits."""
+    sharing = next((u.known.sharing for u in hardware.units() if u.name == device.device), None)
+    return sharing is not None and sharing.enforcer == HAMI_CORE and not device.admin_access
 
 
 class HamiCore:
@@ -44,13 +58,7 @@ class HamiCore:
         share = entry.share
         if share is None or sharing is None or sharing.enforcer != HAMI_CORE:
             return Edits()
-        for name in (_LIBRARY, _PRELOAD):
-            path = f"{sharing.library}/{name}"
-            if not self._roots.on_host(path).is_file():
-                raise IncompleteError(
-                    f"HAMi-core's {path} is not on this node; put it there, or take hamiCore out "
-                    "of the class of the node, where nothing holds claims to their limits"
-                )
+        self._check_library(sharing.library)
         folder = self._made(entry.claim.uid)
         env = [
             f"CUDA_DEVICE_MEMORY_LIMIT={share.memory_mib}m",
@@ -91,6 +99,22 @@ class HamiCore:
                 "for a container: write a claim for each, and a container for each claim"
             )
 
+    def _check_library(self, folder: str) -> None:
+        remedy = (
+            "put it there, or take hamiCore out of the class of the node, where nothing holds "
+            "claims to their limits"
+        )
+        for name in (_LIBRARY, _PRELOAD):
+            if not self._roots.on_host(f"{folder}/{name}").is_file():
+                raise IncompleteError(f"HAMi-core's {folder}/{name} is not on this node; {remedy}")
+        with self._roots.on_host(f"{folder}/{_PRELOAD}").open(errors="replace") as file:
+            named = file.read(_MOST_CHARACTERS).replace(":", " ").split()  # as ld.so(8) does
+        if f"{folder}/{_LIBRARY}" not in named:
+            raise IncompleteError(
+                f"{folder}/{_PRELOAD} does not name {folder}/{_LIBRARY}, so that no program would "
+                f"load it: write that path into it, or {remedy.partition(', or ')[2]}"
+            )
+
     def remove(self, claim_uid: str) -> None:
         """Remove a claim's directory; that there is none is fine.
 
@@ -122,7 +146,7 @@ class HamiCore:
     def _made(self, claim_uid: str) -> Path:
         folder = self._folder / claim_uid
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_bounded(self._roots, folder, mebibytes=_MEBIBYTES, inodes=_INODES)
             folder.chmod(_ANYBODY)  # whoever a container runs as
         except OSError as error:
             raise HostError(f"cannot make {folder}: {error.strerror or error}") from error

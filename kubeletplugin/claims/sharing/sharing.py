@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from dra.claims.sharing import MPS, OFFERED, TIME_SLICING
 from dra.kube.errors import KubeError
 from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
 from kubeletplugin.claims.sharing.timeslices import DEFAULT, RefusedError, TimeSlices
@@ -14,6 +16,7 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)
+_CLIENTS = "; restart the containers that use it once it does"
 
 
 class DeviceSharing:
@@ -29,6 +32,11 @@ class DeviceSharing:
         self._time_slices = time_slices
         self._daemons = daemons
         self._boot_id = boot_id
+
+    def offers(self) -> tuple[str, ...]:
+        """Strategies that this node can serve now, as capabilities of its MigNode."""
+        checks = {TIME_SLICING: self._time_slices.check, MPS: self._daemons.check}
+        return tuple(OFFERED[strategy] for strategy, check in checks.items() if _passes(check))
 
     def check(self, entry: Entry) -> None:
         """Refuse what this node cannot do, before the entry is written.
@@ -59,15 +67,31 @@ class DeviceSharing:
         if entry.mps is not None:
             self._daemons.begin(entry)
 
-    def keep(self, entries: Iterable[Entry]) -> None:
+    def keep(self, entries: Iterable[Entry]) -> bool:
         """See to it that the daemons of ``entries``, which kubelet was told of, run. No lock held.
 
+        The note of an entry says why its daemon does not serve; true if one has changed.
+
         Raises:
-            PluginError: one cannot be made.
+            PluginError: the journal cannot be written.
         """
-        for entry in entries:
-            if entry.mps is not None and entry.state is State.PREPARED:
-                self._daemons.keep(entry)
+        served = [e for e in entries if e.mps is not None and e.state is State.PREPARED]
+        changed = {self._keep(entry) for entry in served}
+        return True in changed
+
+    def _keep(self, entry: Entry) -> bool:
+        try:
+            why = self._daemons.keep(entry)
+        except PluginError as error:
+            why = str(error)
+        note = f"the claim's MPS daemon does not serve: {why}{_CLIENTS}" if why else ""
+        if note == entry.note:
+            return False
+        if note:
+            _log.warning("MPS daemon does not serve", extra=device(entry, error=why))
+        else:
+            _log.info("MPS daemon serves again", extra=device(entry))
+        return self._journal.alter(entry, replace(entry, note=note))
 
     def stop(self, entry: Entry) -> None:
         """End the daemon of ``entry``, if it has one, and return once it is gone. No lock is held.
@@ -110,3 +134,11 @@ class DeviceSharing:
             self._time_slices.set(entry.gpu, others[-1] if others else DEFAULT)
         except (RefusedError, DeviceError) as error:
             _log.warning("the time slice stays", extra=device(entry, error=str(error)))
+
+
+def _passes(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except PluginError:
+        return False
+    return True

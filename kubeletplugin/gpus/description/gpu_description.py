@@ -10,6 +10,7 @@ from dra.gpu.reasons import GpuReason
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import LEAVING, Entry, State, share_slice
+from kubeletplugin.nvml.condition import health
 from kubeletplugin.nvml.instances import GpuInstance
 
 _LEAVING = dict.fromkeys(LEAVING, InstanceState.RECLAIMING) | {State.ORPHAN: InstanceState.ORPHAN}
@@ -18,6 +19,10 @@ _PRESENT = _LEAVING | {
     State.LOST: InstanceState.LOST,
 }
 _ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
+_ALL_REFUSED = (
+    "the driver refused a slice of each of its profiles lately; each is offered again after a "
+    "pause that grows while it is refused; see dmesg on the node, and reset the GPU if that goes on"
+)
 
 
 def describe(
@@ -69,6 +74,7 @@ def describe(
         reason=reason,
         sharing=_sharing(known, entries),
         slice_sharing=known.slice_sharing if card.mig_enabled else None,
+        health=health(card.condition, mig=card.mig_enabled, open_in=known.open_in),
     )
 
 
@@ -145,7 +151,7 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
         gpu_instance_id=entry.gi_id,
         compute_instance_id=entry.ci_id,
         uuid=entry.mig_uuid,
-        claim=entry.claim,
+        claim=None if entry.suspect else entry.claim,
         message=entry.quarantined or entry.note,
     )
 
@@ -155,12 +161,14 @@ def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
     card = known.card
     if failure[0]:
         return failure
-    if card.reason:
-        return card.reason, card.problem
+    if (problem := known.problem)[0]:
+        return problem
     if known.withheld is not None:
         return known.withheld.reason, known.withheld.problem
     if known.layout is not None and known.layout.waits:
         return GpuReason.LAYOUT_PENDING, known.layout.waits
-    if not card.mig_capable:
-        return GpuReason.NO_MIG, ""
-    return "" if card.mig_enabled else GpuReason.MIG_OFF, ""
+    if not card.mig_enabled:
+        return (GpuReason.MIG_OFF if card.mig_capable else GpuReason.NO_MIG), ""
+    reported, offered = card.geometry, known.geometry
+    refused = reported and reported.profiles and not (offered and offered.profiles)
+    return (GpuReason.CREATION_FAILED, _ALL_REFUSED) if refused else ("", "")

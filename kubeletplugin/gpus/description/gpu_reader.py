@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.description.gpu_description import describe
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
+from kubeletplugin.nvml.condition import Condition, read_condition
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
@@ -39,14 +39,12 @@ class GpuReader:
         self,
         session: Session,
         journal: Journal,
-        watch: EntryWatch,
         identity: Identity,
         *,
         on_change: Callable[[], None],
     ) -> None:
         self._session = session
         self._journal = journal
-        self._watch = watch
         self._identity = identity
         self._on_change = on_change
         self._last: dict[str, _Found] = {}
@@ -91,7 +89,6 @@ class GpuReader:
         Raises:
             NvmlError: it cannot be looked at; what was published of it stays.
         """
-        self._watch.keep_only({e.key for e in self._journal.entries()})
         gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
         present, owners = self._last[unit.uuid] = self._instances(unit, entries)
         if gpu.away or not gpu.card.mig_enabled:
@@ -112,10 +109,17 @@ class GpuReader:
         found = followed(*last, entries, read_back)
         if found is None:
             return False
-        self._watch.keep_only({e.key for e in self._journal.entries()})
         self._last[unit.uuid] = found
         self._show(unit, *found)
         return True
+
+    def show_again(self, unit: GpuUnit) -> None:
+        """Publish what was seen last as it counts by now; the caller holds the GPU's lock.
+
+        No GPU is asked. Of one that could not be looked at it still counts that it could not.
+        """
+        if last := self._last.get(unit.uuid):
+            self._show(unit, *last)
 
     def _instances(self, unit: GpuUnit, entries: Collection[Entry]) -> _Found:
         geometry = unit.known.card.geometry
@@ -133,14 +137,22 @@ class GpuReader:
         self._show(unit, (), {}, failure=(GpuReason.LET_GO, unit.known.let_go))
 
     def _is_current(self, unit: GpuUnit) -> bool:
-        mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
         known = unit.known
         card = known.card
+        mode, condition = self._session.as_one(
+            lambda: self._modes(unit.uuid, card.condition), gpu=unit.uuid
+        )
         if card.reason == GpuReason.NVML_ERROR or (
             known.seen and known.seen.reason == GpuReason.GPU_LOST
         ):
             return False  # a GPU that is back may have another minor number
-        return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
+        modes = (card.mig_enabled, card.mig_pending)
+        return (mode or (False, False)) == modes and condition == card.condition
+
+    def _modes(self, gpu: str, before: Condition) -> tuple[tuple[bool, bool] | None, Condition]:
+        device = self._session.device(gpu)
+        mode = mig_mode(self._session, device, gpu=gpu)
+        return mode, read_condition(self._session, device, gpu=gpu, before=before)
 
     def _show_failure(self, unit: GpuUnit, error: NvmlError) -> None:
         hangs = self._session.hangs(unit.uuid)

@@ -10,7 +10,13 @@ from dra.gpu.reasons import GpuReason
 from kubeletplugin.journal.entries import HELD, Entry, State
 
 _ILL = frozenset(
-    {GpuReason.XID_ERROR, GpuReason.GPU_LOST, GpuReason.NVML_ERROR, GpuReason.NVML_HANG}
+    {
+        GpuReason.XID_ERROR,
+        GpuReason.RECOVERY_REQUIRED,
+        GpuReason.GPU_LOST,
+        GpuReason.NVML_ERROR,
+        GpuReason.NVML_HANG,
+    }
 )
 """Reasons for which a GPU is not offered that also concern those who use it."""
 
@@ -57,6 +63,15 @@ def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
         return DeviceProblem(gpu.reason, gpu.unavailable)
     if entry.state is State.LOST:
         return DeviceProblem(GpuReason.SLICE_LOST, entry.note or "the slice is gone from the GPU")
+    return _of_instance(entry, gpu) or _of_daemon(entry)
+
+
+def _of_daemon(entry: Entry) -> DeviceProblem | None:
+    is_down = entry.mps is not None and entry.state is State.PREPARED and bool(entry.note)
+    return DeviceProblem(GpuReason.MPS_DOWN, entry.note) if is_down else None
+
+
+def _of_instance(entry: Entry, gpu: Gpu) -> DeviceProblem | None:
     for instance in gpu.instances:
         if instance.claim is None or instance.claim.uid != entry.claim.uid:
             continue

@@ -13,6 +13,18 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.telemetry.reports import Reports
 
+_TOLD = frozenset(
+    {
+        GpuReason.GPU_LOST,
+        GpuReason.RECOVERY_REQUIRED,
+        GpuReason.RECOVERY_ADVISED,
+        GpuReason.FABRIC_NOT_READY,
+        GpuReason.COMPUTE_MODE,
+        GpuReason.VIRTUALIZED,
+        GpuReason.CONFIDENTIAL,
+    }
+)
+
 RefreshStatus = Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None]
 """Shows the devices of a claim, as they are when they are written."""
 
@@ -27,20 +39,26 @@ class HealthReports:
         self._reports = reports
         self._refresh_status = refresh_status
         self._told: dict[EntryKey, DeviceProblem] = {}
-        self._lost: frozenset[str] = frozenset()
+        self._ill: dict[str, Gpu] = {}
 
     def tell_gpus(self, seen: Collection[Gpu]) -> None:
-        """Tell of GPUs that were lost, and of those that answer again."""
-        lost = {g.uuid: g for g in seen if g.reason == GpuReason.GPU_LOST}
-        for uuid in lost.keys() - self._lost:
-            gpu = lost[uuid]
-            self._reports.report_node(
-                NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True
-            )
-        silent = self._lost & {g.uuid for g in seen if g.reason == GpuReason.LET_GO}
-        for uuid in self._lost - lost.keys() - silent:
-            self._reports.report_node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
-        self._lost = frozenset(lost) | silent
+        """Tell of GPUs that are lost or that the driver has withheld, and when that is over."""
+        ill = {g.uuid: g for g in seen if g.reason in _TOLD}
+        for uuid, gpu in ill.items():
+            before = self._ill.get(uuid)
+            if before is None or before.reason != gpu.reason:
+                self._reports.report_node(
+                    NodeReason(gpu.reason), f"{gpu.name}: {gpu.unavailable}", warning=True
+                )
+        # Of a GPU that is let go of nothing is known.
+        silent = {g.uuid for g in seen if g.reason == GpuReason.LET_GO}
+        for uuid, gpu in self._ill.items():
+            if uuid in silent:
+                ill[uuid] = gpu
+            elif uuid not in ill:
+                over = "answers again" if gpu.reason == GpuReason.GPU_LOST else f"no {gpu.reason}"
+                self._reports.report_node(NodeReason.RECOVERED, f"GPU {uuid}: {over}")
+        self._ill = ill
 
     def tell_devices(self, gpus: Iterable[Gpu]) -> bool:
         """Tell of devices whose health has changed; ``gpus`` come with their problems."""

@@ -29,11 +29,12 @@ from kubeletplugin.gpus.health.xidwatch import XidWatch
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.events import Xid
-from kubeletplugin.nvml.xids import Scope, XidRules
+from kubeletplugin.nvml.xids import APPLICATION_XIDS, Scope, XidRules
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
 REVIEW_SECONDS = 2.0
+_JOIN_SECONDS = 3.0
 
 
 class HealthMonitor:
@@ -41,7 +42,7 @@ class HealthMonitor:
 
     ``refresh_status`` shows the devices of a claim as they are when they are written. ``ready`` is
     False while the GPUs cannot be asked. ``on_change`` is called when problems came or went,
-    ``on_instances`` when instances did.
+    ``on_instances`` when instances did, ``on_doubt`` when the driver may judge a GPU anew.
     """
 
     def __init__(  # noqa: PLR0913 - what it watches and whom it tells
@@ -55,6 +56,7 @@ class HealthMonitor:
         ready: Callable[[], bool],
         on_change: Callable[[], None],
         on_instances: Callable[[], None] = lambda: None,
+        on_doubt: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
@@ -65,6 +67,8 @@ class HealthMonitor:
         self._ready = ready
         self._on_change = on_change
         self._on_instances = on_instances
+        self._on_doubt = on_doubt
+        self._doubt = False
         self._clock = clock or SystemClock()
         self._gpu_problems = GpuProblems()
         self._review_lock = threading.Lock()
@@ -82,8 +86,9 @@ class HealthMonitor:
         self.thread.join()
         for watch in self._watches.values():
             watch.stop()
+        end = self._clock.monotonic() + _JOIN_SECONDS
         for watch in self._watches.values():
-            watch.join(3.0)
+            watch.join(max(0.0, end - self._clock.monotonic()))
 
     def notify(self) -> None:
         """Look soon, as something may have changed."""
@@ -106,9 +111,14 @@ class HealthMonitor:
     def take_xid(self, gpu: str, xid: Xid) -> None:
         """Take note of an XID."""
         unit = self._hardware.unit(gpu)
-        scope = self._rules.scope(xid.number, gi_id=xid.gi_id)
-        if unit is None or scope is Scope.NOTHING:
-            _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
+        if unit is None:
+            return
+        judged = unit.known.card.condition.recovery is not None
+        scope = self._rules.scope(xid.number, gi_id=xid.gi_id, judged=judged)
+        # The driver decides a moment after it has logged; a program can cause many.
+        self._doubt = self._doubt or xid.number not in APPLICATION_XIDS
+        if scope is Scope.NOTHING:
+            _log.info("XID %d decides nothing here", xid.number, extra={"gpu_uuid": gpu})
             return
         now = self._clock.monotonic()
         problem = xid_problem(unit.known, xid, scope, at=now, node=self._reports.node_name)
@@ -167,23 +177,27 @@ class HealthMonitor:
         return changed
 
     def _turn(self) -> float:
+        if self._doubt:
+            self._doubt = False
+            self._on_doubt()
         self._follow()
         self.review()
         return REVIEW_SECONDS
 
     def _follow(self) -> None:
-        """A watch for each GPU of the node."""
-        units = self._hardware.units()
-        let_go = {u.uuid for u in units if u.known.let_go}
-        for uuid in let_go & self._watches.keys():
+        """A watch for each GPU of the node; none for those that left, or are let go of."""
+        held = {u.uuid for u in self._hardware.units() if not u.known.let_go}
+        for uuid in self._watches.keys() - held:
             self._watches.pop(uuid).stop()
-        present = {u.uuid for u in units} - let_go if self._ready() else set()
-        for uuid in present - self._watches.keys():
+        if not self._ready():
+            return
+        for uuid in held - self._watches.keys():
             self._watches[uuid] = XidWatch(
                 self._hardware.session,
                 uuid,
                 on_xid=lambda xid, uuid=uuid: self.take_xid(uuid, xid),  # type: ignore[misc]
                 on_instances=lambda uuid=uuid: self._instances_changed(uuid),  # type: ignore[misc]
+                on_recovery=self._on_doubt,
                 on_lost=lambda uuid=uuid: self._hardware.look(uuid),  # type: ignore[misc]
                 on_unsupported=self._say_unsupported,
                 clock=self._clock,

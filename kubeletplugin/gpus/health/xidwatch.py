@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock
 from kubeletplugin.nvml.errors import GpuLostError, LetGoError, NotSupportedError, NvmlError
-from kubeletplugin.nvml.events import GpuEvents, Xid
+from kubeletplugin.nvml.events import GpuEvents, RecoveryChanged, Xid
 from kubeletplugin.nvml.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ _AGAIN_SECONDS = 5.0
 
 
 class XidWatch:
-    """Watch of one GPU; ``on_xid``, ``on_instances`` and ``on_lost`` are called from its thread."""
+    """Watch of one GPU; what it hears, it tells from its thread by the functions ``on_``."""
 
     def __init__(  # noqa: PLR0913 - what it hears and whom it tells
         self,
@@ -27,6 +27,7 @@ class XidWatch:
         *,
         on_xid: Callable[[Xid], None],
         on_instances: Callable[[], None],
+        on_recovery: Callable[[], None],
         on_lost: Callable[[], None],
         on_unsupported: Callable[[str], None],
         clock: Clock,
@@ -35,6 +36,7 @@ class XidWatch:
         self._gpu = gpu
         self._on_xid = on_xid
         self._on_instances = on_instances
+        self._on_recovery = on_recovery
         self._on_lost = on_lost
         self._on_unsupported = on_unsupported
         self._said = ""
@@ -84,6 +86,8 @@ class XidWatch:
                 event = events.next(wait, self._loop.is_stopping)
                 if isinstance(event, Xid):
                     self._on_xid(event)
+                elif isinstance(event, RecoveryChanged):
+                    self._on_recovery()
                 elif event is not None:
                     self._on_instances()
         finally:

@@ -111,7 +111,7 @@ class HardwareLoop:
             self._hardware.poll()
             self._regaining.look()
             return self._settle()
-        self._hardware.session.open()
+        self._hardware.open()
         self._hardware.discover()
         soon = self._settle()
         if not self._recovered:

@@ -154,9 +154,11 @@ class LettingGo:
         """
         gpu = unit.known
         lost = gpu.seen is not None and gpu.seen.reason == GpuReason.GPU_LOST
+        lost = lost or gpu.problem[0] == GpuReason.RECOVERY_REQUIRED
         frozen = gpu.withheld is not None and gpu.withheld.frozen
         found = self._journal.of_gpu(unit.uuid)
-        return [e for e in found if _uses(e) or not (lost or frozen or gpu.unhealthy)]
+        resets = lost or frozen or bool(gpu.unhealthy)
+        return [e for e in found if _uses(e) or not (resets or e.suspect)]
 
     def _let_go(self, units: list[GpuUnit], request: LetGoRequest) -> None:
         with ExitStack() as locks:

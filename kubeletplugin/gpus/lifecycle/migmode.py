@@ -1,7 +1,14 @@
 """MIG mode, turned on or off only where the administrator opted in and nothing is disturbed.
 
+There an exclusive compute mode is ended too, which slices and shares would not run in.
+
 From Hopper on the mode is lost with the driver, so at each boot, and needs no GPU reset. Before
 Hopper it needs one, and stays in the GPU: there it is never changed.
+
+A change is refused, or stays pending, while another client has the GPU open, also from Hopper on
+(NVIDIA's DRA driver, nvlib.go, maybeDisableMigMode: "activationStatus may reflect 'in use by
+another client'"). The caller "is expected to idle the device and retry" (nvml.h,
+nvmlDeviceSetMigMode): it is tried again, with growing pauses, as long as it is wanted.
 """
 
 from __future__ import annotations
@@ -12,27 +19,36 @@ from collections.abc import Callable
 import pynvml
 
 from dra.claims.reasons import NodeReason
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from dra.gpu.reasons import GpuReason
+from dra.kube.timing import Clock
+from kubeletplugin.gpus.gpuunit import GpuUnit, ModeChange
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.openers import MONITORS, named_processes, openers
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.codes import code_name
+from kubeletplugin.nvml.condition import EXCLUSIVE_PROCESS
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_gpu_instances, processes
-from kubeletplugin.nvml.remedies import SEE_PROCESSES, disable_mig, enable_mig, reset
+from kubeletplugin.nvml.remedies import RELEASE_DCGM, SEE_PROCESSES, disable_mig, enable_mig
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
+_MPS = "nvidia-cuda-mps"
 
 
 class MigMode:
-    """Turns MIG mode on or off, once per GPU until it has been seen so, or is wanted otherwise."""
+    """Turns MIG mode on or off. For the thread that looks at the hardware."""
 
-    def __init__(self, hardware: Hardware, journal: Journal, *, reports: Reports) -> None:
+    def __init__(
+        self, hardware: Hardware, journal: Journal, *, roots: Roots, reports: Reports, clock: Clock
+    ) -> None:
         self._hardware = hardware
         self._journal = journal
+        self._roots = roots
         self._reports = reports
-        self._tried: dict[str, bool] = {}
-        self._unseen: set[str] = set()
+        self._clock = clock
 
     def settle(self, wanted: Callable[[GpuUnit], bool | None]) -> None:
         """Turn it on or off where that is ``wanted`` and permitted, None being neither.
@@ -46,13 +62,17 @@ class MigMode:
         changed = False
         for unit in self._hardware.units():
             mode = wanted(unit)
+            if mode is not None:
+                changed = self._end_exclusive_mode(unit) or changed
             if mode is None or unit.known.card.mig_enabled == mode:
-                self._tried.pop(unit.uuid, None)
-            elif unit.known.let_go or self._tried.get(unit.uuid) == mode:
+                unit.mode_change = None
                 continue
-            elif unit.lock.try_enter():
+            change = unit.mode_change
+            if change is None or change.enable != mode:
+                change = unit.mode_change = ModeChange(self._clock, enable=mode)
+            if not unit.known.let_go and not change.again.due() and unit.lock.try_enter():
                 try:
-                    changed = self._gpu(unit, enable=mode) or changed
+                    changed = self._gpu(unit, change) or changed
                 except NvmlError as error:
                     _log.error("MIG mode of %s: %s", unit.name, error)
                 finally:
@@ -61,37 +81,97 @@ class MigMode:
             # Minor numbers may be others now.
             self._hardware.discover()
 
-    def _gpu(self, unit: GpuUnit, *, enable: bool) -> bool:
+    def _end_exclusive_mode(self, unit: GpuUnit) -> bool:
+        """Set the compute mode back that NVIDIA's MPS leaves behind; True if that was done.
+
+        Only on an idle GPU, which no program has open but a monitor. A prohibited mode is left
+        alone: nobody but an administrator sets it.
+        """
+        session, gpu, known = self._hardware.session, unit.uuid, unit.known
+        if known.card.condition.compute_mode != EXCLUSIVE_PROCESS or known.card.mig_enabled:
+            return False
+        if known.let_go or known.withheld is not None or not session.names_processes:
+            return False
+        if self._journal.of_gpu(gpu) or not unit.lock.try_enter():
+            return False
+        try:
+            if self._journal.of_gpu(gpu) or self._is_used(unit):
+                return False
+            mode = pynvml.NVML_COMPUTEMODE_DEFAULT
+            session.call(pynvml.nvmlDeviceSetComputeMode, session.device(gpu), mode, gpu=gpu)
+        except NvmlError as error:
+            _log.error("compute mode of %s: %s", unit.name, error)
+            return False
+        finally:
+            unit.lock.leave()
+        _log.warning("compute mode of %s (%s) was ExclusiveProcess, is Default", unit.name, gpu)
+        return True
+
+    def _is_used(self, unit: GpuUnit) -> bool:
+        """True if a program that is no monitor has the GPU open, or an MPS daemon runs."""
+        found = [o.partition(" ")[0] for o in openers(self._roots, unit.known.card.minor)]
+        names = [name for _, name in named_processes(self._roots.on_host("/proc"))]
+        mps = any(name.startswith(_MPS) for name in names)
+        return mps or not MONITORS.issuperset(found) or self._has_contexts(unit)
+
+    def _has_contexts(self, unit: GpuUnit) -> bool:
         session, gpu = self._hardware.session, unit.uuid
+        device, graphics = session.device(gpu), pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
+        return bool(session.call(graphics, device, gpu=gpu) or processes(session, gpu))
+
+    def _gpu(self, unit: GpuUnit, change: ModeChange) -> bool:
+        """Try once; True if the GPU may be another now."""
+        session, gpu, enable = self._hardware.session, unit.uuid, change.enable
         device = session.device(gpu)
         now = mig_mode(session, device, gpu=gpu)
-        if now != (not enable, not enable) or not self._is_permitted(unit, enable=enable):
+        if now is None or now[0] == enable or not self._is_permitted(unit, change):
             return False
-        self._tried[gpu] = enable
+        change.again.give_up()
         word = "on" if enable else "off"
         _log.info("turning %s MIG mode of %s (%s)", word, unit.name, gpu)
         mode = pynvml.NVML_DEVICE_MIG_ENABLE if enable else pynvml.NVML_DEVICE_MIG_DISABLE
-        status = session.call(pynvml.nvmlDeviceSetMigMode, device, mode, gpu=gpu)
-        # Success of the call says nothing: the mode may be waiting for a reset.
-        if mig_mode(session, session.device(gpu), gpu=gpu) == (enable, enable):
+        try:
+            status = session.call(pynvml.nvmlDeviceSetMigMode, device, mode, gpu=gpu)
+            answer = f"activation status {code_name(status)} ({status})"
+            # Success of the call says nothing: the mode may be waiting for a reset.
+            done = mig_mode(session, session.device(gpu), gpu=gpu) == (enable, enable)
+        except NvmlError as error:
+            answer, done = str(error), False
+        if done:
             self._reports.report_node(
                 NodeReason.MIG_ENABLED if enable else NodeReason.MIG_DISABLED,
                 f"MIG mode of {unit.name} ({gpu}) turned {word}",
             )
         else:
-            self._reports.report_node(
-                NodeReason.MIG_PENDING,
-                f"MIG mode of {unit.name} ({gpu}) was asked to be {word} and is not "
-                f"(activation status {status}); "
-                f"{reset(gpu, node=self._reports.node_name, gpu=unit.name)}",
-                warning=True,
+            remedy = (enable_mig if enable else disable_mig)(
+                gpu, node=self._reports.node_name, gpu=unit.name
             )
+            text = (
+                f"MIG mode of {unit.name} ({gpu}) was asked to be {word} and is not ({answer}); "
+                f"{self._holders(unit)}; it is tried again, with growing pauses; else {remedy}"
+            )
+            self._say(change, NodeReason.MIG_PENDING, text)
         return True
 
-    def _is_permitted(self, unit: GpuUnit, *, enable: bool) -> bool:
-        session, gpu = self._hardware.session, unit.uuid
+    def _holders(self, unit: GpuUnit) -> str:
+        """Programs that have the GPU open, as /proc shows them and as NVML does."""
+        found = openers(self._roots, unit.known.card.minor)
+        try:
+            pids = processes(self._hardware.session, unit.uuid)
+        except NvmlError:
+            pids = ()
+        unseen = [f"process {pid}" for pid in pids if not any(f"({pid})" in o for o in found)]
+        if not found and not unseen:
+            return "no program is seen that has the GPU open"
+        words = f"it is open in {', '.join([*found, *unseen])}"
+        is_dcgm = any(opener.partition(" ")[0] in MONITORS for opener in found)
+        return f"{words}; {RELEASE_DCGM}" if is_dcgm else words
+
+    def _is_permitted(self, unit: GpuUnit, change: ModeChange) -> bool:
+        session, gpu, enable = self._hardware.session, unit.uuid, change.enable
         known = unit.known
-        if not known.card.mig_capable or known.card.problem or known.withheld is not None:
+        broken = known.problem[1] and known.problem[0] != GpuReason.MIG_PENDING
+        if not known.card.mig_capable or broken or known.withheld is not None:
             return False
         held = self._journal.of_gpu(gpu)
         if any(e.placement is None for e in held) or (held and not enable):
@@ -101,23 +181,20 @@ class MigMode:
             return False  # somebody's
         if not known.card.switches_mig:
             return False
-        device = session.device(gpu)
         if not session.names_processes:
-            self._say_unseen(unit, enable=enable)
+            # An empty list of processes is no proof that a GPU is idle.
+            remedy = enable_mig if enable else disable_mig
+            text = (
+                f"MIG mode of {unit.name} ({gpu}) is left {'off' if enable else 'on'}: it cannot "
+                "be told whether processes use the GPU; "
+                f"{SEE_PROCESSES}, or {remedy(gpu, gpu=unit.name)}"
+            )
+            self._say(change, NodeReason.MIG_LEFT_OFF, text)
             return False
-        graphics = session.call(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, device, gpu=gpu)
-        return not graphics and not processes(session, gpu)
+        return not self._has_contexts(unit)
 
-    def _say_unseen(self, unit: GpuUnit, *, enable: bool) -> None:
-        """An empty list of processes is no proof that a GPU is idle."""
-        if unit.uuid in self._unseen:
-            return
-        self._unseen.add(unit.uuid)
-        remedy = enable_mig if enable else disable_mig
-        text = (
-            f"MIG mode of {unit.name} ({unit.uuid}) is left {'off' if enable else 'on'}: it cannot "
-            "be told whether processes use the GPU; "
-            f"{SEE_PROCESSES}, or {remedy(unit.uuid, gpu=unit.name)}"
-        )
-        _log.warning("%s", text)
-        self._reports.report_node(NodeReason.MIG_LEFT_OFF, text, warning=True)
+    def _say(self, change: ModeChange, reason: NodeReason, text: str) -> None:
+        if change.told != text:
+            change.told = text
+            _log.warning("%s", text)
+            self._reports.report_node(reason, text, warning=True)

@@ -39,5 +39,5 @@ def open_held(hardware: Hardware, seconds: float) -> None:
     if session.is_open:
         session.reopen(seconds)  # a GPU that was reset may not answer otherwise
     else:
-        session.open()
+        hardware.open()
     hardware.discover()

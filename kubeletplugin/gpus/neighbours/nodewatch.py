@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from dra.claims.reasons import NodeReason
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.client.transport import KubeApi
@@ -25,7 +26,8 @@ class NodeWatch:
 
     With ``ignore`` nobody counts as another manager. ``on_namesake`` is called where ``driver``,
     this program's name, is NVIDIA's, and NVIDIA's own driver publishes under it here; ``ignore``
-    changes nothing of that. ``pauses`` and ``choice`` see the Node as well.
+    changes nothing of that. ``pauses`` and ``choice`` see the Node as well. ``runs_mig_manager``
+    says whether mig-manager's program runs on this node now.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks for, and whom it tells
@@ -38,6 +40,7 @@ class NodeWatch:
         on_namesake: Callable[[], None],
         pauses: Pauses,
         choice: NodeChoice,
+        runs_mig_manager: Callable[[], bool],
         ignore: bool = False,
         reports: Reports,
     ) -> None:
@@ -46,6 +49,7 @@ class NodeWatch:
         self._on_conflict = on_conflict
         self.pauses = pauses
         self._choice = choice
+        self._runs_mig_manager = runs_mig_manager
         self._ignore = ignore
         self._reports = reports
         self._lock = threading.Lock()
@@ -95,6 +99,12 @@ class NodeWatch:
         else:
             self._judge(node)
 
+    def look_again(self) -> None:
+        """Decide anew while mig-manager is at work: no watch tells that its program has ended."""
+        current = self._current
+        if current is not None and current.reason is NodeReason.MIG_MANAGER:
+            self._judge()
+
     def _changed(self, change: Change) -> None:
         if change.new is not None:
             self._judge(change.new)
@@ -111,7 +121,14 @@ class NodeWatch:
             if self._named_as_nvidias and dra_driver({}, slices) is not None:
                 self._on_namesake()
             ours = self._choice.configured
-            found = None if self._ignore else conflict(self._node, slices, makes_layouts=ours)
+            found = None
+            if not self._ignore:
+                found = conflict(
+                    self._node,
+                    slices,
+                    makes_layouts=ours,
+                    runs_mig_manager=self._runs_mig_manager,
+                )
             if found == self._current:
                 return
             self._current = found

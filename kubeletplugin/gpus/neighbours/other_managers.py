@@ -5,7 +5,7 @@ Two managers of one GPU give the same slice to two pods, or take it from under o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver
 _CONFIG = "nvidia.com/mig.config"
 _STATE = "nvidia.com/mig.config.state"
 _DEPLOY = "nvidia.com/gpu.deploy.mig-manager"
+_OFF = f"keep mig-manager off this node: set the label {_DEPLOY} to false"
 _WHOLE = "nvidia.com/gpu"
 _SLICES = "nvidia.com/mig-"
 
@@ -37,49 +38,70 @@ def conflict(
     summaries: Iterable[Mapping[str, Any]] = (),
     *,
     makes_layouts: bool = False,
+    runs_mig_manager: Callable[[], bool] = lambda: False,
 ) -> Conflict | None:
     """Find another manager of a Node's GPUs (core/v1, as JSON); of several the most dangerous.
 
     ``summaries`` are those of the ResourceSlices that NVIDIA's DRA driver has for it. With
-    ``makes_layouts`` this program does what the label of mig-manager says.
+    ``makes_layouts`` this program does what the label of mig-manager says. ``runs_mig_manager``
+    says whether its program runs on the node; it is asked only where labels do not settle it.
     """
-    mig_manager = _second_mig_manager(node) if makes_layouts else _mig_manager(node)
-    return mig_manager or _dra_driver(node, summaries) or _device_plugin(node)
-
-
-def _mig_manager(node: Mapping[str, Any]) -> Conflict | None:
-    """MIG manager, at work while ``nvidia.com/mig.config`` is set and the state is no success."""
     labels = node.get("metadata", {}).get("labels") or {}
-    state = labels.get(_STATE, "")
-    if not labels.get(_CONFIG) or state == "success":
+    return (
+        _mig_manager(labels, makes_layouts=makes_layouts, runs=runs_mig_manager)
+        or _dra_driver(node, summaries)
+        or _device_plugin(node)
+    )
+
+
+def _mig_manager(
+    labels: Mapping[str, str], *, makes_layouts: bool, runs: Callable[[], bool]
+) -> Conflict | None:
+    """MIG manager, at work while ``nvidia.com/mig.config`` is set and the state is no success.
+
+    That label says nothing where mig-manager is switched off: the GPU operator sets it to
+    ``all-disabled`` on each node without it, and a state stays as it was when mig-manager was
+    ended in the middle (gpu-operator, nodelabeling_controller.go, updateGPUStateLabels).
+    """
+    config, state, deploy = (labels.get(key, "") for key in (_CONFIG, _STATE, _DEPLOY))
+    waits = bool(config) and state != "success"
+    if deploy == "false":
+        # Its DaemonSet selects nodes by this label; a pod that ends may still change GPUs.
+        if not (waits or makes_layouts) or not runs():
+            return None
+        problem = (
+            f"mig-manager is switched off on this node ({_DEPLOY}=false) and still runs; wait "
+            "until its pod is gone, or remove it where the GPU operator did not install it"
+        )
+        return Conflict(NodeReason.MIG_MANAGER, problem, frozen=True, passing=True)
+    if makes_layouts:
+        return _second_mig_manager(deploy)
+    if not waits:
         return None
     if state == "failed":
         return Conflict(
             NodeReason.MIG_MANAGER,
-            f"mig-manager failed to change this node's GPUs ({_CONFIG}={labels[_CONFIG]}, "
-            f"{_STATE}=failed) and tries no more; see its log and set {_CONFIG} to a configuration "
-            f"that it can make, or remove the label {_CONFIG} and mig-manager from this node",
+            f"mig-manager failed to change this node's GPUs ({_CONFIG}={config}, {_STATE}=failed) "
+            f"and tries no more; see its log and set {_CONFIG} to a configuration that it can "
+            f"make, or {_OFF}",
             frozen=True,
         )
     return Conflict(
         NodeReason.MIG_MANAGER,
-        f"mig-manager is changing this node's GPUs ({_CONFIG}={labels[_CONFIG]}, "
-        f"{_STATE}={state or 'not set'}); wait for the state success, or remove the label "
-        f"{_CONFIG} and mig-manager from this node",
+        f"mig-manager is changing this node's GPUs ({_CONFIG}={config}, "
+        f"{_STATE}={state or 'not set'}); wait for the state success, or {_OFF}",
         frozen=True,
         passing=True,
     )
 
 
-def _second_mig_manager(node: Mapping[str, Any]) -> Conflict | None:
+def _second_mig_manager(deploy: str) -> Conflict | None:
     """MIG manager, where this program makes the layouts: the GPU operator runs it by a label."""
-    labels = node.get("metadata", {}).get("labels") or {}
-    value = labels.get(_DEPLOY, "")
-    if value in {"", "false"}:
+    if not deploy:
         return None
     return Conflict(
         NodeReason.MIG_MANAGER,
-        f"mig-manager is to run on this node ({_DEPLOY}={value}), where layouts are made by this "
+        f"mig-manager is to run on this node ({_DEPLOY}={deploy}), where layouts are made by this "
         f"plugin; set the label {_DEPLOY} to false, or take the class of the node away",
         frozen=True,
     )

@@ -38,7 +38,7 @@ class ShareChoice:
         elif not choice.problem:
             self._last = ShareOffers(
                 offer(choice.shares, choice.hami_core) or self._default.whole,
-                offer(choice.slice_shares, choice.hami_core) or self._default.slices,
+                offer(choice.slice_shares) or self._default.slices,
             )
         return self._last
 

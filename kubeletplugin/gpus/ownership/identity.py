@@ -1,27 +1,26 @@
 """GPU instances and the journal entries that they belong to.
 
-NVML does not say who made an instance, and gives ids and places again. What is seen is judged by
-the rules of ``belonging``; whatever may be another's is left alone.
+NVML does not say who made an instance. One is an entry's if the entry has its boot, GPU, profile,
+placement, GPU instance id and, once it is known, the UUID of its compute instance; every other
+instance is another's, and left alone. Ids and places are given again, and a driver may make UUIDs
+from the place: that somebody removed a slice and made it again by hand, alike in all of these, is
+not told apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Profile
-from kubeletplugin.gpus.ownership.belonging import Doubt, Evidence, Inside, doubt, is_unique
-from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
-from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError
 from kubeletplugin.nvml.instances import (
-    ComputeInstance,
     GpuInstance,
     find_gpu_instance,
     list_compute_instances,
     list_gpu_instances,
-    processes,
 )
 from kubeletplugin.nvml.session.session import Session
 
@@ -30,12 +29,13 @@ from kubeletplugin.nvml.session.session import Session
 class FoundInstance:
     """Instance found where an entry's slice was made: its ``own`` instance, or in words somebody's.
 
-    ``whole``: its own compute instance is in it. ``remedy`` is what an administrator can do about
-    somebody's.
+    ``whole``: its own compute instance is in it; ``bare``: none is. ``remedy`` is what an
+    administrator can do about somebody's.
     """
 
     own: GpuInstance | None = None
     whole: bool = False
+    bare: bool = False
     other: str = ""
     remedy: str = ""
 
@@ -43,14 +43,9 @@ class FoundInstance:
 class Identity:
     """Tells whose instances are. The lock of the GPU is held; every method raises NvmlError."""
 
-    def __init__(self, session: Session, watch: EntryWatch, *, boot_id: str) -> None:
+    def __init__(self, session: Session, *, boot_id: str) -> None:
         self._session = session
-        self._watch = watch
         self._boot_id = boot_id
-
-    def note_made(self, entry: Entry) -> Entry:
-        """The entry, whose instances were just made or found to be its own, as it is to be kept."""
-        return replace(entry, marked=self._watch.begin(entry))
 
     def own_instance(self, entry: Entry) -> GpuInstance | None:
         """The GPU instance that this entry made, if it is there and known to be no other's."""
@@ -61,40 +56,32 @@ class Identity:
         is_recorded = entry.ci_id is not None and bool(entry.mig_uuid)
         return is_recorded and self.find_own_instance(entry).whole
 
-    def find_own_instance(
-        self, entry: Entry, *, has_no_compute_instance: bool = False
-    ) -> FoundInstance:
-        """Look for the GPU instance that this entry made.
-
-        ``has_no_compute_instance``: this process has destroyed the compute instance of the entry
-        and could not record that.
-        """
+    def find_own_instance(self, entry: Entry) -> FoundInstance:
+        """Look for the GPU instance that this entry made."""
         if entry.boot_id != self._boot_id or entry.placement is None or entry.profile_id is None:
             return FoundInstance()
-        return self._session.as_one(
-            lambda: self._found(entry, has_no_compute_instance=has_no_compute_instance),
-            gpu=entry.gpu,
-        )
+        return self._session.as_one(lambda: self._found(entry), gpu=entry.gpu)
 
-    def _found(self, entry: Entry, *, has_no_compute_instance: bool) -> FoundInstance:
+    def _found(self, entry: Entry) -> FoundInstance:
         try:
             found = self._candidate(entry)
             if found is None:
                 return FoundInstance()
-            why, inside = self._judge(entry, found, has_no_compute_instance=has_no_compute_instance)
+            inside = self._inside(entry, found)
         except NotSupportedError:
             mode = mig_mode(self._session, self._session.device(entry.gpu), gpu=entry.gpu)
             # A GPU on which a slice was made has MIG, whatever it says now.
             if mode is None or mode[0]:
                 raise
             return FoundInstance()  # without MIG mode there are no instances
-        if why is None:
-            return FoundInstance(found, whole=entry.mig_uuid in {c.uuid for c in inside})
-        contents = ", ".join(c.uuid for c in inside) or "no compute instance"
+        why = why_others(entry, inside)
+        if not why:
+            return FoundInstance(found, whole=entry.mig_uuid in inside, bare=not inside)
+        contents = ", ".join(inside) or "no compute instance"
         return FoundInstance(
             other=f"GPU instance {found.id} of GPU {entry.gpu} (with {contents}) lies where "
             f"{entry.device} of claim {entry.claim} was made"
-            f"{' with ' + entry.mig_uuid if entry.mig_uuid else ''}, but {why.value}",
+            f"{' with ' + entry.mig_uuid if entry.mig_uuid else ''}, but {why}",
             remedy=how_to_remove(entry.gpu, found.id),
         )
 
@@ -111,8 +98,6 @@ class Identity:
                 if belongs(gi, entry, self._boot_id) and not self._is_doubtful(entry, gi):
                     found[gi.id] = entry
                     break
-        for gpu in {e.gpu for e in found.values()}:
-            self._watch.mark_gpu(gpu, found.values())
         return found
 
     def _candidate(self, entry: Entry) -> GpuInstance | None:
@@ -130,45 +115,13 @@ class Identity:
 
     def _is_doubtful(self, entry: Entry, gi: GpuInstance) -> bool:
         try:
-            why, _ = self._judge(entry, gi, has_no_compute_instance=False)
+            return bool(why_others(entry, self._inside(entry, gi)))
         except InstanceNotFoundError:
             return True  # destroyed by someone else since it was listed
-        return why is not None
 
-    def _judge(
-        self, entry: Entry, gi: GpuInstance, *, has_no_compute_instance: bool
-    ) -> tuple[Doubt | None, tuple[ComputeInstance, ...]]:
-        gpu_instance, compute_instance = self._watch.tell(entry)
-        # Before the UUID is read: what is held from now on is then what was read.
-        opened = self._watch.hold(entry)
-        inside = list_compute_instances(self._session, entry.gpu, gi.id)
-        kind = _inside(entry, inside)
-        nameless = kind is Inside.STRANGE and not entry.mig_uuid
-        known = Evidence(
-            entry.state,
-            kind,
-            has_gi_id=entry.gi_id is not None,
-            has_ci_id=entry.ci_id is not None,
-            has_uuid=bool(entry.mig_uuid),
-            gpu_instance=gpu_instance,
-            compute_instance=compute_instance,
-            unique=is_unique(entry.mig_uuid),
-            has_no_compute_instance=has_no_compute_instance,
-            busy=nameless and self._is_busy(entry, gi),
-            blind=not self._session.names_processes,
-        )
-        why = doubt(known)
-        if opened and why is None:
-            self._watch.mark(entry)
-        elif opened:
-            self._watch.end(entry.key)
-        return why, inside
-
-    def _is_busy(self, entry: Entry, gi: GpuInstance) -> bool:
-        try:
-            return bool(processes(self._session, entry.gpu, gi.id))
-        except NotSupportedError:
-            return False
+    def _inside(self, entry: Entry, gi: GpuInstance) -> tuple[str, ...]:
+        """UUIDs of the compute instances in a GPU instance."""
+        return tuple(c.uuid for c in list_compute_instances(self._session, entry.gpu, gi.id))
 
 
 def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
@@ -192,9 +145,21 @@ def how_to_remove(gpu: str, gi_id: int) -> str:
     )
 
 
-def _inside(entry: Entry, inside: Collection[ComputeInstance]) -> Inside:
+def why_others(entry: Entry, inside: Collection[str]) -> str:
+    """The reason why an instance that ``belongs`` is another's; empty if it is the entry's.
+
+    ``inside`` are the UUIDs of its compute instances.
+    """
+    if entry.mig_uuid and entry.mig_uuid in inside:
+        return ""
     if not inside:
-        return Inside.NONE
-    if entry.mig_uuid and entry.mig_uuid in {c.uuid for c in inside}:
-        return Inside.RECORDED
-    return Inside.STRANGE if len(inside) == 1 else Inside.SEVERAL
+        # Its id is taken off the record before it is destroyed, but for what is half made.
+        destroyed = entry.ci_id is None and entry.state not in HELD
+        lacks_it = destroyed or entry.state in {State.CI_DESTROYED, *ARRIVING}
+        return "" if lacks_it else "its compute instance is not in it"
+    # Ended between making a compute instance and recording it. Where not even the GPU instance is
+    # on record none was made, and where it was destroyed again another one is somebody's.
+    unrecorded = entry.gi_id is not None and entry.state is not State.CI_DESTROYED
+    if unrecorded and not entry.mig_uuid and len(inside) == 1:
+        return ""
+    return "another compute instance is in it"

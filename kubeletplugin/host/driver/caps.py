@@ -58,6 +58,18 @@ def monitor_capability(roots: Roots) -> Capability:
     return _read_access(roots, f"{_CAPABILITIES}/mig/monitor", _major(roots))
 
 
+def global_capabilities(roots: Roots) -> tuple[Capability, ...]:
+    """The capabilities that belong to no instance: to change any (mig/config), and to see all.
+
+    Raises:
+        HostError: a file is missing or unreadable; names it.
+    """
+    major = _major(roots)
+    return tuple(
+        _read_access(roots, f"{_CAPABILITIES}/mig/{name}", major) for name in ("config", "monitor")
+    )
+
+
 def check_capabilities(roots: Roots) -> None:
     """Refuse while the driver shows no MIG capabilities, of which every slice needs two.
 

@@ -1,10 +1,14 @@
 """Device nodes of a container, with the numbers and groups that they have on the host.
 
-Numbers are given with the node, so that it need not exist when the container starts.
+Numbers are given with the node, so that it need not exist when a container starts that is in the
+host's user namespace. In one of its own (``hostUsers: false``) runc cannot make it, and mounts it
+from the same path of the host (runc, rootfs_linux.go, createDevices: ``useBindMount``); CDI's
+``hostPath`` does not reach runc. So nodes are made on the host too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -12,18 +16,27 @@ from pathlib import Path
 
 from cdi.spec import DeviceNode, Edits
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driver.caps import Capability, character_majors
+from kubeletplugin.host.driver.caps import (
+    CAPS,
+    Capability,
+    character_majors,
+    global_capabilities,
+)
 from kubeletplugin.host.driver.libraries.insideroot import followed
+from kubeletplugin.host.pci import listed_minors
 from kubeletplugin.host.roots import Roots
 
+ANY_NODE = "/dev/nvidia"
 UVM = "nvidia-uvm"
 MODESET = "/dev/nvidia-modeset"
 _GPU_MAJORS = ("nvidia", "nvidia-frontend")
+_NULL = (1, 3)
 _CONTROL_MINOR = 255
 _MODESET_MINOR = 254
 _PARAMETERS = "/proc/driver/nvidia/params"
 _ROOT = Path("/")
 _WORLD = stat.S_IROTH | stat.S_IWOTH
+_EVERYBODY = 0o666
 
 
 def control_nodes(roots: Roots) -> Edits:
@@ -43,10 +56,82 @@ def control_nodes(roots: Roots) -> Edits:
     return node_edits(
         [
             device_node(roots, "/dev/nvidiactl", major=gpu, minor=_CONTROL_MINOR),
-            device_node(roots, "/dev/nvidia-uvm", major=uvm, minor=0),
-            device_node(roots, "/dev/nvidia-uvm-tools", major=uvm, minor=1),
+            *_uvm_nodes(roots, uvm),
         ]
     )
+
+
+def _uvm_nodes(roots: Roots, major: int) -> tuple[DeviceNode, DeviceNode]:
+    return (
+        device_node(roots, "/dev/nvidia-uvm", major=major, minor=0),
+        device_node(roots, "/dev/nvidia-uvm-tools", major=major, minor=1),
+    )
+
+
+def driver_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
+    """Nodes that NVML opens, and those of CUDA, as far as the kernel names their numbers.
+
+    Raises:
+        HostError: /proc/devices or a file of the driver's below /proc cannot be read.
+    """
+    majors = character_majors(roots)
+    gpu, uvm = _gpu_major(majors), majors.get(UVM)
+    if gpu is None:
+        return ()
+    caps = global_capabilities(roots) if CAPS in majors else ()
+    return (
+        device_node(roots, "/dev/nvidiactl", major=gpu, minor=_CONTROL_MINOR),
+        *(gpu_node(roots, minor) for minor in listed_minors(roots)),
+        *(() if uvm is None else _uvm_nodes(roots, uvm)),
+        *(capability_node(c) for c in caps),
+    )
+
+
+def make_nodes(roots: Roots, nodes: Iterable[DeviceNode]) -> str:
+    """Have NVIDIA's nodes on the host, under their paths in containers; why one could not be made.
+
+    The kernel makes none of them, and NVIDIA's programs only those that they open, as root and if
+    the driver's parameter ModifyDeviceFiles allows it (nvidia-modprobe-utils.c, mknod_helper). One
+    with other numbers is of an earlier load of a module. What is no device there is left alone.
+    """
+    for node in nodes:
+        if not node.path.startswith(ANY_NODE) or node.major is None or node.minor is None:
+            continue
+        path, device = f"{roots.host}/{node.path}", os.makedev(node.major, node.minor)
+        try:
+            try:
+                found = os.stat(path)  # noqa: PTH116 - for each claim, and a Path is slow
+            except FileNotFoundError:
+                _make(Path(path), node, device)
+                continue
+            if stat.S_ISCHR(found.st_mode) and found.st_rdev != device:
+                Path(path).unlink(missing_ok=True)
+                _make(Path(path), node, device)
+        except OSError as error:
+            return f"device {roots.on_host(node.path)} cannot be made: {error.strerror or error}"
+    return ""
+
+
+def can_make_nodes(roots: Roots) -> bool:
+    """True if device nodes can be made in the host's /dev, as found by making one."""
+    path = roots.host / "dev/.dra-driver-nvidia-mig"
+    try:
+        path.unlink(missing_ok=True)  # of a process that was killed here
+        os.mknod(path, stat.S_IFCHR, os.makedev(*_NULL))
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _make(path: Path, node: DeviceNode, device: int) -> None:
+    mode = _EVERYBODY if node.file_mode is None else node.file_mode
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # another claim's thread was quicker
+        os.mknod(path, stat.S_IFCHR | mode, device)
+    path.chmod(mode)  # whatever this process' umask is
+    if node.gid is not None:
+        os.chown(path, -1, node.gid)
 
 
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:

@@ -1,7 +1,12 @@
-"""The node's ResourceSlices: there while kube-scheduler allocates, and gone before others do.
+"""The node's ResourceSlices: full while kube-scheduler allocates, and empty before others do.
 
 Kubelet deletes them when it starts, and when this program was gone for 30 s; they come back. What
 is to be published changes with the hardware, not with pods: at rest nothing is written.
+
+Where the controller allocates, a slice without devices remains, which names the pool. Without it
+cluster autoscaler, which copies a node with its pods, ends each of its loops for all groups, as a
+claim has a device of a pool that no slice of the node has (cluster-autoscaler 1.36,
+simulator/dynamicresources/utils/sanitize.go).
 """
 
 from __future__ import annotations
@@ -36,6 +41,12 @@ _log = logging.getLogger(__name__)
 QUIET_SECONDS = 1.0
 """Kubelet deletes slices one after another: they are written again once it is through."""
 
+GATE_SECONDS = 600.0
+"""First pause after which a feature gate is asked for again: it changes with a restart of the API
+server, seldom and not urgently."""
+
+_LONGEST_GATE_SECONDS = 4 * 3600.0
+
 HANDOVER_SECONDS = 2.0
 """Time for the controller to hear that it does not allocate here any more."""
 
@@ -53,7 +64,7 @@ _NO_OVERHEAD = (
 
 
 class SlicePublisher(Republisher):
-    """Keeps the slices true, or takes them away. ``inventory`` is as in MigNodePublisher.
+    """Keeps the slices true, or without devices. ``inventory`` is as in MigNodePublisher.
 
     When it is stopped the slices stay, for a plugin that is back within 30 s.
     """
@@ -76,12 +87,7 @@ class SlicePublisher(Republisher):
             on_event=self._changed,
             keep=lambda obj: {"metadata": obj["metadata"]},
         )
-        super().__init__(
-            f"ResourceSlices of {options.node_name}",
-            reflector,
-            follow=mode.wanted is AllocatorKind.SCHEDULER,
-            clock=clock,
-        )
+        super().__init__(f"ResourceSlices of {options.node_name}", reflector, clock=clock)
         self._api = api
         self._options = options
         self._mode = mode
@@ -100,28 +106,29 @@ class SlicePublisher(Republisher):
         self._announced = False
         self._was_controllers = False
         self._last: Offered | None = None
-        self._disturbed = False
+        self._disturbances = self._repaired = 0  # by others: told by the watch, and written over
         self._given_up: Publication | None = None
-        self._retry_schedule = RetrySchedule(self._clock)
+        self._retry_schedule = RetrySchedule(
+            self._clock, first=GATE_SECONDS, longest=_LONGEST_GATE_SECONDS
+        )
 
-    def notify(self) -> None:
-        """Ask for a publication, where there is anything to publish or to withdraw."""
-        if self._mode.wanted is AllocatorKind.SCHEDULER or self._mode.allocator is None:
-            super().notify()
+    @property
+    def disturbed(self) -> bool:
+        """True if others did something to the slices that is not put right yet."""
+        return self._disturbances != self._repaired
 
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):
-            self._disturbed = True
+            self._disturbances += 1
             self.notify()
 
     def _publish(self) -> float | None:
         if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
             if self._mode.allocator is not AllocatorKind.CONTROLLER:
                 self._withdraw()
-            if self._given_up is None:
-                return None
-            if self._retry_schedule.due() or not self._resume():
-                return self._retry_schedule.due()
+            if self._given_up is None or self._retry_schedule.due() or not self._resume():
+                self._name_pool()
+                return None if self._given_up is None else self._retry_schedule.due()
         inventory = self._inventory()
         if inventory is None:
             return None
@@ -175,15 +182,15 @@ class SlicePublisher(Republisher):
         return True
 
     def _sync(self, inventory: Inventory) -> None:
-        if self._disturbed and self._last is not None:
+        if self.disturbed and self._last is not None:
             self.thread.pause(QUIET_SECONDS)
-        disturbed, self._disturbed = self._disturbed, False
+        disturbances = self._disturbances
         features = self._features = self._features or self._probe(inventory)
         if features is None:
             self._give_up("GateOff", _GATE_OFF)
             return
         wanted = self._offered(inventory, features)
-        if wanted == self._last and not disturbed:
+        if wanted == self._last and disturbances == self._repaired:
             return
         self._last = None
         try:
@@ -199,7 +206,7 @@ class SlicePublisher(Republisher):
         except LayoutError as error:
             self._give_up("LimitExceeded", str(error))
             return
-        self._last = wanted
+        self._last, self._repaired = wanted, disturbances
         self._mode.report(Publication(done=True, reason="Published"))
 
     def _probe(self, inventory: Inventory) -> Features | None:
@@ -237,3 +244,14 @@ class SlicePublisher(Republisher):
         if count:
             _log.info("%d ResourceSlices withdrawn: the controller allocates", count)
         self._mode.withdraw()
+
+    def _name_pool(self) -> None:
+        """Have one slice without devices."""
+        disturbances, options = self._disturbances, self._options
+        nothing = offered(
+            Inventory(options.node_name, options.pool, options.driver_name), {}, taints=False
+        )
+        if nothing == self._last and disturbances == self._repaired:
+            return
+        self._writer.write(SliceLayout(nothing, Features()))
+        self._last, self._repaired = nothing, disturbances

@@ -35,13 +35,17 @@ class DroppedFieldsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A slice as it is in the API server, without its content. ``digest`` is that of it."""
+    """A slice as it is in the API server, without its content. ``digest`` is that of it.
+
+    ``offers``: it has devices, or counters of some.
+    """
 
     name: str
     uid: str
     version: str
     generation: int
     digest: str
+    offers: bool
     owners: Any
 
 
@@ -117,12 +121,12 @@ class SliceWriter:
         return len(changed) + len(obsolete)
 
     def withdraw(self) -> int:
-        """Delete all slices of the driver on this node; returns how many there were.
+        """Delete all slices of the driver on this node that offer anything; returns how many.
 
         Raises:
             KubeError: one is left.
         """
-        found = self._list()
+        found = [f for f in self._list() if f.offers]
         for each in found:
             self._delete(each)
         return len(found)
@@ -175,6 +179,7 @@ def _found(obj: Obj) -> _Found:
         version=metadata["resourceVersion"],
         generation=spec["pool"].get("generation", 0),
         digest=_digest(spec),
+        offers=bool(spec.get("devices") or spec.get("sharedCounters")),
         owners=metadata.get("ownerReferences"),
     )
 

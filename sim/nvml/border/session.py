@@ -71,10 +71,16 @@ class Session:
         """Counts one nvmlInit: it keeps the kernel module loaded, and holds no GPU yet.
 
         The first one finds those GPUs that are on the bus now. LIB_RM_VERSION_MISMATCH unless the
-        mapped library is of the module's version.
+        mapped library is of the module's version, DRIVER_NOT_LOADED without `/dev/nvidiactl`.
         """
         if self.library.version != self.store.read().driver_version:
             raise RefusedError(Return.LIB_RM_VERSION_MISMATCH)
+        state = self.store.read()
+        root = Path(state.host_root)
+        if state.makes_nodes:
+            host.make_nodes(root, state)
+        if not (root / "dev/nvidiactl").exists():
+            raise RefusedError(Return.DRIVER_NOT_LOADED)
         with self._mutex:
             if self.references == 0:
                 self.openings += 1

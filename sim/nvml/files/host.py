@@ -41,6 +41,8 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
         shutil.rmtree(root / stale, ignore_errors=True)
     _build_proc(root / "proc", state, products)
     _build_dev(root / "dev", state)
+    if not state.makes_nodes:
+        remove_nodes(root, state)
     _build_sys(root, state, products)
     driverpackage.install(
         root,
@@ -106,7 +108,7 @@ def _build_proc(proc: Path, state: MachineState, products: dict[str, Product]) -
         driver / "version",
         f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {state.driver_version}  simulated\n",
     )
-    _write(driver / "params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\n")
+    _show_parameters(proc.parent, state)
     for gpu in state.gpus:
         _write(
             driver / "gpus" / gpu.pci_bus_id.lower()[4:] / "information",
@@ -166,12 +168,35 @@ def _mig_minors() -> str:
 
 
 def _build_dev(dev: Path, state: MachineState) -> None:
-    names = [f"nvidia{gpu.minor}" for gpu in state.gpus]
-    names += ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
+    make_nodes(dev.parent, state)
+    for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
+        _write(dev / name, "")
+
+
+def make_nodes(root: Path, state: MachineState) -> None:
+    """Makes the nodes that NVML opens, where they are not there."""
+    names = ["nvidiactl", *(f"nvidia{gpu.minor}" for gpu in state.gpus)]
     # The kernel makes no node for an instance's capability; only these two exist after boot.
     names += ["nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
     for name in names:
-        _write(dev / name, "")
+        if not (root / "dev" / name).exists():
+            _write(root / "dev" / name, "")
+
+
+def remove_nodes(root: Path, state: MachineState) -> None:
+    """Takes all of NVIDIA's device nodes off the host."""
+    _show_parameters(root, state)
+    for node in (root / "dev").glob("nvidia*"):
+        if node.is_dir():
+            shutil.rmtree(node)
+        else:
+            node.unlink()
+
+
+def _show_parameters(root: Path, state: MachineState) -> None:
+    """The parameters of the module nvidia."""
+    text = f"ModifyDeviceFiles: {int(state.makes_nodes)}\nDeviceFileUID: 0\nDeviceFileGID: 0\n"
+    _write(root / "proc/driver/nvidia/params", text)
 
 
 def _build_sys(root: Path, state: MachineState, products: dict[str, Product]) -> None:
@@ -199,3 +224,16 @@ def show_pid_namespace(root: Path, *, hidden: bool) -> None:
     new = link.with_name(f".pid.{os.getpid()}.{get_ident()}")
     new.symlink_to("pid:[1]" if hidden else Path("/proc/self/ns/pid").readlink())
     new.replace(link)
+
+
+def show_opener(root: Path, *, pid: int, name: str, minor: int) -> None:
+    """A process that has a GPU's node open, as the host's /proc shows it."""
+    process = root / f"proc/{pid}"
+    (process / "fd").mkdir(parents=True)
+    _write(process / "comm", f"{name[:15]}\n")
+    (process / "fd/7").symlink_to(f"/dev/nvidia{minor}")
+
+
+def hide_process(root: Path, pid: int) -> None:
+    """The process is gone."""
+    shutil.rmtree(root / f"proc/{pid}", ignore_errors=True)

@@ -4,6 +4,7 @@ Options, commands and what they are for: NVIDIA's "Multi-Process Service" guide 
 reference) and ``man nvidia-cuda-mps-control``; the words of a daemon that is not there as that
 program prints them. Limits that are set are for servers that are spawned afterwards, and one is by
 the first client: the simulated daemon keeps them, and spawns nothing. Its sockets are a FIFO here.
+Where a file ``nvidia-cuda-mps-control.single-user`` lies beside it, it is of a driver without -M.
 """
 
 from typing import Final
@@ -12,11 +13,16 @@ SCRIPT: Final = """#!/bin/sh
 pipe=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
 state=$pipe/.simulated
 if [ "$1" = -f ]; then
+  if [ -n "$2" ] && { [ "$2" != -M ] || [ -e "$0.single-user" ]; }; then
+    echo "unknown option $2"
+    exit 1
+  fi
   mkdir -p "$pipe" "$state"
   rm -f "$pipe/control" "$state"/*
   mkfifo "$pipe/control"
   echo $$ > "$pipe/nvidia-cuda-mps-control.pid"
   echo "${CUDA_VISIBLE_DEVICES:-}" > "$state/devices"
+  echo "${2:--f}" > "$state/mode"
   trap 'rm -f "$pipe/control" "$pipe/nvidia-cuda-mps-control.pid"; exit 0' TERM INT
   exec 3<>"$pipe/control"
   while read -r reply command first second <&3; do

@@ -2,6 +2,7 @@
 
 from sim.nvml.functions import (
     compute_instances,
+    condition,
     devices,
     events,
     gpu_instances,
@@ -12,6 +13,7 @@ from sim.nvml.functions import (
 
 __all__ = [
     "compute_instances",
+    "condition",
     "devices",
     "events",
     "gpu_instances",

@@ -96,12 +96,16 @@ def create(session: Session, handle: Any, profile_id: Any, compute_instance: Any
 
 @exported("nvmlComputeInstanceDestroy", mutation=True)
 def destroy(session: Session, handle: Any) -> None:
-    """Destroys; IN_USE while a process runs on it."""
+    """Destroys; IN_USE while a process runs on it, or a monitor has it open."""
     target = session.target(handle, "compute-instance")
     with session.change() as state:
         gpu, instance, compute = session.compute_instance(state, target)
-        hardware.destroy_compute_instance(gpu, instance, compute)
-        instance.lingers = state.variants.instance_lingers
+        refused = hardware.is_subscribed(compute)
+        if not refused:
+            hardware.destroy_compute_instance(gpu, instance, compute)
+            instance.lingers = state.variants.instance_lingers
+    if refused:
+        raise RefusedError(Return.IN_USE)
 
 
 @exported("nvmlGpuInstanceGetComputeInstances")

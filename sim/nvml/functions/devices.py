@@ -159,6 +159,6 @@ def set_mig_mode(session: Session, device: Any, mode: Any, activation_status: An
         others = clients(session.store.directory, but=session.client)
         held = any(gpu.uuid in c.gpus for c in others)
         status = hardware.set_mig_mode(
-            gpu, product, enable=integer(mode) == 1, held=held, resets=state.resets_gpus
+            state, gpu, product, enable=integer(mode) == 1, held=held, resets=state.resets_gpus
         )
     put_uint(activation_status, status)

@@ -16,7 +16,7 @@ from sim.nvml.border.cabi import (
 from sim.nvml.border.library import exported
 from sim.nvml.border.session import EventSet, Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.state import MIG_CONFIG_CHANGE, Event
+from sim.nvml.state import MIG_CONFIG_CHANGE, RECOVERY_ACTION_CHANGED, Event
 
 _ALWAYS = 0x1 | 0x2 | 0x8 | 0x10
 """ECC errors of one and two bits, critical XIDs, clock changes."""
@@ -32,8 +32,11 @@ def _event_set(session: Session, handle: Any) -> EventSet:
 
 
 def _supported(session: Session) -> int:
-    sent = session.store.read().variants.config_events == "delivered"
-    return _ALWAYS | (MIG_CONFIG_CHANGE if sent else 0)
+    variants = session.store.read().variants
+    config = MIG_CONFIG_CHANGE if variants.config_events == "delivered" else 0
+    return (
+        _ALWAYS | config | (RECOVERY_ACTION_CHANGED if variants.recovery_action == "event" else 0)
+    )
 
 
 @exported("nvmlEventSetCreate", on_handle=False)

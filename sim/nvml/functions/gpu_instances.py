@@ -27,9 +27,11 @@ _PROFILE_ENUM_COUNT = 18
 
 
 def _by_enum(session: Session, device: Any, enum: Any) -> GpuInstanceProfile:
-    if not 0 <= integer(enum) < _PROFILE_ENUM_COUNT:
-        raise RefusedError(Return.INVALID_ARGUMENT)
     _, product = session.device(device)
+    # A driver of later products knows more profiles than the bindings do.
+    count = max(_PROFILE_ENUM_COUNT, *(p.enum + 1 for p in product.gi_profiles), 0)
+    if not 0 <= integer(enum) < count:
+        raise RefusedError(Return.INVALID_ARGUMENT)
     for profile in product.gi_profiles:
         if profile.enum == integer(enum):
             return profile
@@ -117,9 +119,16 @@ def _create(
         if placement is not None and placement.size != profile.size:
             raise RefusedError(Return.INVALID_ARGUMENT)
         start = None if placement is None else placement.start
-        created = hardware.create_gpu_instance(
-            state, gpu, product, profile_id=profile.id, start=start
+        kept = hardware.refused_by_gsp(gpu, product, profile_id=profile.id, start=start)
+        created = (
+            None
+            if kept
+            else hardware.create_gpu_instance(
+                state, gpu, product, profile_id=profile.id, start=start
+            )
         )
+    if created is None:
+        raise RefusedError(Return.INSUFFICIENT_RESOURCES)
     put_handle(instance, session.handle("gpu-instance", gpu, created.key))
 
 
@@ -140,8 +149,12 @@ def create_with_placement(
 
 @exported("nvmlGpuInstanceDestroy", mutation=True)
 def destroy(session: Session, handle: Any) -> None:
-    """Destroys; IN_USE while it has compute instances or processes, or lingers."""
+    """Destroys; IN_USE while it has compute instances or processes, or lingers.
+
+    UNKNOWN where GSP has not followed: the instance is gone then, its place is not.
+    """
     session.target(handle, "gpu-instance")
+    in_part = False
     with session.change() as state:
         gpu, instance = session.gpu_instance(state, handle)
         lingers = instance.lingers > 0 and not instance.compute_instances
@@ -149,8 +162,11 @@ def destroy(session: Session, handle: Any) -> None:
             instance.lingers -= 1
         else:
             hardware.destroy_gpu_instance(gpu, instance)
+            in_part = hardware.destroyed_in_part(state, gpu, instance)
     if lingers:
         raise RefusedError(Return.IN_USE)
+    if in_part:
+        raise RefusedError(Return.UNKNOWN)
 
 
 @exported("nvmlDeviceGetGpuInstances")

@@ -39,13 +39,23 @@ class Administration:
     def ask_mig_mode(self, gpu: str | int, *, enabled: bool) -> Return:
         """`nvidia-smi -mig`, on a machine whose driver resets GPUs: the activation status.
 
-        Before Hopper the mode stays pending with IN_USE while a client holds the GPU.
+        The mode stays pending with IN_USE while a client holds the GPU.
         """
         with self.store.change() as state:
             target = find(state, gpu)
             held = any(target.uuid in c.gpus for c in clients(self.directory))
             product = self.store.product(target)
-            return hardware.set_mig_mode(target, product, enable=enabled, held=held, resets=True)
+            return hardware.set_mig_mode(
+                state, target, product, enable=enabled, held=held, resets=True
+            )
+
+    def end_monitors(self) -> None:
+        """Monitors let go of the compute instances that they have subscribed to."""
+        with self.store.change() as state:
+            for gpu in state.gpus:
+                for instance in gpu.gpu_instances:
+                    for compute in instance.compute_instances:
+                        compute.subscribed = 0
 
     def reboot(self, *, minors: list[int] | None = None) -> None:
         """Boots again: instances, processes and events are gone, the boot id is new.
@@ -105,6 +115,15 @@ class Administration:
             state.missing = [p for p in state.missing if parts and p not in parts]
             host.sync_missing(Path(state.host_root), state)
 
+    def remove_nodes(self, *, makes: bool = True) -> None:
+        """The host loses its device nodes, as where the driver's container alone has some.
+
+        ``makes`` is the driver's parameter ModifyDeviceFiles: NVML makes what it needs of them.
+        """
+        with self.store.change() as state:
+            state.makes_nodes = makes
+            host.remove_nodes(Path(state.host_root), state)
+
     def reset_gpu(self, gpu: str | int) -> None:
         """`nvidia-smi -r`: instances are gone and a pending MIG mode is in force.
 
@@ -127,6 +146,7 @@ class Administration:
         for gpu in state.gpus:
             reset(gpu)
             gpu.lost = False
+            gpu.compute_mode = 0
             keeps = self.store.product(gpu).mig_mode_survives_reboot
             gpu.mig = gpu.mig_pending = gpu.mig_pending and keeps
 
@@ -147,6 +167,8 @@ def find(state: MachineState, gpu: str | int) -> Gpu:
 
 
 def reset(gpu: Gpu) -> None:
-    """Resets a GPU: all that was on it is gone."""
+    """Resets a GPU: all that was on it is gone, and what waited for a reset is in force."""
     gpu.gpu_instances = []
     gpu.processes = []
+    gpu.recovery_action, gpu.remap_pending, gpu.ecc = 0, False, gpu.ecc_pending
+    gpu.kept = []

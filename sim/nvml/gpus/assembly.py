@@ -47,6 +47,7 @@ def new_machine(
         nvml_version=f"12.{driver_version}",
         cuda_version=_CUDA_VERSION,
         variants=variants,
+        makes_nodes=variants.host_nodes == "made",
         gpus=[
             _new_gpu(spec, product, index)
             for index, (spec, product) in enumerate(zip(gpus, products, strict=True))

@@ -42,11 +42,13 @@ class HeldError(RefusedError):
 
 
 class Client:
-    """This process as a client of the machine in ``directory``. Not thread-safe."""
+    """A process as a client of the machine in ``directory``, by default this. Not thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, pid: int | None = None, name: str = "") -> None:
+        self._pid = pid or os.getpid()
+        self._name = name or Path(sys.argv[0]).name or "python"
         self._folder = directory / "clients"
-        self._path = self._folder / f"{os.getpid()}-{next(_numbers)}"
+        self._path = self._folder / f"{self._pid}-{next(_numbers)}"
         self._file: int | None = None
 
     def hold(self, gpus: Iterable[str]) -> None:
@@ -76,8 +78,7 @@ class Client:
 
     def _write(self, gpus: Iterable[str]) -> None:
         if self._file is not None:
-            name = Path(sys.argv[0]).name or "python"
-            line = msgspec.json.encode(Holder(os.getpid(), name, tuple(sorted(gpus)))) + b"\n"
+            line = msgspec.json.encode(Holder(self._pid, self._name, tuple(sorted(gpus)))) + b"\n"
             os.pwrite(self._file, line, 0)  # what a longer line leaves behind it is not read
 
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4, uuid5
 
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.products import ComputeInstanceProfile, GpuInstanceProfile, Product
-from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState
+from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, KeptPlace, MachineState
 
 MAX_GPU_INSTANCES = 15
 """GPU-instance ids are 0 to 14: the driver's capability minors leave room for no more."""
@@ -111,6 +111,30 @@ def destroy_gpu_instance(gpu: Gpu, instance: GpuInstance) -> None:
     gpu.gpu_instances.remove(instance)
 
 
+def destroyed_in_part(state: MachineState, gpu: Gpu, instance: GpuInstance) -> bool:
+    """True if GSP has not followed: a GPU instance is deleted on the CPU's side first, then by GSP.
+
+    Source of the order: open-gpu-kernel-modules 595.45.04, kernel_mig_manager.c:7672; what NVML
+    answers then, and to creations, is inferred.
+    """
+    if not state.variants.gsp_keeps or gpu.failed_destroys:
+        return False
+    gpu.failed_destroys += 1
+    gpu.kept.append(KeptPlace(instance.start, instance.size, state.variants.gsp_keeps))
+    return True
+
+
+def refused_by_gsp(gpu: Gpu, product: Product, *, profile_id: int, start: int | None) -> bool:
+    """True if a creation fails as GSP still holds some of its place; one refusal less is left."""
+    size = profile_of(product, profile_id).size
+    for kept in gpu.kept:
+        if start is not None and start < kept.start + kept.size and kept.start < start + size:
+            kept.refusals -= 1
+            gpu.kept = [k for k in gpu.kept if k.refusals > 0]
+            return True
+    return False
+
+
 def _free_compute_start(
     instance: GpuInstance, parent: GpuInstanceProfile, profile: ComputeInstanceProfile
 ) -> int | None:
@@ -170,6 +194,7 @@ def create_compute_instance(
         size=profile.slice_count,
         index=next(i for i in range(len(indexes) + 1) if i not in indexes),
         uuid=f"MIG-{_uuid(state, gpu, instance, start=start)}",
+        subscribed=state.variants.monitored,
     )
     instance.compute_instances.append(created)
     return created
@@ -190,24 +215,34 @@ def destroy_compute_instance(gpu: Gpu, instance: GpuInstance, compute: ComputeIn
     instance.compute_instances.remove(compute)
 
 
-def set_mig_mode(gpu: Gpu, product: Product, *, enable: bool, held: bool, resets: bool) -> Return:
+def is_subscribed(compute: ComputeInstance) -> bool:
+    """True if a monitor keeps a compute instance from being destroyed; one refusal fewer is left.
+
+    Source: open-gpu-kernel-modules 595.45.04, kernel_mig_manager.c:5627; NVIDIA/DCGM#276.
+    """
+    compute.subscribed -= 1
+    return compute.subscribed >= 0
+
+
+def set_mig_mode(  # noqa: PLR0913 - a GPU, what is asked of it, and by whom
+    state: MachineState, gpu: Gpu, product: Product, *, enable: bool, held: bool, resets: bool
+) -> Return:
     """Asks for MIG mode; the answer is NVML's activation status.
 
-    The mode stays pending with IN_USE while instances or processes are on the GPU, and where the
-    architecture needs a reset: with IN_USE while it is ``held`` by another client of the driver,
-    with RESET_REQUIRED unless the driver ``resets`` it by itself.
+    The mode stays pending with IN_USE while instances or processes are on the GPU, or it is
+    ``held`` by another client of the driver (which a variant refuses altogether), and where the
+    architecture needs a reset with RESET_REQUIRED unless the driver ``resets`` it by itself.
     """
     if not product.gi_profiles:
         raise RefusedError(Return.NOT_SUPPORTED)
+    if held and gpu.mig != enable and state.variants.mode_held == "refused":
+        raise RefusedError(Return.IN_USE)
     gpu.mig_pending = enable
     if gpu.mig == enable:
         return Return.SUCCESS
-    if gpu.gpu_instances or gpu.processes:
+    if gpu.gpu_instances or gpu.processes or held:
         return Return.IN_USE
-    if product.mig_mode_needs_reset:
-        if held:
-            return Return.IN_USE
-        if not resets:
-            return Return.RESET_REQUIRED
+    if product.mig_mode_needs_reset and not resets:
+        return Return.RESET_REQUIRED
     gpu.mig = enable
     return Return.SUCCESS

@@ -20,15 +20,16 @@ from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
     NODES,
+    PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from dra.gpu.inventory import AllocatorKind, Publication
+from dra.gpu.inventory import AllocatorKind, GpuHealth, Publication
 from dra.pods.hosts import Hosts
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.helpers.objects import claim, gpu, instance
+from tests.controller.helpers.objects import claim, gpu, instance, pod
 from tests.dra.gpus import A100
 from tests.dra.resourceslices.nvidiaslices import future_mig, resource_slice
 from tests.dra.resourceslices.nvidiaslices import gpu as nvidias_gpu
@@ -44,6 +45,13 @@ def healthy(world: World) -> World:
     world.add_node("node-a")
     world.add_plugin("node-a", ready=True)
     return world
+
+
+def test_what_the_driver_says_of_gpus_is_shown(healthy: World, mig: Mig) -> None:
+    to_be_remapped(healthy)
+    _, found = checks(mig)
+    words = "recovery action None, fabric NotSupported, compute mode Default"
+    assert found["gpus"] == [("ok", f"1 x {words}")]
 
 
 def checks(mig: Mig) -> tuple[int, dict[str, list[tuple[str, str]]]]:
@@ -103,13 +111,29 @@ def unreadable(world: World) -> None:
     world.set_status(MIG_NODES, found, {**found["status"], "gpus": [_GPU]})
 
 
-_GPU = {"name": "card0", "uuid": "u", "migMode": {"enabled": True, "pending": True}}
+_GPU = {
+    "name": "gpu-0",
+    "uuid": "u",
+    "migMode": {"enabled": True, "pending": True},
+    "instances": [{"placement": {"start": 40, "size": 40}, "state": "lost"}],
+}
 
 
 def withheld(world: World) -> None:
     world.replace_gpus(
         "node-a", gpu(0, "node-a", unavailable="mig-manager is here", reason="MIGManagerActive")
     )
+
+
+def needs_reset(world: World) -> None:
+    said = GpuHealth("Reset", "Completed", "Default", open_in=("dcgm-exporter (7)",))
+    sick = gpu(0, "node-a", unavailable="the driver asks for a reset", reason="GpuRecoveryRequired")
+    world.replace_gpus("node-a", replace(sick, health=said))
+
+
+def to_be_remapped(world: World) -> None:
+    said = GpuHealth("None", "NotSupported", "Default", ("a memory row is remapped soon",))
+    world.replace_gpus("node-a", replace(gpu(0, "node-a"), health=said))
 
 
 def lost(world: World) -> None:
@@ -150,6 +174,7 @@ FAILURES: list[tuple[Callable[[World], None], str, str]] = [
     (mignode_without_node, "plugin", "MigNode node-z has no Node"),
     (unreadable, "plugin", "MigNode node-a cannot be read"),
     (withheld, "modes", "node-a gpu-0 is withheld (MIGManagerActive): mig-manager is here"),
+    (needs_reset, "modes", "the driver asks for a reset; it is open in dcgm-exporter (7)"),
     (nvidias_driver, "neighbours", "destroys slices that it does not know; nothing is offered"),
     (nvidias_label, "neighbours", f"{DEPLOY_LABEL}=true) and destroys slices that it does not"),
     (nvidias_gpus, "neighbours", "finds; the plugin offers GPUs there all the same"),
@@ -212,6 +237,7 @@ WARNINGS: list[tuple[Callable[[World], None], str, str]] = [
     (foreign, "instances", "1g.5gb at 3:1 is foreign"),
     (someone_elses_class, "classes", "mig-3g.20gb was made by somebody else"),
     (fell_back, "modes", "the gate is off"),
+    (to_be_remapped, "modes", "node-a gpu-0: a memory row is remapped soon"),
     (taken_name, "extended", "not ours: nvidia.com/mig-1g.5gb by theirs"),
 ]
 
@@ -224,6 +250,19 @@ def test_what_is_worth_knowing_is_a_warning_and_no_failure(
     code, found = checks(mig)
     assert code == 0, found
     assert any(s == "warn" and says in message for s, message in found[name]), found
+
+
+@pytest.mark.parametrize(("node", "status"), [("node-a", "warn"), ("node-b", "ok")])
+def test_dcgm_beside_slices_is_said_before_it_holds_one(
+    healthy: World, mig: Mig, node: str, status: str
+) -> None:
+    body = pod("exporter", nodeName=node)
+    body["spec"]["containers"][0]["image"] = "nvcr.io/nvidia/k8s/dcgm-exporter:4.2.3"
+    healthy.api.create(PODS, body)
+    code, found = checks(mig)
+    [(said, message)] = found["monitors"]
+    assert (code, said) == (0, status)
+    assert ("node-a" in message) is (status == "warn")
 
 
 def test_neighbours_that_do_no_harm_are_not_spoken_of(healthy: World, mig: Mig) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
 from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from tests.cli.world import LEASE_SECONDS, World
-from tests.controller.helpers.objects import gpu, instance, request
+from tests.controller.helpers.objects import DRIVER, gpu, instance, request
 from tests.dra.gpus import A100
 
 WAITS = "waiting"
@@ -252,17 +252,36 @@ def no_mignode(world: World) -> None:
     waiting_pod(world)
 
 
-def taken_back(world: World) -> None:
+def _said(world: World, reason: str, message: str) -> None:
+    """A pod that would fit, and what the controller says of it by its condition."""
     world.add_node("node-a")
     world.lead()
     waiting_pod(world)
-    told = world.api.get(RESOURCE_CLAIMS, "wanted", namespace="default")
-    world.tell(
-        told,
-        "AllocationTakenBack",
-        "the allocation on node node-a was taken back",
-        source="mig.dra.dev/controller",
-    )
+    pod = world.api.get(PODS, WAITS, namespace="default")
+    condition = {
+        "type": f"{DRIVER}/ClaimsAllocated",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    world.set_status(PODS, pod, {"phase": "Pending", "conditions": [condition]})
+
+
+def taken_back(world: World) -> None:
+    _said(world, "AllocationTakenBack", "the allocation on node node-a was taken back")
+
+
+def gpu_left_out(world: World) -> None:
+    _said(world, "WaitingForSlice", "node-a: a slice of gpu-0 could not be made lately")
+
+
+def held_back(world: World) -> None:
+    _said(world, "NextInLine", "what is free is held for pod default/large")
+
+
+def evaluating(world: World) -> None:
+    _said(world, "EvaluatingSelectors", "its selectors are being evaluated")
 
 
 def made_first(world: World) -> None:

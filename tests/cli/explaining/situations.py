@@ -17,8 +17,11 @@ from tests.cli.explaining.obstacles import (
     device_plugin,
     driver_not_ready,
     elsewhere,
+    evaluating,
     foreign,
     gated,
+    gpu_left_out,
+    held_back,
     lease_ran_out,
     made_first,
     media_engine_taken,
@@ -64,7 +67,7 @@ class Situation:
         return self.name
 
 
-LEADS = (no_leader, lease_ran_out, taken_back)
+LEADS = (no_leader, lease_ran_out, taken_back, gpu_left_out, held_back, evaluating)
 
 SITUATIONS = [
     Situation("no profile that large", no_profile_that_large, "NoSuchProfile", ("'r'", "7g.40gb")),
@@ -115,6 +118,9 @@ SITUATIONS = [
     ),
     Situation("the scheduler allocates", by_scheduler, "AllocatedByScheduler", ("node-a",)),
     Situation("no MigNode", no_mignode, "NoMigNode", ("no MigNode exists",)),
+    Situation("GPU left out", gpu_left_out, "WaitingForSlice", ("gpu-0 could not be made",)),
+    Situation("held back", held_back, "NextInLine", ("held for pod default/large",)),
+    Situation("evaluating", evaluating, "EvaluatingSelectors", ("are being evaluated",)),
     Situation("taken back", taken_back, "AllocationTakenBack", ("node node-a was taken back",)),
     Situation(
         "bound to a full node by another claim",

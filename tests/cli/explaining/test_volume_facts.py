@@ -12,7 +12,6 @@ from cli.explaining.explain import Explainer
 from cli.explaining.facts import read_facts
 from dra.cel.cel import Selectors
 from dra.claims.classes import generated_classes
-from dra.claims.reasons import Reason
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -42,17 +41,25 @@ class Session:
 
     driver = DRIVER
 
-    def __init__(self, objects: dict[Resource, list[Obj]], refused: dict[Resource, KubeError]):
+    def __init__(
+        self,
+        objects: dict[Resource, list[Obj]],
+        refused: dict[Resource, KubeError],
+        elsewhere: KubeError | None = None,
+    ):
         self._objects = objects
         self._refused = refused
+        self._elsewhere = elsewhere
         self.api = self
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def list(self, resource: Resource, **_: Any) -> SimpleNamespace:
+    def list(self, resource: Resource, *, namespace: str = "", **_: Any) -> SimpleNamespace:
         if resource in self._refused:
             raise self._refused[resource]
+        if self._elsewhere is not None and not namespace:
+            raise self._elsewhere
         return SimpleNamespace(items=self._objects.get(resource, []))
 
 
@@ -60,12 +67,16 @@ def explained(
     *volumes: Obj,
     refused: dict[Resource, KubeError] | None = None,
     known: Obj | None = None,
-    events: list[Obj] | None = None,
+    status: Obj | None = None,
+    elsewhere: KubeError | None = None,
     **spec: Any,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """The findings about a pod that uses the volume claim ``data``, and what was not readable."""
+    """The findings about a pod that uses the volume claim ``data``, and what was not readable.
+
+    ``elsewhere`` is what lists of all namespaces are answered with.
+    """
     used = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    body = versioned(pod("p", "c", **{"volumes": used, **spec}))
+    body = versioned({**pod("p", "c", **{"volumes": used, **spec}), "status": status or {}})
     objects = {
         NODES: [versioned(node("node-a", labels={"zone": "a"}))],
         MIG_NODES: [mignode("node-a")],
@@ -74,12 +85,12 @@ def explained(
         ],
         RESOURCE_CLAIMS: [known or versioned(claim("c"))],
         PODS: [body],
-        EVENTS: events or [],
+        EVENTS: [],
         NAMESPACES: [versioned({"metadata": {"name": "default", "labels": {"of": "us"}}})],
         PERSISTENT_VOLUME_CLAIMS: [v for v in volumes if "namespace" in v["metadata"]],
         PERSISTENT_VOLUMES: [v for v in volumes if "namespace" not in v["metadata"]],
     }
-    session: Any = Session(objects, refused or {})
+    session: Any = Session(objects, refused or {}, elsewhere)
     facts = read_facts(session, "default")
     explanation = Explainer(facts, Selectors()).pod(read_pod(body))
     found = [f"{f.reason}: {f.message}" for f in explanation.findings]
@@ -97,18 +108,31 @@ def test_it_is_said_in_these_words_while_the_pod_still_has_its_slice() -> None:
     assert found == ["WaitingForVolumeClaim: PersistentVolumeClaim data does not exist: create it"]
 
 
+def _condition(reason: str, message: str) -> Obj:
+    condition = {"type": f"{DRIVER}/ClaimsAllocated", "status": "False", "reason": reason}
+    return {"conditions": [{**condition, "message": message, "lastTransitionTime": "2026"}]}
+
+
 def test_a_claim_of_another_driver_that_was_waited_for_is_said_in_the_controllers_words() -> None:
     said = "ResourceClaim tape, which is for another driver, stays unallocated"
-    event = {
-        "involvedObject": {"uid": "uid-p"},
-        "source": {"component": "mig.dra.dev-controller"},
-        "reason": Reason.OTHER_CLAIM.value,
-        "message": said,
-        "lastTimestamp": "2026-01-01T00:00:00Z",
-    }
     unknown: dict[Resource, KubeError] = {LEASES: ForbiddenError("no", status=403)}
-    found, _ = explained(volumes=[], events=[event], refused=unknown)
-    assert found == [f"WaitingForOtherClaim: {said}"]
+    status = _condition("WaitingForOtherClaim", said)
+    found, _ = explained(volumes=[], status=status, refused=unknown)
+    assert found[0].startswith(f"WaitingForOtherClaim: {said}")
+
+
+@pytest.mark.parametrize("reason", ["WaitingForSlice", "NextInLine", ""])
+def test_who_may_read_his_namespace_only_is_told_what_his_pod_says(reason: str) -> None:
+    no = ForbiddenError("no", status=403)
+    kinds = (MIG_NODES, NODES, DEVICE_CLASSES, PERSISTENT_VOLUMES, NAMESPACES, LEASES)
+    refused: dict[Resource, KubeError] = dict.fromkeys(kinds, no)
+    status = _condition(reason, "no room") if reason else {}
+    found, unread = explained(volumes=[], status=status, refused=refused, elsewhere=no)
+    if reason:
+        assert found == [f"{reason}: no room"]
+    else:
+        assert found[0].startswith("NotAllowedToRead: ")
+    assert {"mignodes.mig.dra.dev", "resourceclaims.resource.k8s.io"} <= {*unread}
 
 
 def test_a_node_that_a_volume_does_not_reach_is_said_so() -> None:

@@ -178,6 +178,23 @@ def test_a_container_names_the_one_request_that_is_shared_by_mps(
         assert lint(capsys, tmp_path, named + two).code == 0
 
 
+def test_several_containers_that_use_a_claim_of_hami_cores_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    name, _, container = POD.partition("  containers:\n")
+    twice = f"{name}  containers:\n{container}{container.replace('name: main', 'name: second')}"
+    selector = "device.attributes['mig.dra.dev'].limitsEnforcedBy == 'hami-core'"
+    limited = TEMPLATE.replace(
+        "mig-1g.5gb",
+        f'gpu-share.dra.dev\n          selectors: [{{cel: {{expression: "{selector}"}}}}]',
+    )
+    assert "HAMi-core" not in lint(capsys, tmp_path, twice + TEMPLATE).out
+    assert "HAMi-core" not in lint(capsys, tmp_path, POD + limited).out
+    ran = lint(capsys, tmp_path, twice + limited)
+    assert ran.code == 1
+    assert "write a claim for each container" in ran.out
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_with_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, mistake: tuple[str, str, int, str]

@@ -24,18 +24,23 @@ _FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED = set(re.findall(r"`([^`\n]+)`", _FENCES.sub("", PAGE)))
 _NOT_OF_WAITING = {
     Reason.ALLOCATED,
-    Reason.WAITING,
+    Reason.NOT_MADE,
     Reason.CLASS_CONFLICT,
     Reason.EXTENDED_RESOURCE_TAKEN,
     Reason.EVICTED,
     Reason.NOT_EVICTED,
     Reason.NODE_CLASS,
+    Reason.MIGNODE_UNREADABLE,
 }
+_OF_THE_CONTROLLER = {MisfitReason.LEFT_OUT}
+"""Answers that need what the controller remembers; it says them by the pod's condition."""
 
 
 def test_every_reason_and_state_is_explained() -> None:
     reasons = {r for r in Reason if r not in _NOT_OF_WAITING}
-    assert not {str(r) for r in {*Why, *AnswerReason, *MisfitReason, *Progress, *reasons}} - NAMED
+    known = {*Why, *AnswerReason, *MisfitReason, *Progress, *reasons} - _OF_THE_CONTROLLER
+    assert not {str(r) for r in known} - NAMED
+    assert not {str(r) for r in (*_OF_THE_CONTROLLER, Reason.NOT_MADE)} & NAMED
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,6 +211,23 @@ def test_a_credential_plugin_that_does_not_work_is_named(
     with pytest.raises(CliError, match=command) as error:
         api(config(tmp_path / "k", user={"exec": plugin}))
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("given", [None, 3.0])
+def test_a_login_takes_as_long_as_it_does_but_for_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None
+) -> None:
+    """kubectl has no limit either (client-go, plugin/pkg/client/auth/exec/exec.go: cmd.Run)."""
+    allowed: list[float | None] = []
+
+    def run(*_: object, timeout: float | None = None, **__: object) -> SimpleNamespace:
+        allowed.append(timeout)
+        return SimpleNamespace(stdout='{"status": {"token": "t"}}')
+
+    monkeypatch.setattr(subprocess, "run", run)
+    access = read(config(tmp_path / "k", user={"exec": {"command": "x"}}))
+    DirectConnection(access, login_seconds=given)
+    assert allowed == [given]
 
 
 # -- what is loaded

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
@@ -85,6 +86,31 @@ def test_evict_ends_the_pods_that_use_it_and_no_others(node: World, mig: Mig) ->
     assert left == {"bystander"}
 
 
+def test_a_pod_that_has_the_name_of_one_that_used_it_is_not_evicted(node: World, mig: Mig) -> None:
+    node.api.delete(PODS, "trainer", namespace="default", grace_seconds=0)
+    node.add_pod("trainer", nodeName="node-b")
+    assert mig("drain", "node-a", "gpu-1", "--evict", "-o", "json").json["evicted"] == []
+    assert not any(map(_going, node.api.list(PODS).items))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--context", "{context}", "drain", "node-a", "gpu-0"],
+        ["--no-color", "-o", "json", "drain", "node-a", "gpu-0"],
+        ["--kubeconfig={path}", "--request-timeout", "9", "drain", "node-a", "gpu-0"],
+        ["-o=json", "drain", "--reason", "x", "node-a", "gpu-0"],
+    ],
+    ids=" ".join,
+)
+def test_options_are_taken_before_the_command_too(node: World, mig: Mig, line: list[str]) -> None:
+    path = node.kubeconfig
+    context = yaml.safe_load(path.read_text())["current-context"]
+    ran = mig(*(word.format(path=path, context=context) for word in line))
+    assert (ran.code, ran.err) == (1, "")
+    assert drain_of(node)["gpus"] == ["gpu-0"]
+
+
 def _going(pod: dict[str, Any]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
@@ -142,6 +168,14 @@ def test_a_slice_that_is_being_removed_is_waited_for(world: World, mig: Mig) -> 
     )
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
     assert mig("drain", "node-a").code == 1
+
+
+def test_a_place_that_the_gpu_keeps_is_not_waited_for_as_a_reset_ends_it(
+    world: World, mig: Mig
+) -> None:
+    kept = instance("1g.5gb", 0, state="reclaiming")
+    world.add_node("node-a", gpu(0, "node-a", instances=(kept,)))
+    assert mig("drain", "node-a").code == 0
 
 
 def test_what_is_not_there_is_not_drained(node: World, mig: Mig) -> None:

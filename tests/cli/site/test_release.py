@@ -137,7 +137,12 @@ def unreadable(world: World) -> None:
     world.add_node("node-a")
     allocated(world)
     found = world.api.get(MIG_NODES, "node-a")
-    card = {"name": "card0", "uuid": "u", "migMode": {"enabled": True, "pending": True}}
+    card = {
+        "name": "gpu-0",
+        "uuid": "u",
+        "migMode": {"enabled": True, "pending": True},
+        "instances": [{"placement": {"start": 40, "size": 40}, "state": "lost"}],
+    }
     world.set_status(MIG_NODES, found, {**found["status"], "gpus": [card]})
 
 

@@ -65,8 +65,9 @@ def scaling(site: Site, binaries: Binaries, home: Path) -> Iterator[Process]:
         [
             binaries.path(PROGRAM),
             *("--cloud-provider=kwok", f"--kubeconfig={kubeconfig}", "--namespace=default"),
-            *("--enable-dynamic-resource-allocation", "--scale-down-enabled=false"),
-            *("--leader-elect=false", "--scan-interval=1s", f"--address=127.0.0.1:{port}"),
+            *("--enable-dynamic-resource-allocation", "--scale-down-unneeded-time=5s"),
+            *("--scale-down-delay-after-add=0s", "--leader-elect=false"),
+            *("--scan-interval=1s", f"--address=127.0.0.1:{port}"),
         ],
         logs=home,
         environment={
@@ -137,24 +138,26 @@ def test_a_node_is_made_for_a_slice_where_kube_scheduler_allocates(
                 plugin.stop()
 
 
-def test_nodes_of_the_controller_are_to_be_kept_out_of_its_groups(
+def test_nodes_of_the_controller_in_its_groups_neither_stop_it_nor_go(
     with_autoscaler: Binaries, root: Path
 ) -> None:
-    """It makes none for their claims; and in a group they stop it, for all groups."""
+    """It makes no node for their claims, serves other groups, and leaves what is in use."""
     home = root / "cn"
     with site(with_autoscaler, home, {"ours": ("controller", 1)}, {}) as made:
         api = made.api
         fill(made, "ours")
-        add_fake_node(api, "plain")
-        mark(api, "plain")
+        for name in ("plain", "idle"):
+            add_fake_node(api, name)
+        for name in ("ours", "plain", "idle"):
+            mark(api, name)
         start(api, "more")
         for name in ("large-0", "large-1"):
             selector = {GROUP: "plain"}
             api.create(pod(name, SLEEPING, cpu=MORE_THAN_HALF, nodeSelector=selector))
-        with scaling(made, with_autoscaler, home):
-            made.wait("a node", lambda: len(api.list("Node")) == 3, timeout=120)
-            made.wait("no room", lambda: "NotTriggerScaleUp" in reasons(api, "more"))
-            assert len(api.list("Node")) == 3
-        mark(api, "ours")
         with scaling(made, with_autoscaler, home) as program:
-            made.wait("its end of each loop", lambda: NOT_ITS_POOL in program.tail(), timeout=120)
+            made.wait("a node", lambda: len(api.list("Node")) == 4, timeout=120)
+            made.wait("no room", lambda: "NotTriggerScaleUp" in reasons(api, "more"))
+            made.wait("one node less", lambda: api.find("Node", "idle") is None, timeout=120)
+            assert NOT_ITS_POOL not in program.tail(lines=1000)
+            assert len(api.list("Node")) == 3
+            assert api.find("Node", "ours")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import at
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.machine.processes import Process, free_ports
@@ -26,7 +25,7 @@ SLICES = 7
 def both(binaries: Binaries, root: Path) -> Iterator[Site]:
     """A node of either allocator, and a second kube-scheduler with a name of its own."""
     home = root / "os"
-    with site(binaries, home, NODES, {}) as made:
+    with site(binaries, home, NODES, {}, schedulers=("default-scheduler", SECOND)) as made:
         plane = made.driver.control_plane
         config = home / "second.json"
         content = {
@@ -77,31 +76,18 @@ def test_the_controller_allocates_for_both_at_once(both: Site) -> None:
     both.assert_disjoint()
 
 
-def test_a_pod_whose_scheduler_does_not_run_holds_its_slice_and_can_be_bound(both: Site) -> None:
-    """As Volcano or KAI find it: the claim is allocated, and says where the pod may go."""
+def test_a_pod_of_a_scheduler_that_is_not_named_waits_and_takes_nothing(both: Site) -> None:
     api = both.api
     start(api, "waits", "nobody", "controller")
 
-    def allocated() -> bool:
-        return bool(both.devices("ours"))
+    def told() -> bool:
+        events = api.list("Event", fieldSelector="involvedObject.name=waits")
+        return any(each["reason"] == "WaitingForScheduler" for each in events)
 
-    both.wait("allocation", allocated)
-    assert node(api, "waits") == ""
-    start(api, "bound", SECOND, "controller")
-    both.wait("the other", lambda: node(api, "bound") == "ours")
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": "waits"},
-        "target": {"kind": "Node", "name": "ours"},
-    }
-    api.request("POST", "/api/v1/namespaces/default/pods/waits/binding", body=body)
-    (claim,) = (
-        each
-        for each in api.list("ResourceClaim")
-        if each["metadata"]["ownerReferences"][0]["name"] == "waits"
-    )
-    assert [each["name"] for each in at(claim, "status", "reservedFor")] == ["waits"]
+    both.wait("the reason", told)
+    assert both.devices("ours") == []
+    pods = [start(api, f"bound-{n}", SECOND, "controller") for n in range(SLICES)]
+    both.wait("all others", lambda: all(node(api, each) == "ours" for each in pods))
     both.assert_disjoint()
 
 

@@ -12,6 +12,7 @@ import pytest
 from controller.cluster.cluster import Cluster
 from controller.keeping.gpu_labels import DISCOVERED
 from controller.keeping.nodelabels import NodeLabels
+from controller.writing.in_flight import InFlight
 from controller.writing.writers import make_writers
 from dra.cel.kinds.kinds import Kinds
 from dra.common.resources import Obj
@@ -23,6 +24,7 @@ from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import MERGE
+from tests.controller.helpers.bench import Inline
 from tests.controller.helpers.objects import DRIVER, FINALIZER, mignode
 
 COUNT, MARK = "nvidia.com/mig-1g.5gb.count", f"{DRIVER}/labels"
@@ -52,14 +54,17 @@ class Site:
             leads=lambda: True,
         )
         self.cluster = Cluster(DRIVER, FINALIZER, Kinds(None))
-        self.keeper = NodeLabels(self.cluster, writers.objects, lambda: 0.0, enabled=True)
+        self.in_flight = InFlight(Inline(), lambda: None)
+        self.keeper = NodeLabels(
+            self.cluster, writers.objects, self.in_flight, lambda: 0.0, enabled=True
+        )
 
     def look(self, name: str) -> dict[str, str]:
         """Have a node looked at as it is now; returns its labels after that."""
         self.cluster.set_node(self.admin.get("Node", name))
         self.keeper.note(self.cluster.take_effects())
         while self.keeper.write_if_due():
-            pass
+            self.in_flight.take_answers()
         found: dict[str, str] = self.admin.get("Node", name)["metadata"]["labels"]
         return found
 

@@ -102,9 +102,17 @@ class Driver:
         control_plane: knows the users of both daemons.
         root: an existing directory with a short path.
         name: of the DRA driver.
+        schedulers: whose pods are served; none but kube-scheduler's unless given.
     """
 
-    def __init__(self, control_plane: ControlPlane, root: Path, *, name: str = DRIVER) -> None:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        root: Path,
+        *,
+        name: str = DRIVER,
+        schedulers: tuple[str, ...] = (),
+    ) -> None:
         self.control_plane = control_plane
         self._name = name
         self._root = root
@@ -118,6 +126,7 @@ class Driver:
             *("controller", "--namespace", NAMESPACE, "--identity", "test"),
             *("--driver-name", name),
             *("--kubeconfig", str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))),
+            *(f"--scheduler={each}" for each in schedulers),
         )
         self._stack = contextlib.ExitStack()
 

@@ -82,6 +82,7 @@ def site(
     gates: dict[str, bool],
     *,
     flags: tuple[str, ...] = (),
+    schedulers: tuple[str, ...] = (),
 ) -> Iterator[Site]:
     """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
     home.mkdir()
@@ -91,7 +92,7 @@ def site(
         api = control_plane.api
         make_namespace(api)
         serve_mignodes(api)
-        driver = Driver(control_plane, daemons)
+        driver = Driver(control_plane, daemons, schedulers=schedulers)
         for name, (allocator, gpus) in nodes.items():
             add_fake_node(api, name, labels={"allocator": allocator})
             driver.add_node(

@@ -87,9 +87,10 @@ def test_the_controller_writes_its_own_device_classes(controller: Api, admin: Ap
     body = device_class("mig-test", OURS)
     where = f"{CLASSES}/mig-test?fieldManager=controller&force=true"
     assert controller.request("PATCH", where, body=body, content=APPLY)["spec"] == body["spec"]
-    assert refusal(controller, "DELETE", f"{CLASSES}/mig-test")[0] == 403
 
     admin.create(device_class("nic.example", "device.driver == 'nic.example'", label="a"))
+    status, text = refusal(controller, "DELETE", f"{CLASSES}/nic.example")
+    assert (status, "with label mig.dra.dev/generated=true" in text) == (403, True), text
     for body, reason in (
         (device_class("mig-test", "true"), "select devices of driver mig.dra.dev only"),
         (device_class("mig-new", f"true || {OURS}"), "select devices of driver mig.dra.dev only"),
@@ -100,6 +101,7 @@ def test_the_controller_writes_its_own_device_classes(controller: Api, admin: Ap
         status, text = refusal(controller, "PATCH", where, body=body, content=APPLY)
         assert (status, reason in text) == (403, True), text
     admin.delete("DeviceClass", "nic.example")
+    controller.request("DELETE", f"{CLASSES}/mig-test")
 
 
 def test_the_controller_keeps_its_own_lease_only(controller: Api) -> None:

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.api import Api, ApiError
+from hack.cluster.api import Api
 from hack.cluster.driver.chart import NAMESPACE, find, render
 from hack.cluster.driver.installation import (
     PLUGIN,
@@ -184,52 +184,37 @@ def test_the_policy_on_claims_holds_without_the_checks_of_kubernetes_1_36(
         assert "claims that are allocated to that node" in text
 
 
-def resource_slice(node: str, *, driver: str = DRIVER) -> Obj:
+def resource_slice(node: str, *, driver: str = DRIVER, **spec: object) -> Obj:
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": f"{node}-{driver}"},
-        "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]},
+        "spec": {"driver": driver, "nodeName": node, "pool": pool, **spec},
     }
 
 
-def test_a_plugin_publishes_slices_of_its_own_node_and_driver_only(
-    installation: Installation, plugin: Api, admin: Api
-) -> None:
-    status, text = refusal(plugin, "POST", SLICES, body=resource_slice("node-a"))
-    assert status == 403
-    assert "cannot create resource" in text  # the controller allocates: no permission at all
-
-    role = find(render({"allocator": "scheduler"}), "ClusterRole", "kubelet-plugin")
-    with installation.role(role):
-        own = f"{SLICES}/{resource_slice('node-a')['metadata']['name']}"
-
-        def created() -> bool:
-            try:
-                plugin.create(resource_slice("node-a"))
-            except ApiError as error:
-                if error.status == 403 and "cannot create resource" in str(error):
-                    return False
-                raise
-            return True
-
-        wait_for("slice of the own node", created)
-        other = admin.create(resource_slice("node-b"))
-        there = f"{SLICES}/{other['metadata']['name']}"
-        answers = [
-            refusal(plugin, "POST", SLICES, body=resource_slice("node-c")),
-            refusal(plugin, "PUT", there, body=other),
-            refusal(plugin, "DELETE", there),
-        ]
-        for status, text in answers:
-            assert status == 403
-            assert "may only write ResourceSlices of that node" in text
-        foreign = resource_slice("node-a", driver="other.example")
-        status, text = refusal(plugin, "POST", SLICES, body=foreign)
-        assert (status, "of driver mig.dra.dev" in text) == (403, True)
-        plugin.request("DELETE", own)
-        admin.request("DELETE", there)
+def test_a_plugin_publishes_slices_of_its_own_node_and_driver_only(plugin: Api, admin: Api) -> None:
+    offering = resource_slice("node-a", devices=[{"name": "gpu-0"}])
+    status, text = refusal(plugin, "POST", SLICES, body=offering)
+    assert (status, "ResourceSlices have no devices" in text) == (403, True)
+    plugin.create(resource_slice("node-a"))
+    own = f"{SLICES}/{resource_slice('node-a')['metadata']['name']}"
+    other = admin.create(resource_slice("node-b"))
+    there = f"{SLICES}/{other['metadata']['name']}"
+    answers = [
+        refusal(plugin, "POST", SLICES, body=resource_slice("node-c")),
+        refusal(plugin, "PUT", there, body=other),
+        refusal(plugin, "DELETE", there),
+    ]
+    for status, text in answers:
+        assert status == 403
+        assert "may only write ResourceSlices of that node" in text
+    foreign = resource_slice("node-a", driver="other.example")
+    status, text = refusal(plugin, "POST", SLICES, body=foreign)
+    assert (status, "of driver mig.dra.dev" in text) == (403, True)
+    plugin.request("DELETE", own)
+    admin.request("DELETE", there)
 
 
 @pytest.mark.parametrize(

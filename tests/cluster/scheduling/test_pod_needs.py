@@ -125,15 +125,29 @@ def test_a_host_port_is_taken_once_a_node(site: Site) -> None:
     site.check_writes()
 
 
-def test_a_burst_finds_the_nodes_with_a_device_of_another_driver(site: Site) -> None:
-    """Only kube-scheduler knows these nodes; the pods have one owner, as replicas have."""
-    for body in (others.device_class(), *(others.resource_slice(name, 7) for name in SMALL)):
+def _tapes(site: Site, **nodes: int) -> dict[str, dict[str, str]]:
+    """Claims of a pod for a device of another driver, which has so many on ``nodes``."""
+    slices = (others.resource_slice(name.replace("_", "-"), n) for name, n in nodes.items())
+    for body in (others.device_class(), *slices, others.claim_template()):
         site.workload.create(body)
-    site.workload.create(others.claim_template())
-    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
-    owner = site.workload.create({**kind, "metadata": {"name": "owner"}})
-    named = {key: owner["metadata"][key] for key in ("name", "uid")}
-    source = {"resourceClaimTemplateName": others.CLASS}
-    site.start(12, "tape", claims={"tape": source}, owner={**kind, **named, "controller": True})
+    return {"tape": {"resourceClaimTemplateName": others.CLASS}}
+
+
+def test_a_burst_finds_the_nodes_with_a_device_of_another_driver(site: Site) -> None:
+    claims = _tapes(site, **{name.replace("-", "_"): 7 for name in SMALL})
+    site.start(12, "tape", claims=claims)
     assert set(site.nodes()) <= {*SMALL}
+    assert site.writes() == 12
+
+
+def test_a_pod_finds_the_one_device_of_another_driver(site: Site) -> None:
+    site.start(1, "tape", claims=_tapes(site, fake_need_07=1))
+    assert site.nodes() == ["fake-need-07"]
+    assert site.writes() == 1
+
+
+def test_pods_go_where_devices_of_another_driver_are_left(site: Site) -> None:
+    """As many pods as devices, in one burst, while others of theirs are being allocated."""
+    site.start(12, "tape", claims=_tapes(site, **{f"fake_need_{n:02}": 1 for n in range(12)}))
+    assert sorted(site.nodes()) == sorted(NODES)[:12]
     site.check_writes()

@@ -40,10 +40,10 @@ def body(api: Any) -> Obj:
     """The pod as the plugin on node-a makes it."""
     uid = api.get("Node", "node-a")["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
-    site = Site("mig.dra.dev", NAMESPACE, IMAGE, "node-a", owner)
+    site = Site("mig.dra.dev", NAMESPACE, IMAGE, (), "node-a", owner)
     claim = ClaimRef("default", "c", "11111111-2222-3333-4444-555555555555")
     places = Places(Path("/var/lib/kubelet/plugins/mig.dra.dev/mps/x"))
-    return daemon_pod(claim, Settings("MIG-x", "boot"), site=site, places=places, files=FILES)
+    return daemon_pod(claim, Settings("MIG-x", "boot", ()), site=site, places=places, files=FILES)
 
 
 def other_node(pod: Obj) -> None:
@@ -62,11 +62,16 @@ def a_token(pod: Obj) -> None:
     pod["spec"]["automountServiceAccountToken"] = True
 
 
+def a_secret(pod: Obj) -> None:
+    pod["spec"]["imagePullSecrets"] = [{"name": "not-the-release's"}]
+
+
 REFUSED: list[tuple[Callable[[Obj], None], str]] = [
     (other_node, "may make and delete pods of that node only, not of 'node-b'"),
     (other_name, "may make and delete pods of MPS daemons only"),
     (other_image, "one container of this driver's image"),
     (a_token, "one container of this driver's image"),
+    (a_secret, "one container of this driver's image"),
 ]
 
 

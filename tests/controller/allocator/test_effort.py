@@ -14,8 +14,12 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import Outcome
 from dra.allocator.search import budget
+from dra.allocator.search.budget import Budget, TooHardError
+from dra.allocator.search.combine import combine
+from dra.allocator.search.options import whole_options
+from dra.cel.kinds.offers import Offer
 from dra.claims.reasons import Reason
-from dra.claims.requests.alternatives import MAX_CHOICES
+from dra.claims.requests.alternatives import MAX_CHOICES, choices
 from tests.controller.allocator.halffull import half_full
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, problem, why
@@ -32,8 +36,8 @@ from tests.controller.helpers.objects import (
 )
 
 UNLIKE = [request(f"r{size}", f"mig-min-{size}gb") for size in (5, 10, 20, 40)]
-FEW = 100
-"""Steps that do not suffice for those on two empty GPUs."""
+FEW = 1
+"""Steps that do not suffice for the devices of any node."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,15 +76,30 @@ def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyP
 
 
 def test_combining_gpus_takes_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = with_gpus(*(gpu(n, mig=False) for n in range(8)))
-    uuid = "device.attributes['mig.dra.dev'].uuid"
-    asked = [request(f"r{n}", "gpu.dra.dev", f"{uuid} != 'x{n}'") for n in range(6)]
-    found = problem(known, claim("c", *asked))
-    allocator = Allocator(known.fleet, known.hosts)
-    with monkeypatch.context() as patch:
-        patch.setattr(budget, "NODE_STEPS", FEW)
-        assert allocator.outcome(found).given_up is not None
-    assert allocator.decide(found) is not None
+    monkeypatch.setattr(budget, "NODE_STEPS", 100)
+    six = (1,) * 6
+    options = whole_options(six, [[Offer(None)]] * 6)
+    with pytest.raises(TooHardError):
+        combine([options] * 8, six, budget=Budget())
+
+
+def test_first_fit_finds_what_takes_too_long_to_find_at_its_cheapest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = with_gpus(gpu(0), gpu(1), gpu(2, mig=False))
+    names = ["gpu.dra.dev", "mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb", "mig-4g.20gb"]
+    asked = claim(
+        "c",
+        *(request(f"r{n}", name) for n, name in enumerate(names)),
+        constraints=[{"distinctAttribute": PARENT, "requests": ["r3", "r4"]}],
+    )
+    monkeypatch.setattr(budget, "NODE_STEPS", 60)
+    outcome = Allocator(known.fleet, known.hosts).outcome(problem(known, asked))
+    assert outcome.given_up is None
+    assert outcome.decision is not None
+    found = {p.request: p for p in outcome.decision.picks}
+    assert [found[f"r{n}"].profile for n in range(5)] == ["", *(n[4:] for n in names[1:])]
+    assert found["r3"].gpu != found["r4"].gpu
 
 
 def test_a_node_that_is_too_hard_does_not_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +110,7 @@ def test_a_node_that_is_too_hard_does_not_hide_another(monkeypatch: pytest.Monke
     either = claim(
         "c", first_available("r", ("all", "mig-min-5gb", {"count": 4}), ("gpu", "gpu.dra.dev", {}))
     )
-    monkeypatch.setattr(budget, "NODE_STEPS", 30)
+    monkeypatch.setattr(budget, "NODE_STEPS", 16)  # a node of two GPUs takes 20
     decision = decide(known, either)
     assert decision is not None
     assert decision.node == "node-b"
@@ -192,7 +211,7 @@ def test_everything_of_a_node_and_views_are_found_on_many_nodes() -> None:
 
 
 def test_a_pod_is_told_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "NODE_STEPS", 30)
+    monkeypatch.setattr(budget, "NODE_STEPS", FEW)
     bench = Bench("node-a")
     bench.claim(claim("hard", *UNLIKE))
     bench.pod(pod("a-hard", "hard"))
@@ -217,7 +236,7 @@ def test_requests_that_select_the_same_in_other_words_are_alike(
 def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(budget, "NODE_STEPS", 30)
+    monkeypatch.setattr(budget, "NODE_STEPS", FEW)
     bench, go_on, tried = Bench("node-a"), OngoingDecision.go_on, list[float]()
 
     def slow(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
@@ -250,3 +269,41 @@ def test_combinations_of_alternatives_that_were_not_tried_are_owned_up_to() -> N
         f"of 1024 combinations of alternatives the first {MAX_CHOICES} were tried" in found.message
     )
     assert "state fewer alternatives" in found.message
+
+
+def test_alternatives_that_the_same_devices_serve_are_tried_once() -> None:
+    """Three requests with eight of them each held all others up for seconds, on a thousand nodes.
+
+    A look at nodes that have made room, and each part of a decision, has an end as well.
+    """
+    known = half_full(300)
+    product = "device.attributes['mig.dra.dev'].productName"
+    same = [{"matchAttribute": PARENT}]
+
+    def alternatives(*, count: int) -> Any:
+        selector = "{} != '{}-{}'"
+        return [
+            {
+                "name": f"r{r}",
+                "firstAvailable": [
+                    {
+                        "name": f"s{n}",
+                        "deviceClassName": "mig-3g.20gb",
+                        "count": 1 + n * count,
+                        "selectors": [{"cel": {"expression": selector.format(product, r, n)}}],
+                    }
+                    for n in range(8)
+                ],
+            }
+            for r in range(3)
+        ]
+
+    alike = problem(known, claim("c", *alternatives(count=0), constraints=same))
+    allocator = Allocator(known.fleet, known.hosts)
+    assert len([*choices(alike.claims, known.fleet.kinds.selected)]) == 1
+    ongoing = OngoingDecision(alike)
+    assert ongoing.go_on(allocator) == Outcome(None)
+    assert ongoing.steps < 5_000
+    assert not allocator.could_serve(alike, known.fleet.nodes)
+    unlike = problem(known, claim("c", *alternatives(count=1), constraints=same))
+    assert len([*choices(unlike.claims, known.fleet.kinds.selected)]) <= MAX_CHOICES / 4

@@ -315,4 +315,5 @@ def test_of_a_slice_of_another_driver_only_what_it_offers_counts() -> None:
     known = store.get("s")
     assert known is not None
     assert known["spec"]["nodeName"] == "node-a"
-    assert trim({"metadata": {"name": "s"}, "spec": {"allNodes": True}})["spec"]["nodeName"] == ""
+    anywhere = {**spec, "nodeName": None, "allNodes": True, "pool": {"name": "p"}}
+    assert trim({"metadata": {"name": "s"}, "spec": anywhere})["spec"]["nodeName"] == ""

@@ -92,8 +92,16 @@ class Story:
         for _ in range(60):
             self._unreserve()
             self._everything()
+            self._bind()
             self.bench.run(seconds=20.0)
             self.check()
+
+    def _bind(self) -> None:
+        """kube-scheduler binds all that are allocated."""
+        for name in filter(self.bench.devices, self._present()):
+            pod_ = self.bench.api.objects.get(("pods", name))
+            if pod_ is not None and not pod_["spec"].get("nodeName"):
+                self.bench.bind(name, self.bench.node_of(name))
 
     def _everything(self) -> None:
         while self.desk.jobs or self.seen:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.trimming.trimming import LARGEST, Trimmer
 from controller.engine.fence import PATIENCE_SECONDS, Fence
 from controller.writing.in_flight import LIMIT
 from controller.writing.leader_requests import NotLeadingError
@@ -23,7 +24,7 @@ from dra.kube.errors import (
 )
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk, at_desk, settle, wants
-from tests.controller.helpers.objects import DRIVER, FINALIZER, allocated, claim, request
+from tests.controller.helpers.objects import DRIVER, FINALIZER, allocated, claim, pod, request
 
 FENCE = f"{DRIVER}/fence"
 
@@ -70,10 +71,12 @@ def raise_fence(bench: Bench, desk: Desk, fence: Fence) -> None:
     raise AssertionError("the fence does not come to rest")
 
 
-def unallocated(bench: Bench, name: str = "c") -> Obj:
-    """A claim that an allocation may be on its way to."""
+def unallocated(bench: Bench, name: str = "c", *, named: bool = True) -> Obj:
+    """A claim that an allocation may be on its way to, which a pod names."""
     obj = claim(name, request("r", "mig-7g.40gb"))
     obj["metadata"]["finalizers"] = [FINALIZER]
+    if named:
+        bench.pod(pod(f"p-{name}", name))
     return bench.claim(obj)
 
 
@@ -144,6 +147,7 @@ def test_a_claim_that_is_being_deleted_is_fenced() -> None:
     obj = claim("c")
     obj["metadata"] |= {"finalizers": [FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     bench.claim(obj)
+    bench.pod(pod("p", "c"))
     raise_fence(bench, desk, bench.fence())
     assert mark_of(bench)
 
@@ -220,10 +224,65 @@ def test_a_server_that_serves_nobody_holds_everything_up(status: int) -> None:
     attempts = refusing(bench, UnavailableError("too busy", status=status))
     fence = bench.fence()
     for _ in range(60):
-        bench.time += PATIENCE_SECONDS
+        bench.time += 60.0
         raise_fence(bench, desk, fence)
     assert len(attempts) == 60
     assert not fence.stands()
+
+
+def test_a_claim_that_no_living_pod_names_holds_nobody_up_and_is_left_to_the_next() -> None:
+    bench, _ = at_desk("node-a")
+    unallocated(bench, "stray", named=False)
+    bench.pod({**pod("ended", "of-ended"), "status": {"phase": "Succeeded"}})
+    unallocated(bench, "of-ended", named=False)
+    fence = bench.fence()
+    assert fence.stands()
+    assert not fence.work()
+    assert not fence.has_no_gap()
+
+
+def test_a_claim_that_is_too_large_is_neither_fenced_nor_allocated_and_its_pod_told_why() -> None:
+    bench, desk = at_desk("node-a")
+    trim = Trimmer(RESOURCE_CLAIMS, DRIVER)
+    for name, size in {"large": 2 * LARGEST, "small": LARGEST // 2}.items():
+        obj = claim(name)
+        labels = {f"l{n}": "v" * 60 for n in range(size // 70)}
+        obj["metadata"] |= {"finalizers": [FINALIZER], "labels": labels}
+        bench.cluster.set_claim(trim(bench.api.put(RESOURCE_CLAIMS, obj)))
+        bench.pod(pod(f"p-{name}", name))
+    fence = bench.fence()
+    raise_fence(bench, desk, fence)
+    assert fence.has_no_gap()
+    assert (mark_of(bench, "large"), mark_of(bench, "small")) == (None, "fence")
+    settle(bench, desk)
+    assert bench.devices("small")
+    assert not bench.devices("large")
+    assert any("takes more than 128 KiB" in message for *_, message in bench.recorder.events)
+    found = bench.api.get(RESOURCE_CLAIMS, "small")
+    grown = {**found, "metadata": {**found["metadata"], "labels": labels | {"x": "y" * LARGEST}}}
+    assert FINALIZER in trim(grown)["metadata"]["finalizers"], "what is allocated is cleaned up"
+
+
+def test_a_claim_without_an_answer_holds_others_up_for_a_while_if_others_have_one() -> None:
+    bench, desk = at_desk("node-a")
+    for name in ("slow", "quick"):
+        unallocated(bench, name)
+    fence = bench.fence()
+    patch = bench.api.patch
+
+    def answer(resource: Resource, name: str, body: Any, **more: Any) -> Obj:
+        if name == "slow":
+            raise UnavailableError("the read operation timed out")
+        return patch(resource, name, body, **more)
+
+    bench.api.patch = answer  # type: ignore[method-assign]
+    raise_fence(bench, desk, fence)
+    assert not fence.stands()
+    bench.time += 2 * PATIENCE_SECONDS
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert not fence.has_no_gap()
+    assert mark_of(bench, "quick")
 
 
 def test_a_claim_that_is_answered_by_errors_holds_others_up_only_for_a_while(

@@ -149,6 +149,12 @@ class Bench:
         self.cluster.set_pod(stored)
         return stored
 
+    def bind(self, name: str, node: str) -> None:
+        """kube-scheduler binds a pod."""
+        obj = copied(self.api.get(PODS, name))
+        obj["spec"]["nodeName"] = node
+        self.pod(obj)
+
     def remove_pod(self, name: str) -> None:
         """A pod goes, and nobody has looked at its reservations yet."""
         del self.api.objects["pods", name]

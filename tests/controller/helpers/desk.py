@@ -36,7 +36,8 @@ def at_desk(*nodes: str) -> tuple[Bench, Desk]:
     for name in nodes:
         bench.cluster.set_node(node(name))
         bench.cluster.set_mignode(mignode(name))
-    bench.run()
+    settle(bench, desk)
+    desk.sent = 0
     bench.api.writes.clear()
     return bench, desk
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchContent
+from dra.kube.client.transport import ObjectList
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from tests.controller.helpers.objects import copied, versioned
 
@@ -100,6 +101,10 @@ class FakeApi:
         if uid != found["metadata"]["uid"]:
             raise ConflictError("precondition failed: UID", status=409)
         del self.objects[resource.plural, name]
+
+    def list(self, resource: Resource, *, keep: Callable[[Obj], Obj]) -> ObjectList:
+        found = [o for (plural, _), o in self.objects.items() if plural == resource.plural]
+        return ObjectList([*map(keep, found)], "1")
 
     def apply(
         self,

@@ -186,15 +186,17 @@ def test_what_a_node_refuses_is_allocated_unless_its_gpus_failed_lately() -> Non
     assert bench.devices("c")
     bench = waiting()
     answers(bench, FAILED)
+    [left] = gpus_of(reserved(bench)["c"])
     answers(bench, REFUSED)
     assert bench.devices("c") == []
+    assert bench.cluster.fleet.nodes["node-a"].gpus[left].blocked == ""
 
 
 def test_after_a_failure_claims_without_the_wish_are_made_first_for_a_while() -> None:
     bench = site()
     add(bench, "c", bind_when="")
     ref = ClaimRef("default", "c", "uid-c")
-    says(bench, failed=[FailedClaim(ref, TIME.format(1))])
+    says(bench, failed=[FailedClaim(ref, TIME.format(1), gpu="GPU-node-a-0")])
     add(bench, "n", bind_when="")
     assert bench.devices("n") == []
     answers(bench, MADE, "n")

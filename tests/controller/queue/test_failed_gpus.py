@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from controller.queue.failed_gpus import REASON
 from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu
 from dra.gpu.mignode import to_mignode
@@ -24,19 +26,32 @@ BEST = [gpu(0, instances=(instance("1g.5gb", 6),)), gpu(1)]
 """Of these the first is taken for a small slice."""
 
 
-def fails(bench: Bench, number: int, *gpus: Gpu, claim_name: str = "c", ready: bool = True) -> None:
-    """node-a says that the claim on its gpu-0 was refused once more."""
-    failed = FailedClaim(ClaimRef("default", claim_name, f"uid-{claim_name}"), TIME.format(number))
+REFUSING = "GPU-node-a-0"
+
+
+def fails(
+    bench: Bench,
+    number: int,
+    *gpus: Gpu,
+    claim_name: str = "c",
+    ready: bool = True,
+    by: str = REFUSING,
+) -> None:
+    """node-a says that a claim on its gpu-0 was refused once more, by that GPU."""
+    ref = ClaimRef("default", claim_name, f"uid-{claim_name}")
+    failed = FailedClaim(ref, TIME.format(number), gpu=by)
     said = replace(inventory("node-a", *(gpus or BEST)), failed_claims=(failed,), ready=ready)
     bench.cluster.set_mignode(versioned(to_mignode(said)))
     bench.run()
 
 
 def with_claim() -> Bench:
-    """A claim that is allocated at 0 of gpu-0; its pod is bound."""
+    """Claims c and d that are allocated at 0 and 1 of gpu-0; their pods are bound."""
     bench = Bench("node-a")
-    bench.claim(allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-0"))
-    bench.pod({**pod("p", "c", nodeName="node-a"), "status": {"phase": "Pending"}})
+    for start, name in enumerate("cd"):
+        bench.claim(allocated(claim(name), "node-a", f"gpu-0-mig-1g5gb-19-{start}"))
+        bound = pod(f"p-{name}", name, nodeName="node-a")
+        bench.pod({**bound, "status": {"phase": "Pending"}})
     bench.run()
     bench.cluster.set_mignode(versioned(to_mignode(inventory("node-a", *BEST))))
     bench.run()
@@ -70,25 +85,42 @@ def test_after_a_failure_another_gpu_is_taken_for_a_while() -> None:
     assert not is_out(bench)
 
 
-def test_each_failure_counts_once_and_the_next_for_twice_as_long() -> None:
+@pytest.mark.parametrize("by", ["", "GPU-node-a-1", "GPU-elsewhere"])
+def test_a_failure_that_is_not_of_the_gpu_that_a_claim_has_leaves_none_out(by: str) -> None:
+    bench = with_claim()
+    fails(bench, 1, by=by)
+    assert place(bench, "n") == "gpu-0"
+    assert bench.cluster.fleet.nodes["node-a"].gpus[1].blocked == ""
+
+
+def test_a_gpu_that_refuses_one_claim_again_and_again_has_refused_one() -> None:
+    bench = with_claim()
+    fails(bench, 1)
+    for number in range(2, 12):
+        bench.run(seconds=FIRST_SECONDS / 10)
+        fails(bench, number)
+    assert not is_out(bench)
+    assert place(bench, "n") == "gpu-0"
+
+
+def test_the_next_claim_that_a_gpu_refuses_has_it_stay_out_twice_as_long() -> None:
     bench = with_claim()
     fails(bench, 1)
     bench.run(seconds=FIRST_SECONDS)
     fails(bench, 1)
     assert not is_out(bench)
-    fails(bench, 2)
+    fails(bench, 2, claim_name="d")
     bench.run(seconds=2 * FIRST_SECONDS - 1)
     assert is_out(bench)
     bench.run(seconds=1)
     assert not is_out(bench)
 
 
-def test_failures_of_a_claim_that_is_tried_meanwhile_have_the_gpu_stay_out_as_long_again() -> None:
+def test_a_claim_that_is_refused_meanwhile_has_the_gpu_stay_out_as_long_again() -> None:
     bench = with_claim()
     fails(bench, 1)
     bench.run(seconds=FIRST_SECONDS / 2)
-    fails(bench, 2)
-    fails(bench, 3)
+    fails(bench, 2, claim_name="d")
     bench.run(seconds=FIRST_SECONDS - 1)
     assert is_out(bench)
     bench.run(seconds=1)
@@ -100,7 +132,7 @@ def test_a_failure_is_forgotten_after_long() -> None:
     fails(bench, 1)
     bench.run(seconds=FIRST_SECONDS)
     bench.run(seconds=LONGEST_SECONDS)
-    fails(bench, 2)
+    fails(bench, 2, claim_name="d")
     assert is_out(bench)
     bench.run(seconds=FIRST_SECONDS)
     assert not is_out(bench)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.queue.overtaking.held_back import FIRST_SECONDS
+from controller.queue.overtaking.held_back import FIRST_SECONDS, REST_FACTOR
 from controller.queue.overtaking.line import OVERTAKEN
 from dra.allocator.ongoing import OngoingDecision
 from tests.controller.helpers.bench import Bench
@@ -38,7 +38,7 @@ def for_ever(bench: Bench, name: str = "for-ever", **spec: Any) -> None:
     bench.claim(claim(name))
     bench.pod(pod(f"p-{name}", name, cpu="10m", **spec))
     bench.run()
-    assert bench.devices(name)
+    bench.bind(f"p-{name}", bench.node_of(name))
 
 
 SLICES = 13
@@ -66,6 +66,25 @@ def test_what_does_not_move_is_used_by_others() -> None:
     assert "NextInLine" in bench.recorder.reasons("both")
 
 
+def test_what_does_not_move_keeps_the_rest_idle_for_a_minute_at_most() -> None:
+    """It was five minutes, and twice as long each time."""
+    bench = with_two_gpus("node-a")
+    for_ever(bench)
+    stream = Stream(bench, life=4)
+    for _ in range(4):
+        stream.second()
+    big(bench, "both", count=2)
+    holds = []
+    for _ in range(2):
+        idle = 0
+        for _ in range(300):
+            stream.second()
+            idle += len(stream.running) < SLICES // 4
+        holds.append(idle)
+        bench.run(seconds=REST_FACTOR * FIRST_SECONDS)
+    assert all(10 < idle <= FIRST_SECONDS + stream.life for idle in holds), holds
+
+
 def test_many_who_wait_for_the_same_claim_keep_no_more_back_than_one() -> None:
     """The time for which a claim is waited for is that of all together."""
     bench = with_two_gpus("node-a")
@@ -89,8 +108,8 @@ def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
     bench.delete_pod("p-for-ever")
     del bench.api.objects["resourceclaims", "for-ever"]
     bench.cluster.remove_claim(("default", "for-ever"))
-    for _ in range(60):
-        bench.run(seconds=59)
+    for _ in range(240):
+        bench.run(seconds=14)
         stream.second()
     assert bench.devices("both")
 
@@ -180,12 +199,14 @@ def test_a_hold_lasts_while_what_it_waits_for_goes_on_to_end() -> None:
         bench.claim(claim(f"job-{number}"))
         bench.pod(pod(f"p-job-{number}", f"job-{number}"))
     bench.run()
+    for number in range(7):
+        bench.bind(f"p-job-{number}", "node-a")
     big(bench, "big")
     stream = Stream(bench, life=10**6)
     bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
     bench.run(seconds=61)
     for number in range(7):
-        bench.run(seconds=FIRST_SECONDS - 50)
+        bench.run(seconds=FIRST_SECONDS - 10)
         stream.second()
         assert not stream.running
         bench.delete_pod(f"p-job-{number}")

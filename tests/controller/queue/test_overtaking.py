@@ -51,6 +51,7 @@ class Stream:
         self.waiting.append(name)
         for served in [n for n in self.waiting if bench.devices(n)]:
             self.waiting.remove(served)
+            bench.bind(f"p-{served}", bench.node_of(served))
             self.running.append((bench.time + self.life, served))
 
     def metadata(self, name: str) -> dict[str, str]:
@@ -278,8 +279,13 @@ def test_a_cluster_at_rest_says_and_writes_nothing_about_the_line() -> None:
     bench = stream.bench
     for _ in range(3):
         bench.run(seconds=60.0)
-    for _ in range(4):
+    for _ in range(20):
         bench.run(seconds=FIRST_SECONDS)  # nothing moves: what was held back is others'
+        for name in filter(bench.devices, stream.waiting):
+            bench.bind(f"p-{name}", "node-a")
+    bench.run()
+    for _ in range(3):
+        bench.run(seconds=REPLAN_SECONDS * 20)
     bench.api.writes.clear()
     before = len(bench.recorder.events)
     for _ in range(10):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.cluster.trimming.slice_trimming import trim_slice
 from controller.lifecycle.hindered import FIRST_SECONDS, GRACE_SECONDS
 from controller.queue.unproven import PATIENCE_SECONDS
+from dra.claims.otherdevices import trim_slice
 from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, KubeError
 from tests.controller.helpers.bench import Bench
@@ -22,22 +22,37 @@ ZONE = "topology.kubernetes.io/zone"
 class Site:
     """A bench, and a scheduler that knows which node has how many ``tapes``.
 
-    A pod that it could not place it leaves alone for a second, then for longer.
+    A pod that it could not place it leaves alone for a second, then for longer. ``published``: the
+    tapes are in ResourceSlices, of which each node has one.
     """
 
-    def __init__(self, tapes: dict[str, int], **zones: str) -> None:
+    def __init__(
+        self,
+        tapes: dict[str, int],
+        zones: dict[str, str] | None = None,
+        *,
+        published: bool = False,
+    ) -> None:
         self.tapes = dict(tapes)
         self.bench = Bench()
         self.bench.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
-        for name in tapes:
-            labels = {ZONE: zones[name]} if name in zones else {}
+        for name, count in tapes.items():
+            labels = {ZONE: zones[name]} if zones else {}
             self.bench.cluster.set_node(node(name, labels=labels))
             self.bench.cluster.set_mignode(mignode(name))
+            if published and count:
+                self.publish(name, count)
         self.bench.run()
         self.bench.api.writes.clear()
         self.pods: dict[str, Obj] = {}
         self._pauses: dict[str, float] = {}
         self._later: dict[str, float] = {}
+
+    def publish(self, node: str, count: int) -> None:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        serial = [{"name": f"t{n}", "attributes": {"serial": {"int": n}}} for n in range(count)]
+        spec = {"driver": "tape.example.com", "nodeName": node, "pool": pool, "devices": serial}
+        self.bench.cluster.set_slice(trim_slice({"metadata": {"name": node}, "spec": spec}))
 
     def start(self, count: int, *, owner: str = "owner", name: str = "p") -> None:
         """Pods of one owner, each with a slice and a tape."""
@@ -69,7 +84,8 @@ class Site:
             self.bench.change_claim(name, allocation=None)
             return
         self.tapes[where] -= 1
-        result = {"request": "r", "driver": "tape.example.com", "pool": where, "device": "t"}
+        result = {"request": "r", "driver": "tape.example.com", "pool": where}
+        result["device"] = f"t{self.tapes[where]}"
         self.bench.change_claim(f"tape-{name}", allocation={"devices": {"results": [result]}})
         body = self.pods[name]
         self.pods[name] = self.bench.pod({**body, "spec": {**body["spec"], "nodeName": where}})
@@ -109,7 +125,7 @@ ZONES = {**dict.fromkeys(FAR, "far"), "near0": "near", "near1": "near", "near2":
     ],
 )
 def test_a_burst_costs_few_allocations(tapes: dict[str, int], pods: int, most: int) -> None:
-    site = Site(tapes, **{name: ZONES[name] for name in tapes})
+    site = Site(tapes, {name: ZONES[name] for name in tapes})
     site.start(pods)
     began = site.bench.time
     while site.bound < pods:
@@ -118,9 +134,45 @@ def test_a_burst_costs_few_allocations(tapes: dict[str, int], pods: int, most: i
     assert pods <= site.allocations <= most
 
 
+@pytest.mark.parametrize(
+    ("tapes", "pods"),
+    [
+        pytest.param({**FAR, "near0": 1}, 1, id="one of many"),
+        pytest.param({**FAR, "near0": 7, "near1": 7, "near2": 7}, 20, id="zone"),
+        pytest.param({"near0": 5, "near1": 5, "near2": 5}, 15, id="they run out"),
+    ],
+)
+def test_where_devices_are_published_nothing_is_allocated_in_vain(
+    tapes: dict[str, int], pods: int
+) -> None:
+    site = Site(tapes, {name: ZONES[name] for name in tapes}, published=True)
+    site.start(pods)
+    while site.bound < pods:
+        site.round()
+        assert site.allocations <= pods
+    assert site.allocations == pods
+
+
+def test_who_waits_for_a_device_of_others_is_served_when_one_is_free() -> None:
+    site = Site({"near0": 1, "near1": 0}, published=True)
+    site.start(2)
+    site.round()
+    assert (site.bound, site.allocations) == (1, 1)
+    (waiting,) = (name for name in site.pods if not site.bench.devices(name))
+    told = [said for _, name, _, said in site.bench.recorder.events if name == waiting]
+    assert any("another driver has no free device there" in said for said in told)
+    (bound,) = site.pods.keys() - {waiting}
+    site.tapes["near0"] = 1
+    site.bench.change_claim(f"tape-{bound}", allocation=None)
+    site.bench.run()
+    site.round()
+    assert site.bench.node_of(waiting) == "near0"
+    assert site.allocations == 2
+
+
 def test_pods_without_an_owner_that_ask_the_same_learn_from_each_other() -> None:
     site = Site(
-        {**FAR, "near0": 7, "near1": 7}, **{name: ZONES[name] for name in (*FAR, "near0", "near1")}
+        {**FAR, "near0": 7, "near1": 7}, {name: ZONES[name] for name in (*FAR, "near0", "near1")}
     )
     site.start(12, owner="")
     assert site.unanswered == ["p0"]
@@ -142,8 +194,7 @@ def test_what_they_learnt_is_forgotten_when_the_other_driver_offers_something_el
         site.round(seconds=1.0)
     site.tapes["a"] = 7
     if told:
-        spec = {"driver": "tape.example.com", "nodeName": "a", "devices": [{"name": "t"}]}
-        site.bench.cluster.set_slice(trim_slice({"metadata": {"name": "s"}, "spec": spec}))
+        site.publish("a", 7)
     while site.bound < 3 and site.bench.time < began + 150:
         site.round(seconds=1.0)
     assert site.bound == (3 if told else 0)

@@ -22,6 +22,7 @@ def waiting(*, pods: int = 1) -> Bench:
     bench.claim(claim("all", LARGE))
     bench.pod(pod("holder", "all"))
     bench.run()
+    bench.bind("holder", "node-a")
     for number in range(pods):
         bench.claim(claim(f"c{number}", request("r", OWN_CLASS)))
         bench.pod(pod(f"p{number}", f"c{number}"))

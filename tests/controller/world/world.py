@@ -106,6 +106,8 @@ class World:
         for _ in range(40):
             self.settle()
             self._unreserve()
+            for _ in range(4):
+                self._bind()
             self.settle()
             self.bench.run(seconds=10.0)
             self.check()

@@ -50,6 +50,11 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
         "--eager-creation": ("eagerCreation.enabled", False, False),
         "--evict-failed": ("evictFailed.enabled", True, True),
+        "--scheduler": (
+            "schedulers",
+            ["default-scheduler", "volcano"],
+            ("default-scheduler", "volcano"),
+        ),
         "--node-classes": (
             "nodeClasses.configMaps",
             ["mig-parted"],
@@ -130,6 +135,7 @@ BY_THE_CHART: dict[str, dict[str, str]] = {
         "--kubeconfig": _ACCOUNT,
         "--host-root": "Where the chart mounts the node's /.",
         "--mps-namespace": "That of the release, with --mps-image.",
+        "--mps-pull-secrets": "Those of the image, with --mps-image.",
         "--instance": "The pod's UID: tells apart the sockets of two pods during an update.",
     },
 }

@@ -41,14 +41,14 @@ def test_no_role_grants_a_wildcard_or_secrets(name: str) -> None:
                 assert len(rule["resourceNames"]) == 1
 
 
-def test_the_plugin_may_write_slices_only_where_the_scheduler_allocates() -> None:
-    def slices(name: str) -> list[Obj]:
-        found = rules(rendered(name), "kubelet-plugin")
-        return [rule for rule in found if "resourceslices" in rule["resources"]]
+def test_the_plugin_may_offer_devices_only_where_the_scheduler_allocates() -> None:
+    def refuses(name: str) -> bool:
+        policies = [e for e in rendered(name) if e["kind"] == "ValidatingAdmissionPolicy"]
+        (policy,) = (p for p in policies if p["metadata"]["name"].endswith("-resourceslices"))
+        return any("devices" in v["expression"] for v in policy["spec"]["validations"])
 
-    (before,), (now,) = slices("defaults"), slices("scheduler")
-    assert set(before["verbs"]) == {"list", "watch", "delete"}
-    assert set(now["verbs"]) == {"list", "watch", "create", "update", "delete"}
+    assert refuses("defaults")
+    assert not refuses("scheduler")
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -183,7 +183,8 @@ def test_another_place_for_the_journal_is_mounted_from_the_node() -> None:
     (volume,) = (each for each in spec["volumes"] if each["name"] == "state")
     assert volume["hostPath"] == {"path": "/srv/state", "type": "DirectoryOrCreate"}
     (container,) = spec["containers"]
-    assert {"name": "state", "mountPath": "/srv/state"} in container["volumeMounts"]
+    shown = {"mountPropagation": "Bidirectional"}  # what is mounted there is the containers' too
+    assert {"name": "state", "mountPath": "/srv/state", **shown} in container["volumeMounts"]
 
 
 def test_the_platform_may_choose_the_user() -> None:

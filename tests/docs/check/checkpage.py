@@ -11,15 +11,14 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.check.report import decode
-from kubeletplugin.check.screen import draw
+from kubeletplugin.check.report import decode, draw
 from sim.check import main as simulated_check
 from sim.nvml.machine import GpuSpec, Machine
 from tests.docs.handbook.blocks import ROOT
 from tests.helpers.folders import short_folder
 
 PAGE = ROOT / "docs/check.md"
-SETTLED = "settled:\n"
+MADE = "made and removed:\n"
 _A100 = GpuSpec("A100-SXM4-40GB", uuid="GPU-5f8b2a31-4a5c-4f0e-9c3b-7d2e1a6b8c90")
 _TAKEN = "2026-11-22 12:00 UTC"
 
@@ -58,7 +57,7 @@ def outputs() -> dict[str, str]:
         return {
             "nothing": nothing(one)[1],
             "simulated": simulated(two)[1],
-            "created": simulated(three, "--create", "0", "--yes")[1].partition(SETTLED)[2],
+            "created": simulated(three, "--create", "0", "--yes")[1].partition(MADE)[2],
         }
 
 

@@ -16,7 +16,7 @@ import pytest
 import sim.nvml
 from kubeletplugin.check.command import check
 from kubeletplugin.check.report import Report
-from tests.docs.check.checkpage import PAGE, SETTLED, nothing, simulated
+from tests.docs.check.checkpage import MADE, PAGE, nothing, simulated
 from tests.docs.handbook.blocks import blocks
 from tests.helpers.folders import short_folder
 
@@ -39,9 +39,9 @@ def test_what_is_printed_on_a_simulated_node_is_shown(folder: Path) -> None:
     assert simulated(folder) == (0, shown("simulated"))
 
 
-def test_what_is_settled_on_a_simulated_node_is_shown(folder: Path) -> None:
+def test_what_is_made_on_a_simulated_node_is_shown(folder: Path) -> None:
     code, text = simulated(folder, "--create", "0", "--yes")
-    assert (code, text.partition(SETTLED)[2]) == (0, shown("created"))
+    assert (code, text.partition(MADE)[2]) == (0, shown("created"))
 
 
 def test_what_is_printed_without_a_gpu_is_shown(folder: Path) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from api import mignode as wire
 from api.errors import InvalidObjectError
-from dra.gpu.geometry import Placement
+from dra.gpu.geometry import Geometry, Placement
 from dra.gpu.inventory import (
     AllocatorKind,
     ClaimRef,
@@ -18,7 +19,7 @@ from dra.gpu.inventory import (
 )
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
 from dra.gpu.shares import ShareOffer
-from tests.dra.gpus import A100, THIRDS
+from tests.dra.gpus import A100, THIRDS, node_of, sliced_gpu
 
 HELD = Instance(
     Placement(4, 4),
@@ -156,3 +157,23 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     obj = to_mignode(INVENTORY)
     obj["status"]["gpus"][0]["temperature"] = 40
     assert from_mignode(obj) == INVENTORY
+
+
+def test_what_a_mignode_cannot_hold_takes_nothing_else_with_it() -> None:
+    """More geometries than there may be, texts without end, and a name that no class can have."""
+    found = []
+    for number in range(wire.MOST_GEOMETRIES + 2):
+        (first, *others) = A100.profiles
+        geometry = Geometry((replace(first, memory_mib=first.memory_mib + number), *others))
+        found.append(replace(sliced_gpu(number, geometry), uuid=f"GPU-{number}"))
+    odd = replace(A100.profiles[0], id=99, name="1g.5gb me")
+    found[1] = replace(found[1], geometry=Geometry((odd, *A100.profiles)))
+    found[0] = replace(found[0], unavailable="x" * 10_000, reason="Withheld")
+    read = from_mignode(to_mignode(node_of(*found)))
+    *told, ninth, tenth = read.gpus
+    assert all(gpu.geometry is not None for gpu in told)
+    assert told[1].geometry == A100
+    assert 1000 < len(told[0].unavailable) < 10_000
+    for gpu in (ninth, tenth):
+        assert gpu.geometry is None
+        assert "more than 8 different geometries" in gpu.unavailable

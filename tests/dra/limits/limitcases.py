@@ -57,6 +57,15 @@ _LEFT_ALONE: dict[str, dict[str, Any]] = {
 CASES = [
     Case("one", {"a": {S: 1}}, _slices(0), {"a": ["mig-1g-5gb-0"]}),
     Case(
+        "with all media engines, and without any",
+        {"a": {"nvidia.com/mig-1g.24gb.me.all": 1, "nvidia.com/mig-1g.24gb-me": 1}},
+        [
+            "mig-1g-24gb-no-me-0=nvidia.com-mig-1g.24gb-me",
+            "mig-1g-24gb-me-all-0=nvidia.com-mig-1g.24gb.me.all",
+        ],
+        {"a": ["mig-1g-24gb-no-me-0", "mig-1g-24gb-me-all-0"]},
+    ),
+    Case(
         "several, and what else there is stays",
         {"a": {S: 2, "cpu": "500m", "example.com/nic": 1}},
         _slices(0, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -204,6 +205,8 @@ def check_sharing(site: Site, *, lengths: Sequence[int], daemons: Collection[str
     assert pods == {pod_name(uid) for uid in daemons}, f"pods of daemons: {sorted(pods)}"
     left = {folder.name for folder in site.daemons.glob("*")}
     assert left == set(daemons), f"directories of daemons: {sorted(left)}"
+    mounts = sorted(f"{site.daemons.relative_to(site.root)}/{uid}" for uid in daemons)
+    assert sorted(site.mounted()) == (mounts if os.geteuid() == 0 else [])  # only root can mount
 
 
 def check_running_daemons(site: Site) -> None:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from tests.helpers.folders import mounts_below
+
 _NEW = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
 _TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TEMPORARY = re.compile(rb"\.[a-z0-9_]{8}\.tmp")
@@ -27,11 +29,12 @@ class Disk:
         self._texts: dict[str, tuple[bytes, list[bytes]]] = {}
 
     def digest(self) -> str:
-        """A digest of all files but logs of the simulator, links of whose /proc lead to none.
+        """A digest of mounts and files, but for logs of the simulator and its /proc's dead links.
 
         It is without times, and without names and numbers that are new in every run.
         """
         marks = dict(_files(self._root))
+        marks |= {f"{path}/": () for path in mounts_below(Path(self._root))}
         if marks == self._marks:
             return self._digest
         seen, digest = dict[bytes, bytes](), hashlib.sha256()
@@ -52,7 +55,8 @@ def disk(root: str) -> str:
 
 def _read(path: str, root: str) -> tuple[bytes, list[bytes]]:
     """Name and content of a file, and in their order what was taken out of them as new."""
-    return _without_new(path.removeprefix(root).encode(), Path(path).read_bytes())
+    content = b"" if path.endswith("/") else Path(path).read_bytes()  # else it is a mount
+    return _without_new(path.removeprefix(root).encode(), content)
 
 
 @lru_cache(maxsize=256)  # most files are the same after each step

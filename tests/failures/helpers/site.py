@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.failures.helpers.folderapi import FolderHttp
+from tests.helpers.folders import mounts_below, unmount_below
 
 DRIVER = "mig.dra.dev"
 NODE = "node-1"
@@ -189,14 +193,32 @@ class Site:
         return bool(found["metadata"]["uid"] == ref.uid)
 
     def save(self, place: Path) -> None:
-        """Keep a copy of everything."""
+        """Keep a copy of everything, with the names of folders that something is mounted on."""
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.root, place, symlinks=True)
+        shutil.copytree(self.root, place, symlinks=True, copy_function=_copy)
+        place.with_suffix(".mounts").write_text("\n".join(self.mounted()))
 
     def restore(self, place: Path) -> None:
-        """Everything as it was when it was saved."""
+        """Everything as it was when it was saved, mounts included: they outlive a process."""
+        unmount_below(self.root)
         shutil.rmtree(self.root)
-        shutil.copytree(place, self.root, symlinks=True)
+        for name in place.with_suffix(".mounts").read_text().split():
+            (self.root / name).mkdir(parents=True)
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.root / name], check=True)
+        shutil.copytree(place, self.root, symlinks=True, copy_function=_copy, dirs_exist_ok=True)
+
+    def mounted(self) -> list[str]:
+        """Folders of the node that something is mounted on, relative to its own."""
+        return [os.path.relpath(path, self.root) for path in mounts_below(self.root)]
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file, or make the same device node, as root has them made on the host."""
+    found = Path(source).stat()
+    if stat.S_ISCHR(found.st_mode):
+        os.mknod(target, found.st_mode, found.st_rdev)
+    else:
+        shutil.copy2(source, target)
 
 
 def _given(name: str, devices: Sequence[str]) -> Obj:

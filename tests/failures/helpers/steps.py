@@ -1,14 +1,15 @@
 """Every step of the node program that the world could see, counted as it is taken.
 
-A step is a call of NVML, an operation that changes a file or a directory, a program of the driver
-that is run to its end, or a request that changes something in the API. After any step the process
-can be killed; before any step, the step can be refused. Functions are replaced where the program's
-calls end up (``pathlib`` and ``tempfile`` call ``os``), so that new code is counted without anybody
-registering it.
+A step is a call of NVML, an operation that changes a file or a directory, a mount or its end, a
+program of the driver that is run to its end, or a request that changes something in the API. After
+any step the process can be killed; before any step, the step can be refused. Functions are replaced
+where the program's calls end up (``pathlib`` and ``tempfile`` call ``os``), so that new code is
+counted without anybody registering it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import io
 import os
@@ -24,9 +25,11 @@ from typing import Any
 
 import sim.nvml.border.library
 from dra.kube.timing import SystemClock
+from kubeletplugin.host import trees
 
 OS_WRITERS = (
     "chmod",
+    "chown",
     "fchmod",
     "fsync",
     "fdatasync",
@@ -61,7 +64,10 @@ class KilledError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``kind`` is nvml, file or api; ``name`` the function or request; ``path`` as far as known."""
+    """``kind`` is nvml, file, mount, program or api; ``name`` the function or request.
+
+    ``path`` is as far as known.
+    """
 
     kind: str
     name: str
@@ -197,6 +203,7 @@ def hooked(recorder: StepRecorder) -> Iterator[StepRecorder]:
     put(io, "open", opened)
     put(_builtins(), "open", opened)
     put(sim.nvml.border.library.CFunction, "__call__", _nvml(recorder))
+    put(trees, "_LIBC", _Libc(recorder, trees._LIBC))
     put(threading.Thread, "start", _thread_start(recorder))
     put(subprocess.Popen, "communicate", _program(recorder))
     put(SystemClock, "monotonic", lambda _: time.monotonic() + recorder.skipped)
@@ -253,6 +260,23 @@ def _nvml(recorder: StepRecorder) -> Any:
         return recorder.step(step, lambda: real(self, *args))
 
     return call
+
+
+class _Libc:
+    """The C library, of which the program calls what mounts and unmounts (see test_hooks)."""
+
+    def __init__(self, recorder: StepRecorder, real: ctypes.CDLL) -> None:
+        self._recorder = recorder
+        self._real = real
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._real, name)
+
+        def call(*args: Any) -> Any:
+            path = args[1] if name == "mount" else args[0]
+            return self._recorder.step(Step("mount", name, _where(path)), lambda: function(*args))
+
+        return call
 
 
 def _program(recorder: StepRecorder) -> Any:

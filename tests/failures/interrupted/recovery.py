@@ -73,6 +73,8 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
         if scenario.neighbour_waits:
             assert not plant.prepare(scene.neighbour).error
         plant.publish()
+        if scene.site.machine.state().variants.gsp_keeps:
+            plant.tend()  # the first instance at a place that was kept is refused
         plant.tend()
         plant.give_up_idle()
         left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: scene.beside}

@@ -22,6 +22,8 @@ from tests.failures.interrupted.scenarios import SCENARIOS
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
 """Without, only the steps that ``points`` chooses are killed after, and ways to go on alternate."""
 
+MOUNT = {("mount", "mount")}
+UNMOUNT = {("mount", "umount2")}
 KINDS = {
     "prepare": {
         ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
@@ -92,8 +94,8 @@ KINDS |= {
     "leave a slice to another claim": {("file", "fsync"), ("file", "unlink"), ("api", "PUT")},
     "make ahead a share of a slice that another claim has": {("file", "replace"), ("api", "PATCH")},
     "give back a share of a slice that another claim has": {("file", "fsync"), ("api", "PUT")},
-    "prepare a slice with an MPS daemon": KINDS["prepare"] | {("api", "POST")},
-    "unprepare a slice with an MPS daemon": KINDS["unprepare"] | {("api", "DELETE")},
+    "prepare a slice with an MPS daemon": KINDS["prepare"] | {("api", "POST")} | MOUNT,
+    "unprepare a slice with an MPS daemon": KINDS["unprepare"] | {("api", "DELETE")} | UNMOUNT,
     "prepare a GPU with time slices": {
         ("program", "nvidia-smi"),
         ("file", "fsync"),
@@ -132,7 +134,10 @@ BRIEFLY = {
     "prepare a GPU with time slices": 2,
     "unprepare a GPU with time slices": 2,
 }
-"""At most so many steps are killed after, spread over those that change more than files, if any."""
+"""At most so many steps are killed after, spread over those that change more than files, if any.
+
+Mounts and their ends, of which no file tells, are not among so many.
+"""
 OPERATIONS = [name for name in SCENARIOS if EVERY_STEP or name not in CONTAINED]
 CORE = (
     "prepare two slices on two GPUs",
@@ -217,7 +222,7 @@ def points(taken: list[running.Taken], variant: str, *, most: int = 0) -> list[i
     is then as after the step before. Files on the way to another count once of each kind and step.
     A variant takes its share of the changes of the hardware, and of the next file that is put in
     its place after each; ``most`` are spread over those, and over changes of pods and settings, or
-    over files that are put in their places where nothing else changes.
+    over files that are put in their places where nothing else changes. Mounts come besides.
     """
     steps = list(enumerate(taken, 1))
     if EVERY_STEP:
@@ -237,7 +242,8 @@ def points(taken: list[running.Taken], variant: str, *, most: int = 0) -> list[i
             chosen.append(k)
             due = changes
     if not variant:
-        return chosen[:: -(-len(chosen) // most)]
+        mounts = [k for k, step in changed if step.kind == "mount"]
+        return sorted({*chosen[:: -(-len(chosen) // most)], *mounts})
     return chosen[list(OTHERS).index(variant) // len(CORE) :: SHARES]
 
 

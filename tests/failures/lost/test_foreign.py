@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef, InstanceState
-from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
-from sim.nvml.files import host
 from tests.failures.helpers.agreement import check_foreign, check_settled, entries
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import Site
-from tests.failures.helpers.steps import KilledError, Step, StepRecorder, hooked
+from tests.failures.helpers.steps import KilledError, Step, StepRecorder
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -25,6 +22,14 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 @pytest.fixture(params=["", "mig-uuid-of-the-place"], ids=["new UUIDs", "UUIDs of the place"])
 def plant(folder: Path, recorder: StepRecorder, request: pytest.FixtureRequest) -> Plant:
     plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
+    plant.start()
+    return plant
+
+
+@pytest.fixture
+def fresh(folder: Path, recorder: StepRecorder) -> Plant:
+    """A driver that gives no UUID twice."""
+    plant = Plant(Site.create(folder / "n"), recorder)
     plant.start()
     return plant
 
@@ -125,35 +130,35 @@ def check_stays(plant: Plant, ref: ClaimRef, keys: set[int]) -> None:
 @pytest.mark.parametrize("seen", [True, False], ids=["seen meanwhile", "unseen"])
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
-    plant: Plant,
+    fresh: Plant,
     compute: bool,  # noqa: FBT001 - a parameter of the test
     seen: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    ref = plant.site.claim("held", [DEVICE])
-    assert not plant.prepare(ref).error
+    ref = fresh.site.claim("held", [DEVICE])
+    assert not fresh.prepare(ref).error
     if seen:
-        plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
-        plant.tend()
-        keys = foreign(plant.site, compute=compute)
+        fresh.site.machine.destroy_slice(0, fresh.site.machine.gpu(0).gpu_instances[0].id)
+        fresh.tend()
+        keys = foreign(fresh.site, compute=compute)
     else:
-        keys = replaced(plant.site, compute=compute)
-    check_stays(plant, ref, keys)
+        keys = replaced(fresh.site, compute=compute)
+    check_stays(fresh, ref, keys)
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_in_the_place_of_one_whose_gpu_was_lost_stays(
-    plant: Plant,
+    fresh: Plant,
     compute: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    ref = plant.site.claim("held", [DEVICE])
-    assert not plant.prepare(ref).error
-    plant.site.machine.lose(0)
-    assert not plant.unprepare(ref).error
-    assert [e.state for e in entries(plant.site)] == [State.TOMBSTONE]
-    plant.site.machine.recover(0)
-    keys = foreign(plant.site, compute=compute)
-    plant.tend()
-    check_settled(plant.site, {}, keys)
+    ref = fresh.site.claim("held", [DEVICE])
+    assert not fresh.prepare(ref).error
+    fresh.site.machine.lose(0)
+    assert not fresh.unprepare(ref).error
+    assert [e.state for e in entries(fresh.site)] == [State.TOMBSTONE]
+    fresh.site.machine.recover(0)
+    keys = foreign(fresh.site, compute=compute)
+    fresh.tend()
+    check_settled(fresh.site, {}, keys)
 
 
 def test_a_compute_instance_that_somebody_made_in_what_we_left_stays(plant: Plant) -> None:
@@ -187,19 +192,6 @@ def killed_once(plant: Plant, name: str) -> Plant:
     return Plant(plant.site, plant.recorder)
 
 
-def test_a_slice_of_which_nobody_was_told_stays_while_somebody_computes_in_it(plant: Plant) -> None:
-    site = plant.site
-    again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")
-    assert [e.state for e in entries(site)] == [State.GI_CREATED]
-    keys = replaced(site, compute=True)
-    [gi] = site.machine.gpu(0).gpu_instances
-    site.machine.start_process(0, 77, gpu_instance=gi.id, compute_instance=0)
-    site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
-    again.start()
-    again.tend()
-    check_settled(site, {}, keys)
-
-
 def test_a_whole_instance_where_ours_was_only_meant_to_be_stays(plant: Plant) -> None:
     again = killed_once(plant, CREATE)
     assert [e.state for e in entries(plant.site)] == [State.INTENT]
@@ -228,28 +220,19 @@ def restarted(plant: Plant) -> Plant:
     return Plant(plant.site, plant.recorder)
 
 
-@pytest.mark.parametrize("marks", [True, False], ids=["marked", "unmarked"])
-def test_a_leftover_that_was_exchanged_while_the_plugin_was_away_stays(
-    plant: Plant,
-    marks: bool,  # noqa: FBT001 - a parameter of the test
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not marks:
-        monkeypatch.setattr(EntryWatch, "mark", lambda *_: False)
-    leftover(plant)
-    again = restarted(plant)
-    plant.site.machine.end_process(77)
-    keys = replaced(plant.site, compute=True)
+def test_a_leftover_that_was_exchanged_while_the_plugin_was_away_stays(fresh: Plant) -> None:
+    leftover(fresh)
+    again = restarted(fresh)
+    fresh.site.machine.end_process(77)
+    keys = replaced(fresh.site, compute=True)
     again.start()
     again.tend()
-    check_settled(plant.site, {}, keys)
+    check_settled(fresh.site, {}, keys)
     told = dict(again.events)["ForeignInstance"]
     assert "-dgi -gi" in told
 
 
-def test_a_leftover_is_removed_by_a_new_process_that_knows_that_it_is_the_same(
-    plant: Plant,
-) -> None:
+def test_a_leftover_is_removed_by_a_new_process(plant: Plant) -> None:
     leftover(plant)
     again = restarted(plant)
     again.start()
@@ -259,72 +242,19 @@ def test_a_leftover_is_removed_by_a_new_process_that_knows_that_it_is_the_same(
     check_settled(plant.site, {})
 
 
-def test_a_held_claims_slice_is_unprepared_by_a_new_process_without_marks(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(EntryWatch, "mark", lambda *_: False)
-    ref = plant.site.claim("held", [DEVICE])
-    assert not plant.prepare(ref).error
-    again = restarted(plant)
+def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(fresh: Plant) -> None:
+    ref = fresh.site.claim("held", [DEVICE])
+    assert not fresh.prepare(ref).error
+    again = restarted(fresh)
     again.start()
-    check_settled(plant.site, {ref: (DEVICE,)})
-    assert not again.unprepare(ref).error
-    check_settled(plant.site, {})
+    check_stays(again, ref, replaced(fresh.site, compute=True))
 
 
-def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(plant: Plant) -> None:
-    ref = plant.site.claim("held", [DEVICE])
-    assert not plant.prepare(ref).error
-    again = restarted(plant)
-    again.start()
-    check_stays(again, ref, replaced(plant.site, compute=True))
-
-
-def test_a_held_claims_slice_that_is_exchanged_while_the_plugin_is_away_stays(plant: Plant) -> None:
-    ref = plant.site.claim("held", [DEVICE])
-    assert not plant.prepare(ref).error
-    plant.look()
-    again = restarted(plant)
-    keys = replaced(plant.site, compute=True)
+def test_a_held_claims_slice_that_is_exchanged_while_the_plugin_is_away_stays(fresh: Plant) -> None:
+    ref = fresh.site.claim("held", [DEVICE])
+    assert not fresh.prepare(ref).error
+    fresh.look()
+    again = restarted(fresh)
+    keys = replaced(fresh.site, compute=True)
     again.start()
     check_stays(again, ref, keys)
-
-
-def entries_remade(site: Site) -> None:
-    """The driver shows its instances anew, as one might for a GPU that nobody had open."""
-    root = site.machine.host_root
-    shutil.rmtree(root / "proc/driver/nvidia/capabilities")
-    host.sync_capabilities(root, site.machine.state())
-
-
-def test_where_a_driver_shows_instances_anew_a_held_claims_slice_is_still_the_claims(
-    plant: Plant,
-) -> None:
-    ref = plant.site.claim("held", [DEVICE])
-    assert not plant.prepare(ref).error
-    again = restarted(plant)
-    entries_remade(plant.site)
-    again.start()
-    again.tend()
-    check_settled(plant.site, {ref: (DEVICE,)})
-    assert not again.unprepare(ref).error
-    check_settled(plant.site, {})
-
-
-@pytest.mark.parametrize("marks", [True, False], ids=["marked", "unmarked"])
-def test_a_slice_of_which_nobody_was_told_stays_where_no_process_can_be_seen(
-    folder: Path,
-    marks: bool,  # noqa: FBT001 - a parameter of the test
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not marks:
-        monkeypatch.setattr(EntryWatch, "mark", lambda *_: None)
-    with hooked(StepRecorder(in_process=True)) as recorder:
-        plant = Plant(Site.create(folder / "h", variant="processes-hidden"), recorder)
-        plant.start()
-        again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")
-        keys = replaced(plant.site, compute=True)
-        plant.site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
-        again.start()
-        again.tend()
-        check_settled(plant.site, {}, keys)

@@ -31,7 +31,6 @@ def entries() -> tuple[Entry, ...]:
     found = [_slice(number, state) for number, state in enumerate(State)]
     found.append(replace(_slice(20, State.INTENT), ahead=True))
     found.append(replace(_slice(24, State.INTENT), told=True, wiped=True))
-    found.append(replace(_slice(25, State.CI_CREATED), marked=True))
     found.append(replace(_slice(21, State.CI_DESTROYED), idle=True, layout=True))
     found.append(replace(_slice(22, State.PREPARED), mps=MpsLimits(50, 4096), adopted=True))
     found.append(replace(_slice(26, State.PREPARED), files=("compute", "video")))

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from kubeletplugin.check.items import Item
-from kubeletplugin.check.report import Report
 from sim.check import main
 from tests.kubeletplugin.check.conftest import Node
 
@@ -16,11 +14,6 @@ MakeNode = Callable[..., Node]
 CREATE = ("--create", "0", "--yes")
 GI_CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 CI_CREATE = "nvmlGpuInstanceCreateComputeInstance"
-
-
-def answer(report: Report, item: Item) -> str:
-    (found,) = (b.answer for b in report.beliefs if b.item is item)
-    return found
 
 
 def state_of(node: Node) -> Path:

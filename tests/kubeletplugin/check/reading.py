@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kubeletplugin.check.items import Item
-from kubeletplugin.check.report import Mark, Report
+from kubeletplugin.check.report import Item, Mark, Report
 from tests.kubeletplugin.check.conftest import Node
 
 MakeNode = Callable[..., Node]

@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 
-from kubeletplugin.check.items import Item
-from kubeletplugin.check.report import Mark, Report, decode
+from kubeletplugin.check.report import Item, Mark, Report, decode
 from kubeletplugin.journal.ownership import owned_at_once
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.lettinggo import drain, let_go, resume

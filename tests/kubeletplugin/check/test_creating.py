@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-import msgspec
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.check.items import Item
-from kubeletplugin.check.report import Report
-from kubeletplugin.check.trying.tools import Place
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.ownership import owned_at_once
-from sim.check import SimulatedTools
+from sim.check import main
 from sim.nvml.variants import Variants
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100, Node
@@ -30,85 +26,28 @@ from tests.kubeletplugin.check.creating import (
     CREATE,
     GI_CREATE,
     MakeNode,
-    answer,
     assert_clean,
     refused,
     state_of,
 )
 
 
-def expected(node: Node, variants: Variants) -> dict[Item, str]:
-    """What the check has to find out of a machine with these variants."""
-    extra = [
-        ci.creatable and variants.full_compute == "product"
-        for gi in node.machine.product(0).gi_profiles
-        for ci in gi.ci_profiles
-        if ci.enum >= 7
-    ]
-    kinds = {"made" if each else "refused" for each in extra}
-    return {
-        Item.MIG_UUID: variants.mig_uuid,
-        Item.LOOKUP_BY_UUID: variants.lookup_by_uuid,
-        Item.PROCESSES: variants.processes,
-        Item.FULL_COMPUTE: kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none offered",
-        Item.AFTER_LOSS: variants.after_loss,
-        Item.SHUTDOWN: variants.shutdown,
-        Item.ATTACH: variants.attach,
-        Item.INSTANCE_LINGERS: str(variants.instance_lingers),
-        Item.CONFIG_EVENTS: variants.config_events,
-    }
-
-
 @pytest.mark.every_variant
-def test_the_variants_of_a_machine_are_found_out(make_node: MakeNode, variants: Variants) -> None:
-    """Each belief that is a variant of the simulator has an answer, and it is the true one."""
-    node = make_node(H100, H100, variants=variants)
-    wanted = expected(node, variants)
-    fields = msgspec.structs.fields(Variants)
-    assert {i.value.replace("-", "_") for i in wanted} == {f.name for f in fields}
-    report = node.check(*CREATE).report
-    node.machine.lose(1)
-    lost = node.check().report
-    # The person resets the GPU while the check waits for the answer.
-    found = {
-        **{item: answer(report, item) for item in wanted if item not in OF_A_LOST_GPU},
-        Item.LOOKUP_BY_UUID: answer(lost, Item.LOOKUP_BY_UUID),
-        Item.AFTER_LOSS: answer(reset_while_asked(node, 1), Item.AFTER_LOSS),
-    }
-    assert found == wanted
+def test_whatever_the_driver_does_nothing_is_left(make_node: MakeNode, variants: Variants) -> None:
+    # A check ends at what it cannot remove, as the next test says, and makes no device nodes.
+    node = make_node(H100, variants=replace(variants, gsp_keeps=0, host_nodes="made"))
+    trials = node.check(*CREATE).report.trials
+    assert len([t for t in trials if not t.refused]) > len(trials) / 2
+    assert_clean(node)
 
 
-OF_A_LOST_GPU = {Item.LOOKUP_BY_UUID, Item.AFTER_LOSS}
-
-
-def reset_while_asked(node: Node, index: int) -> Report:
-    """The check with --await-reset; the GPU is back before the answer is given."""
-    from kubeletplugin.check import command
-
-    def ask(_question: str) -> bool:
-        node.machine.recover(index)
-        return True
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_asker", lambda *, yes: ask)
-        return node.check("--await-reset", str(index)).report
-
-
-def test_a_process_that_nvml_names_by_another_number_is_not_taken_for_ours(
-    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold, numbers = SimulatedTools.hold, list[int]()
-
-    @contextmanager
-    def numbered_otherwise_here(tools: SimulatedTools, place: Place) -> Iterator[int]:
-        with hold(tools, place) as pid:
-            numbers.append(pid)
-            yield pid + 1
-
-    monkeypatch.setattr(SimulatedTools, "hold", numbered_otherwise_here)
-    report = make_node(A100).check(*CREATE).report
-    (found,) = (b for b in report.beliefs if b.item is Item.PROCESSES)
-    assert (found.answer, found.detail) == ("other pids", str(numbers[0]))
+def test_it_ends_where_a_removal_fails_and_says_so(make_node: MakeNode) -> None:
+    node = make_node(A100, variants=Variants(gsp_keeps=1))
+    command = ["--hardware", str(node.machine.directory), "--", *CREATE]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "nvmlGpuInstanceDestroy" in result.output
+    assert "UNKNOWN (999)" in result.output
 
 
 def test_every_profile_is_made_twice_and_nothing_is_left(make_node: MakeNode) -> None:
@@ -118,10 +57,7 @@ def test_every_profile_is_made_twice_and_nothing_is_left(make_node: MakeNode) ->
     names = [p.name for p in node.machine.product(0).gi_profiles]
     made = [(t.profile, t.round) for t in checked.report.trials if not t.refused]
     assert sorted(made) == sorted((n, r) for n in names for r in (1, 2))
-    assert answer(checked.report, Item.TAKEN_PLACEMENT) == "INSUFFICIENT_RESOURCES"
-    assert answer(checked.report, Item.BUSY) == "IN_USE"
-    assert answer(checked.report, Item.DELIVERED) == "as advertised"
-    assert answer(checked.report, Item.INSTANCE_IDS) == "same"
+    assert {t.multiprocessors for t in checked.report.trials if t.profile == "1g.5gb"} == {14}
     assert checked.report.times[GI_CREATE].calls == 2 * len(names)
     assert checked.report.times[CI_CREATE].median > 0
     assert_clean(node)
@@ -136,9 +72,9 @@ def test_a_slice_with_less_than_advertised_is_told(make_node: MakeNode) -> None:
             profile["multiprocessors"] += 10
     file.write_text(json.dumps(data))
     report = node.check(*CREATE).report
-    (found,) = (b for b in report.beliefs if b.item is Item.DELIVERED)
-    assert found.answer == "less"
-    assert re.search(r"3g\.20gb: 42 of 52 multiprocessors", found.detail)
+    refused = {t.profile: t.refused for t in report.trials if t.refused}
+    assert list(refused) == ["3g.20gb"]
+    assert "advertises 52 multiprocessors" in refused["3g.20gb"]
 
 
 def test_a_person_is_asked_and_may_say_no(make_node: MakeNode) -> None:
@@ -147,7 +83,7 @@ def test_a_person_is_asked_and_may_say_no(make_node: MakeNode) -> None:
     with pytest.MonkeyPatch.context() as patch:
         from kubeletplugin.check import command
 
-        patch.setattr(command, "_asker", lambda *, yes: lambda question: False)
+        patch.setattr(command, "_ask", lambda question, *, yes: False)
         assert "nothing was done" in refused(node, "--create", "0").output
     assert_clean(node)
 

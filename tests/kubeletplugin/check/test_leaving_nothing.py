@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from sim.check import main
 from sim.nvml.codes import Return
@@ -27,42 +28,49 @@ from tests.kubeletplugin.check.creating import (
 )
 
 
+def again(node: Node, *options: str) -> Result:
+    """The next check, which removes what the one before has left."""
+    arguments = ("--hardware", str(node.machine.directory), *options, "--", *CREATE)
+    return CliRunner().invoke(main, arguments)
+
+
 def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:
     node = make_node(A100)
-    fault = Fault(
-        function="nvmlGpuInstanceGetComputeInstanceProfileInfoV",
-        action="return",
-        code=Return.UNKNOWN,
-        after=3,
-        times=1,
-    )
-    node.machine.inject(fault)
+    node.machine.inject(Fault(function=CI_CREATE, action="return", code=Return.UNKNOWN, after=3))
     report = node.check(*CREATE).report
-    assert "UNKNOWN" in {t.refused for t in report.trials}
+    assert any("UNKNOWN" in t.refused for t in report.trials)
     assert_clean(node)
 
 
-def test_a_slice_that_cannot_be_removed_is_named_with_the_command_that_does(
+def test_a_slice_that_cannot_be_removed_is_named_and_removed_by_the_next_check(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kubeletplugin.check.trying import leftovers
+    from kubeletplugin.check import creating
 
-    monkeypatch.setattr(leftovers, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(creating, "_PAUSE_SECONDS", 0.0)
     node = make_node(A100)
-    fault = Fault(
-        function="nvmlGpuInstanceDestroy", action="return", code=Return.IN_USE, times=0, after=1
-    )
+    fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=Return.IN_USE, times=0)
     node.machine.inject(fault)
-    command = ["--hardware", str(node.machine.directory), "--", *CREATE]
-    result = CliRunner().invoke(main, command)
+    result = again(node)
     assert result.exit_code == 1
-    assert "check --clean-up" in result.output
-    assert "--clean-up" in refused(node, *CREATE).output
+    assert "the slice 1g.5gb at 0:1 of GPU" in result.output
+    assert "check --create GPU-" in result.output
+    assert len(node.machine.gpu(0).gpu_instances) == 1
     node.machine.clear_faults()
-    done = CliRunner().invoke(main, [*command[:3], "--clean-up"])
-    assert "removed 1g.5gb at 0:1" in done.output
+    done = again(node)
+    assert "removing 1g.5gb at 0:1" in done.output
+    assert done.exit_code == 0, done.output
     assert node.machine.gpu(0).gpu_instances == []
-    assert "nothing is left" in CliRunner().invoke(main, [*command[:3], "--clean-up"]).output
+    assert not (state_of(node) / "check.json").exists()
+
+
+def test_nothing_is_removed_that_nobody_agreed_to_have_removed(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    node.machine.end_process(process.pid)
+    assert "Remove 1g.5gb at 0:1" in refused(node, "--create", "0").output
 
 
 def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
@@ -70,16 +78,15 @@ def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
 ) -> None:
     node = make_node(A100)
     node.machine.inject(Fault(function=CI_CREATE, action="hang"))
-    options = ["--hardware", str(node.machine.directory), "--nvml-timeout", "0.2", "--"]
-    result = CliRunner().invoke(main, [*options, *CREATE])
+    result = again(node, "--nvml-timeout", "0.2")
     assert result.exit_code == 1
     assert f"{CI_CREATE} hangs" in result.output
-    assert "run python -m kubeletplugin check --clean-up" in result.output
     assert len(node.machine.gpu(0).gpu_instances) == 1
     node.machine.clear_faults()
-    done = CliRunner().invoke(main, [*options, "--clean-up"])
+    done = again(node)
     assert done.exit_code == 0, done.output
     assert node.machine.gpu(0).gpu_instances == []
+    assert not (state_of(node) / "check.json").exists()
 
 
 def started(node: Node, *arguments: str) -> subprocess.Popen[str]:
@@ -122,9 +129,8 @@ def test_what_a_killed_check_has_left_is_known_and_removed(
     assert process.returncode == -signal.SIGKILL
     assert (state_of(node) / "check.json").exists()
     node.machine.end_process(process.pid)  # as the kernel does
-    result = CliRunner().invoke(
-        main, ["--hardware", str(node.machine.directory), "--", "--clean-up"]
-    )
+    node.machine.clear_faults()
+    result = again(node)
     assert result.exit_code == 0, result.output
     assert node.machine.gpu(0).gpu_instances == []
     assert not (state_of(node) / "check.json").exists()
@@ -136,7 +142,8 @@ def test_what_somebody_else_has_made_meanwhile_is_not_cleaned_up(make_node: Make
     with started(node) as process:
         process.communicate(timeout=PATIENCE)
     others = node.machine.create_slice(0, "1g.5gb", start=3)
-    CliRunner().invoke(main, ["--hardware", str(node.machine.directory), "--", "--clean-up"])
+    node.machine.clear_faults()
+    assert "has GPU instances (" in again(node).output
     assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
 
 
@@ -148,6 +155,22 @@ def test_a_record_of_an_earlier_boot_is_only_forgotten(make_node: MakeNode) -> N
     node.machine.clear_faults()
     node.machine.reboot()
     others = node.machine.create_slice(0, "1g.5gb", start=0)
-    CliRunner().invoke(main, ["--hardware", str(node.machine.directory), "--", "--clean-up"])
+    node.machine.clear_faults()
+    assert "has GPU instances (" in again(node).output
     assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
     assert not (state_of(node) / "check.json").exists()
+
+
+def test_an_instance_with_another_id_at_the_place_on_record_is_somebodys(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(A100)
+    node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    node.machine.clear_faults()
+    record = state_of(node) / "check.json"
+    ours = json.loads(record.read_bytes())
+    record.write_text(json.dumps(ours | {"giId": ours["giId"] + 1}))
+    assert "has GPU instances (" in again(node).output
+    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [ours["giId"]]

@@ -11,17 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import sim.nvml
-from kubeletplugin.check.items import Item
-from kubeletplugin.check.report import Mark
-from kubeletplugin.check.trying import configevents
-from kubeletplugin.check.trying.configevents import ConfigEvents
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.check.report import Item, Mark
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
 from sim.nvml.files.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
-from sim.nvml.variants import Variants
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100
 from tests.kubeletplugin.check.reading import MakeNode, marks, text
@@ -106,7 +100,7 @@ def test_profiles_are_read_with_mig_mode_off_and_the_remedy_is_the_products(
     node = make_node(GpuSpec(H100, mig=False))
     checked = node.check()
     assert checked.code == 1
-    assert marks(checked.report, Item.GPUS) == {Mark.MISSING}
+    assert marks(checked.report, Item.GPUS) == {Mark.MISSING, Mark.OK}
     assert "--enable-mig" in text(checked.report, Item.GPUS)
     (gpu,) = checked.report.gpus
     assert gpu.mig == "off"
@@ -142,6 +136,16 @@ def test_a_module_that_is_not_loaded_is_named(make_node: MakeNode) -> None:
     checked = node.check()
     assert checked.code == 1
     assert "modprobe nvidia-uvm" in text(checked.report, Item.DEVICE_NODES)
+
+
+def test_nodes_that_nobody_may_make_are_told(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    assert marks(node.check().report, Item.DEVICE_NODES) == {Mark.OK}
+    node.machine.remove_nodes(makes=False)
+    checked = node.check()
+    assert checked.code == 1
+    assert "DRIVER_NOT_LOADED" in checked.screen
+    assert "ModifyDeviceFiles" in text(checked.report, Item.DEVICE_NODES)
 
 
 def test_neighbours_are_known_by_process_and_by_socket(make_node: MakeNode) -> None:
@@ -198,21 +202,25 @@ def test_a_plugin_that_has_registered_is_known_by_its_socket(make_node: MakeNode
     assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (nobody)",)
 
 
-def test_changes_of_the_configuration_are_heard_where_they_are_told(
-    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+def test_what_the_driver_says_of_a_gpu_is_shown_with_those_who_have_it_open(
+    make_node: MakeNode,
 ) -> None:
-    machine = make_node(A100, variants=Variants(config_events="not supported")).machine
-    sim.nvml.install(machine.directory)
-    session = Session()
-    session.open()
-    gpu = session.take(0).uuid
-    assert ConfigEvents(session, gpu).refusal == "not supported"
-    machine.configure(variants=Variants())
-    monkeypatch.setattr(configevents, "_WAIT_SECONDS", 0.0)
-    heard = ConfigEvents(session, gpu)
-    assert heard.refusal == ""
-    assert not heard.came()
-    machine.raise_event(0, 0, kind=0x100)
-    assert heard.came()
-    heard.close()
-    session.close()
+    node = make_node(H100, H100)
+    node.machine.ask_recovery(0, 1)
+    node.machine.disturb(0, fabric=3)
+    node.machine.disturb(1, remap_pending=True)
+    node.machine.start_monitor(0, 4711)
+    report = node.check().report
+    assert Mark.MISSING not in marks(report, Item.GPUS)
+    said = text(report, Item.GPUS)
+    assert "the driver asks for a reset" in said
+    words = "1 x recovery action {}, fabric {}, compute mode Default"
+    assert words.format("Reset", "Completed") + ", open in dcgm-exporter (4711)" in said
+    assert words.format("None", "NotSupported") in said
+    assert "a memory row is remapped at the next reset" in said
+    assert [(g.recovery_action, bool(g.withheld)) for g in report.gpus] == [
+        ("Reset", True),
+        ("None", False),
+    ]
+    node.machine.disturb(1, fabric=1)
+    assert "none of 2 GPUs in MIG mode" in text(node.check().report, Item.GPUS)

@@ -11,13 +11,11 @@ import click
 import pytest
 
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.check.command import check
-from kubeletplugin.check.items import Item
-from kubeletplugin.check.looking import process
-from kubeletplugin.check.looking.nvmlfile import mapped
-from kubeletplugin.check.notebook import Notebook
-from kubeletplugin.check.report import Mark
-from kubeletplugin.check.running import arguments, completed
+from kubeletplugin.check.command import arguments, check, completed, plugin_lets_go
+from kubeletplugin.check.gpus import mapped
+from kubeletplugin.check.host import examine_process
+from kubeletplugin.check.report import Item, Mark, Notebook
+from kubeletplugin.host.roots import Roots
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100
 from tests.kubeletplugin.check.reading import MakeNode, marks, text
@@ -36,7 +34,7 @@ def test_permission_is_that_of_the_process(
     (tmp_path / "self/status").write_text(status)
     (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
     notebook = Notebook()
-    process.examine(notebook, proc=tmp_path)
+    examine_process(notebook, proc=tmp_path)
     assert [(f.item, f.mark) for f in notebook.findings] == [
         (Item.PERMISSION, mark),
         (Item.PID_NAMESPACE, Mark.NOTE),
@@ -60,7 +58,7 @@ def test_the_pid_namespace_is_compared_with_that_of_the_nodes_first_process(
             (tmp_path / process_id / "ns").mkdir(parents=True)
             (tmp_path / process_id / "ns/pid").symlink_to(f"pid:[{number}]")
     notebook = Notebook()
-    process.examine(notebook, proc=tmp_path)
+    examine_process(notebook, proc=tmp_path)
     assert [f.mark for f in notebook.findings if f.item is Item.PID_NAMESPACE] == [mark]
 
 
@@ -170,3 +168,18 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 users: [{name: u, user: {}}]
 current-context: c
 """
+
+
+def test_a_plugin_lets_go_when_it_has_no_device_file_open_and_is_not_believed_unseen(
+    tmp_path: Path,
+) -> None:
+    host = Roots(tmp_path, tmp_path, tmp_path / "cdi", tmp_path / "kubelet", tmp_path / "state")
+    process = tmp_path / "proc/4711"
+    (process / "fd").mkdir(parents=True)
+    (process / "cmdline").write_bytes(b"/bin/sh\0")
+    assert not plugin_lets_go(host)
+    (process / "cmdline").write_bytes(b"python\0-m\0kubeletplugin\0--node-name=n\0")
+    (process / "fd/3").symlink_to("/dev/null")
+    assert plugin_lets_go(host)
+    (process / "fd/4").symlink_to("/dev/nvidia0")
+    assert not plugin_lets_go(host)

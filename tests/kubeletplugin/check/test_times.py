@@ -7,8 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from kubeletplugin.check.report import Report
-from kubeletplugin.check.trying.stopwatch import Stopwatch
+from kubeletplugin.check.report import Report, Stopwatch
 from sim.nvml.border.latencies import latency, read_latencies
 from sim.nvml.cli import main
 from sim.nvml.machine import Machine

@@ -17,6 +17,7 @@ from kubeletplugin.claims.settling import SEVERAL
 from kubeletplugin.errors import BusyError, ClaimError, DeadlineError, HardwareError, PluginError
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.errors import InUseError, NvmlError
 from sim.nvml.faults import Fault
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
@@ -62,6 +63,21 @@ def test_a_failure_is_listed_until_kubelet_has_the_devices(
     listed.claims.forget(REF)
     assert listed.state() == []
     assert listed.changes == 2
+
+
+def test_a_gpu_is_named_where_it_refused_and_not_where_others_are_in_the_way(
+    listed: Listed,
+) -> None:
+    def said_of(cause: Exception | None) -> str:
+        error = HardwareError("it failed")
+        error.__cause__ = cause
+        listed.claims.failed(REF, error)
+        (found,) = listed.claims.listed()
+        return found.gpu
+
+    assert said_of(NvmlError("nvmlDeviceCreateGpuInstance", 999, gpu="GPU-1")) == "GPU-1"
+    assert said_of(InUseError("nvmlGpuInstanceDestroy", 19, gpu="GPU-1")) == ""
+    assert said_of(None) == ""
 
 
 def test_a_mistake_in_the_claim_itself_is_not_listed(listed: Listed) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
+from kubeletplugin.daemon import daemon
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import Rig
@@ -115,3 +118,29 @@ def test_a_plugin_that_stops_is_not_ready_and_not_dead(rig: Rig) -> None:
     rig.stop()
     assert unready(rig) == ("claims: the plugin is stopping",)
     assert dead(rig) == ()
+
+
+def test_what_hangs_is_left_behind_by_a_stop_in_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "_STOP_SECONDS", 0.2)
+    assert rig.daemon is not None
+    go_on = threading.Event()
+    monkeypatch.setattr(rig.daemon.claims.janitor, "give_up_idle", lambda: go_on.wait(PATIENCE))
+    running = rig._thread
+    assert running is not None
+    try:
+        rig._stop.set()
+        running.join(PATIENCE / 4)
+        assert not running.is_alive()
+    finally:
+        go_on.set()
+    wait_for("the rest", lambda: "stop" not in {t.name for t in threading.enumerate()})
+
+
+def test_the_chart_gives_a_stop_its_time() -> None:
+    chart = Path("deploy/helm/dra-driver-nvidia-mig/templates/kubelet-plugin.yaml").read_text()
+    [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", chart)
+    longest = daemon._FIRST_LOOK_SECONDS + daemon._STOP_SECONDS
+    assert longest < int(grace) - 5
+    assert daemon._DRAIN_SECONDS * 2 < daemon._STOP_SECONDS

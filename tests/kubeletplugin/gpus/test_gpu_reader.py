@@ -29,9 +29,7 @@ def test_a_look_is_one_operation_however_many_slices_there_are(
 ) -> None:
     """Each operation costs a change of threads, there and back."""
     made = [bench.made(f"c{n}", State.PREPARED, Placement(n, 1)) for n in range(4)]
-    reader = GpuReader(
-        bench.session, bench.journal, bench.watch, bench.identity, on_change=lambda: None
-    )
+    reader = GpuReader(bench.session, bench.journal, bench.identity, on_change=lambda: None)
     operations: list[str] = []
     elsewhere = CallPool._elsewhere
 
@@ -57,9 +55,7 @@ def test_a_look_is_one_operation_however_many_slices_there_are(
 
 @pytest.fixture
 def reader(bench: GpuBench) -> GpuReader:
-    return GpuReader(
-        bench.session, bench.journal, bench.watch, bench.identity, on_change=lambda: None
-    )
+    return GpuReader(bench.session, bench.journal, bench.identity, on_change=lambda: None)
 
 
 def gone(bench: GpuBench, entry: Entry) -> None:

@@ -11,7 +11,8 @@ import pynvml
 import pytest
 
 from dra.gpu.geometry import Geometry, Placement, Profile
-from dra.kube import retry_schedule
+from kubeletplugin.claims.prepare import prepare
+from kubeletplugin.gpus import offers as offers_module
 from kubeletplugin.gpus.offers import Offers
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
@@ -41,19 +42,31 @@ def test_what_was_struck_off_comes_back_ever_later_and_after_a_reset() -> None:
     offers = Offers(clock)
     assert offers.of(None) is None
     assert offered(offers) == [(1, 16), (2, 32)]
-    for minutes in (10, 20, 40, 80, 160, 240, 240):
+    for seconds, told in {5: "5 s", 10: "10 s", 20: "20 s", 40: "40 s", 80: "80 s"}.items():
         offers.learn(1, "why")
         assert offered(offers) == [(2, 32)]
-        assert offers.struck(1) == f"why; it is tried again in {minutes} min"
+        assert offers.struck(1) == f"why; it is tried again in {told}"
         assert offers.struck(2) == ""
-        clock.wait(Event(), 60 * minutes)
+        clock.wait(Event(), seconds)
         assert offered(offers) == [(1, 16), (2, 32)]
         assert offers.struck(1) == ""
     offers.learn(1, "why")
     offers.reset()
     assert offered(offers) == [(1, 16), (2, 32)]
     offers.learn(1, "why")
-    assert offers.struck(1).endswith("in 10 min")
+    assert offers.struck(1).endswith("in 5 s")
+
+
+def test_it_is_longest_after_many_in_a_row_and_short_again_after_a_success() -> None:
+    clock = FakeClock()
+    offers = Offers(clock)
+    for _ in range(20):
+        offers.learn(1, "why")
+    assert offers.struck(1).endswith("in 240 min")
+    offers.delivered(1)
+    assert offers.struck(1) == ""
+    offers.learn(1, "why")
+    assert offers.struck(1).endswith("in 5 s")
 
 
 def test_what_has_less_is_offered_with_that() -> None:
@@ -77,39 +90,72 @@ def in_mignode(rig: Rig) -> dict[str, int]:
 
 
 def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alone(
-    make_rig: Callable[..., Rig],
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(prepare, "_PATIENCE", 0.0)
     rig = make_rig(GpuSpec(H100))
     rig.machine.configure(variants=Variants(full_compute="refused"))
     rig.start()
     ref = rig.claim(DOUBLE)
-    for _ in range(5):
+    for _ in range(2):
         error = rig.refused(ref)
         assert "advertises 26 multiprocessors" in error
         assert rig.clean()
     assert made(rig) == 1
-    assert "use another profile" in verdict(rig, ref)
+    assert verdict(rig, ref) == "", "one refusal may be a mistake"
     wait_for("the MigNode", lambda: "1g.20gb" not in in_mignode(rig))
     assert rig.prepared(rig.claim(OTHER)), "the remedy that is named"
     rig.machine.configure(variants=Variants())
     assert rig.daemon is not None
     rig.daemon.gpus.hardware.units()[0]._offers.reset()
     assert rig.prepared(ref)
-    assert verdict(rig, ref) == ""
 
 
-def test_after_a_while_a_profile_is_tried_again(
+def test_what_is_refused_once_is_tried_again_in_the_same_call(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(offers_module, "FIRST_SECONDS", 0.0)
     rig = make_rig(GpuSpec(H100))
     rig.start()
     rig.machine.inject(
         Fault(function="nvmlGpuInstanceCreateComputeInstance", action="return", code=3)
     )
+    assert rig.prepared(rig.claim(DOUBLE))
+
+
+def test_what_is_refused_twice_is_a_permanent_failure(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offers_module, "FIRST_SECONDS", 0.0)
+    rig = make_rig(GpuSpec(H100))
+    rig.machine.configure(variants=Variants(full_compute="refused"))
+    rig.start()
     ref = rig.claim(DOUBLE)
-    rig.refused(ref)
+    assert "advertises 26 multiprocessors" in rig.refused(ref)
+    assert made(rig) == 2
+    assert "use another profile" in verdict(rig, ref)
+    rig.machine.configure(variants=Variants())
     assert rig.prepared(ref)
+    assert verdict(rig, ref) == ""
+
+
+def test_a_gpu_of_which_every_profile_was_refused_says_so(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec("A100-SXM4-40GB"))
+    rig.start()
+    assert rig.daemon is not None
+    (unit,) = rig.daemon.gpus.hardware.units()
+    geometry = unit.known.card.geometry
+    assert geometry is not None
+    for profile in geometry.profiles:
+        unit.strike(profile.id, "refused")
+    rig.daemon.gpus.hardware.poll()
+    wait_for("the MigNode", lambda: rig.mignode()["status"]["gpus"][0].get("reason"))
+    [gpu] = rig.mignode()["status"]["gpus"]
+    assert gpu["reason"] == "CreationFailed"
+    assert "each of its profiles" in gpu["message"]
+    unit.delivered(19)
+    rig.daemon.gpus.hardware.poll()
+    wait_for("the MigNode", lambda: not rig.mignode()["status"]["gpus"][0].get("reason"))
 
 
 def test_a_profile_that_has_less_than_it_advertises_is_published_with_what_it_has(

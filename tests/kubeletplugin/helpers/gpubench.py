@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +12,7 @@ from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.discovery import discover
@@ -53,14 +50,16 @@ class GpuBench:
         self.forget()
 
     def forget(self) -> None:
-        none = Path("/nonexistent")
-        roots = Roots(host=self.machine.host_root, driver=none, cdi=none, kubelet=none, state=none)
-        self.watch = EntryWatch(roots, minor_of=lambda _: 0)
-        self.identity = Identity(self.session, self.watch, boot_id=BOOT)
+        self.identity = Identity(self.session, boot_id=BOOT)
         self.removal = Removal(self.session, self.journal, self.identity)
         self.doubted: list[ClaimRef] = []
         self.occupancy = Occupancy(
-            self.session, self.journal, self.removal, self.identity, doubt=self.doubted.append
+            self.session,
+            self.journal,
+            self.removal,
+            self.identity,
+            holders=lambda _gpu, _pids: "; held by nv-hostengine (7)",
+            doubt=self.doubted.append,
         )
         self.slices = Slices(
             self.session, self.journal, self.occupancy, self.removal, self.identity, boot_id=BOOT
@@ -82,7 +81,7 @@ class GpuBench:
     def made(
         self, name: str, state: State, placement: Placement = PLACE, **changes: object
     ) -> Entry:
-        """A slice that the entry stands for, known to this process since it was made."""
+        """A slice that the entry stands for."""
         found = self.machine.create_slice(0, "1g.5gb", start=placement.start)
         entry = self.entry(
             name,
@@ -92,7 +91,6 @@ class GpuBench:
             ci_id=found.compute_instance,
             mig_uuid=found.uuid,
         )
-        self.watch.begin(entry)
         entry = replace(entry, state=state, **changes)  # type: ignore[arg-type]
         self.journal.put(entry)
         return entry
@@ -123,21 +121,6 @@ class GpuBench:
                     state, gpu, product, instance=instance, profile_id=profile
                 )
             host.sync_capabilities(Path(state.host_root), state)
-
-    def marks(self) -> list[str]:
-        """The directories of instances that are marked as known."""
-        found = (p for p in self._capabilities.rglob("*i*") if p.stat().st_mode & stat.S_ISVTX)
-        return sorted(str(p.relative_to(self._capabilities)) for p in found)
-
-    def unmark(self) -> None:
-        """No directory is marked, as on a kernel that does not allow it."""
-        for name in self.marks():
-            path = self._capabilities / name
-            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_ISVTX)
-
-    @property
-    def _capabilities(self) -> Path:
-        return self.machine.host_root / "proc/driver/nvidia/capabilities/gpu0/mig"
 
     def remake(self, entry: Entry, *, compute: bool = True) -> None:
         """Somebody removes an entry's slice and makes one like it: same place, same id."""

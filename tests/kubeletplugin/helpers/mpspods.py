@@ -46,10 +46,10 @@ class DaemonPods:
 
     def crash(self, uid: str) -> None:
         """Kill the control daemon of a claim and wait for its container to end."""
-        [process] = [p for p in self._processes.values() if p.poll() is None]
+        running = [p for p in self._processes.values() if p.poll() is None]
         pid = (self.rig.roots.state / "mps" / uid / "pipe/nvidia-cuda-mps-control.pid").read_text()
         os.kill(int(pid), signal.SIGKILL)
-        wait_for("the end of the container", lambda: process.poll() is not None)
+        wait_for("the end of the container", lambda: any(p.poll() is not None for p in running))
 
     def _loop(self) -> None:
         while not self._stop.wait(0.02):
@@ -79,18 +79,30 @@ class DaemonPods:
         shell, option, script = container["command"]
         script = script.replace("/mps/", f"{mounted['/mps']}/")
         script = script.replace("/tmp/libraries", f"{mounted['/mps']}/libraries")
-        env = {e["name"]: e.get("value", pod["metadata"]["uid"]) for e in container["env"]}
+        env = {e["name"]: e["value"] for e in container["env"]}
+        nodes = Path(f"{mounted['/mps']}/dev")
+        env["NODES"] = " ".join(f"{nodes}{node}" for node in env["NODES"].split())
         for name in ("CONTROL", "LIBRARIES"):
             env[name] = env[name].replace("/host/", f"{host}/")
         env["CUDA_MPS_PIPE_DIRECTORY"] = mounted[env["CUDA_MPS_PIPE_DIRECTORY"]]
         return subprocess.Popen(
             [shell, option, script],
-            env={"PATH": os.environ["PATH"], **env},
+            env={**env, "PATH": f"{_programs(self.rig)}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+
+def _programs(rig: Rig) -> Path:
+    """A folder with a ``mknod`` that makes files with the numbers of nodes."""
+    folder = rig.folder / "programs"
+    folder.mkdir(exist_ok=True)
+    program = folder / "mknod"
+    program.write_text('#!/bin/sh\necho "$2 $4 $5 $6" > "$3"\n')
+    program.chmod(0o755)
+    return folder
 
 
 def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

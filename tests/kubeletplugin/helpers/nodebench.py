@@ -16,6 +16,7 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driver.driverspec import Needs
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
@@ -129,7 +130,8 @@ class NodeBench(GpuBench):
                     site=None,
                     namespace="",
                     folder=folder / "mps",
-                    kubelet=folder,
+                    roots=Roots(folder, folder, folder, folder, folder),
+                    nodes=lambda _: (),
                     files=self.specs.driver_files,
                     boot_id=self.hardware.boot_id,
                     node="node-1",

@@ -48,7 +48,7 @@ def idle(rig: Rig) -> bool:
     """Whether the publisher has taken every wish."""
     assert rig.daemon is not None
     publisher = rig.daemon.publishing.slices
-    return not publisher.thread._wake.is_set() and not publisher._disturbed
+    return not publisher.thread._wake.is_set() and not publisher.disturbed
 
 
 def looked(rig: Rig) -> bool:

@@ -51,6 +51,7 @@ class Rig:
         self.eager_seconds = 600.0
         self.idle_seconds = 0.0
         self.mps_image = ""
+        self.mps_pull_secrets: tuple[str, ...] = ()
         self.binding_conditions = BindingConditions.AFTER_FAILURE
         self.node_classes: Path | None = None
         self.gpu_shares = self.slice_shares = 1
@@ -94,6 +95,7 @@ class Rig:
             idle_seconds=self.idle_seconds,
             mps_image=self.mps_image,
             mps_namespace="default",
+            mps_pull_secrets=self.mps_pull_secrets,
             binding_conditions=self.binding_conditions,
             node_classes=self.node_classes,
             gpu_shares=self.gpu_shares,

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cdi.spec import DeviceNode
+from dra.gpu.inventory import HOST_USERS_ONLY
+from dra.gpu.mignode import from_mignode
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driver import devicenodes
-from kubeletplugin.host.driver.devicenodes import control_nodes, gpu_node, modeset_node, node_edits
+from kubeletplugin.host.driver.devicenodes import (
+    control_nodes,
+    gpu_node,
+    make_nodes,
+    modeset_node,
+    node_edits,
+)
 from kubeletplugin.host.driver.graphics import drm_nodes
 from kubeletplugin.host.roots import Roots
+from tests.helpers.folders import can_make_nodes
+from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.rig import Rig
 from tests.kubeletplugin.host.layouts import DEVICES, kernel, roots
 
 VIDEO_GROUP = 44
@@ -131,3 +144,98 @@ def test_a_gpu_s_drm_nodes_are_found_by_its_pci_address(
     ]
     assert edits.gids == (107,)
     assert list(drm_nodes(roots(host), "0000:99:00.0")) == []
+
+
+def number(path: Path) -> tuple[bool, int, int, int]:
+    found = path.stat()
+    return (
+        stat.S_ISCHR(found.st_mode),
+        os.major(found.st_rdev),
+        os.minor(found.st_rdev),
+        stat.S_IMODE(found.st_mode),
+    )
+
+
+def test_nodes_are_made_on_the_host_as_nvidias_programs_would(tmp_path: Path) -> None:
+    if not can_make_nodes(tmp_path):
+        pytest.skip("device nodes cannot be made here")
+    host = roots(tmp_path)
+    nodes = [
+        DeviceNode("/dev/nvidia-caps/nvidia-cap30", major=237, minor=30, file_mode=0o444),
+        DeviceNode("/dev/nvidia0", "/run/nvidia/driver/dev/nvidia0", major=195, minor=0),
+        DeviceNode("/dev/nvidiactl", major=195, minor=255, file_mode=0o660, gid=VIDEO_GROUP),
+        DeviceNode("/dev/dri/card0", major=226, minor=0),
+    ]
+    before = os.umask(0o077)
+    try:
+        assert make_nodes(host, nodes) == ""
+    finally:
+        os.umask(before)
+    dev = tmp_path / "dev"
+    assert number(dev / "nvidia-caps/nvidia-cap30") == (True, 237, 30, 0o444)
+    assert number(dev / "nvidia0") == (True, 195, 0, 0o666)
+    assert number(dev / "nvidiactl") == (True, 195, 255, 0o660)
+    assert (dev / "nvidiactl").stat().st_gid == VIDEO_GROUP
+    assert not (dev / "dri").exists(), "the kernel makes those"
+    # The module was loaded anew, with another major; what is right is left as it is.
+    (dev / "nvidia0").chmod(0o600)
+    nodes[0] = DeviceNode(nodes[0].path, major=240, minor=30, file_mode=0o444)
+    assert make_nodes(host, nodes) == ""
+    assert number(dev / "nvidia-caps/nvidia-cap30") == (True, 240, 30, 0o444)
+    assert number(dev / "nvidia0") == (True, 195, 0, 0o600)
+
+
+def test_a_file_that_is_no_device_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").write_text("mine")
+    assert make_nodes(roots(tmp_path), [DeviceNode("/dev/nvidia0", major=195, minor=0)]) == ""
+    assert (tmp_path / "dev/nvidia0").read_text() == "mine"
+
+
+def test_a_node_says_nothing_of_users_where_nodes_can_be_made(rig: Rig, folder: Path) -> None:
+    if not can_make_nodes(folder):
+        pytest.skip("device nodes cannot be made here")
+    assert HOST_USERS_ONLY not in from_mignode(rig.mignode()).capabilities
+    assert not [*(rig.machine.host_root / "dev").glob(".*")], "nothing is left of the trial"
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mknod(path: Path, *_: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(os, "mknod", mknod)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_nvml_opens_although_the_driver_forbids_its_programs_to_make_nodes(
+    make_rig: Callable[..., Rig],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    if made and not can_make_nodes(folder):
+        pytest.skip("device nodes cannot be made here")
+    rig = make_rig()
+    rig.machine.remove_nodes(makes=False)
+    if not made:
+        forbid(monkeypatch)
+    rig.start(ready=made)
+    assert rig.daemon is not None
+    readiness = rig.daemon.common.readiness
+    if not made:
+        text = (
+            f"device {rig.machine.host_root}/dev/nvidiactl cannot be made: Operation not permitted"
+        )
+        wait_for("the reason", lambda: text in readiness.reason)
+        assert "DRIVER_NOT_LOADED" in readiness.reason
+
+
+def test_where_nodes_cannot_be_made_pods_with_the_hosts_users_go_on(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forbid(monkeypatch)
+    rig = make_rig()
+    rig.start()
+    assert HOST_USERS_ONLY in from_mignode(rig.mignode()).capabilities
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    assert "pods with hostUsers: false will not start here" in caplog.text

@@ -10,6 +10,7 @@ import pytest
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpu_names import GpuNames
 from kubeletplugin.host.driver.caps import character_majors, instance_capabilities
+from kubeletplugin.host.openers import openers
 from kubeletplugin.host.roots import Roots
 
 DEVICES = """Character devices:
@@ -128,3 +129,13 @@ def test_a_driver_without_capabilities_is_told(host: Path) -> None:
     (host / "proc/devices").write_text(DEVICES.replace("237 nvidia-caps\n", ""))
     with pytest.raises(HostError, match="has no nvidia-caps"):
         instance_capabilities(roots(host), gpu_minor=0, gi_id=0, ci_id=0)
+
+
+def test_a_program_may_call_itself_as_it_likes(tmp_path: Path) -> None:
+    for pid, name in (("7", b"dcgm-exporter\n"), ("8", b"\xff\x1b[2J\n\xf0\n")):
+        (tmp_path / "proc" / pid / "fd").mkdir(parents=True)
+        (tmp_path / "proc" / pid / "comm").write_bytes(name)
+        (tmp_path / "proc" / pid / "fd" / "3").symlink_to("/dev/nvidia0")
+    places = dict.fromkeys(("driver", "cdi", "kubelet", "state"), tmp_path)
+    found = openers(Roots(host=tmp_path, **places), 0)
+    assert found == ("??[2J?? (8)", "dcgm-exporter (7)")

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.host.trees import remove_tree
+from kubeletplugin.errors import HostError
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.host.trees import make_bounded, remove_tree
+from tests.helpers.folders import mounts_below
 
 
 def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -85,3 +88,37 @@ def test_more_names_than_are_read_at_once_go(tmp_path: Path) -> None:
             (folder / name / str(number)).touch()
     remove_tree(folder)
     assert not folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_bounded_folder_takes_neither_bytes_nor_files_from_beside_it(folder: Path) -> None:
+    claim, host = folder / "claim", roots(folder)
+    make_bounded(host, claim, mebibytes=1, inodes=16)
+    with (claim / "deleted").open("wb", buffering=0) as held:
+        (claim / "deleted").unlink()
+        assert sum(held.write(b"x" * 65536) for _ in range(16)) <= 1 << 20
+        with pytest.raises(OSError, match="No space"):
+            held.write(b"x" * 65536)
+    for number in range(15):  # and the folder itself
+        (claim / f"folder-{number}").mkdir()
+    with pytest.raises(OSError, match="No space"):
+        (claim / "another").mkdir()
+    make_bounded(host, claim, mebibytes=1, inodes=16)
+    assert mounts_below(folder) == [str(claim)]
+    held_open = os.open(claim / "folder-0", os.O_RDONLY)
+    remove_tree(claim)
+    os.close(held_open)
+    assert (mounts_below(folder), claim.exists()) == ([], False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_bound_that_the_host_does_not_see_is_refused_with_the_remedy(folder: Path) -> None:
+    claim, host = folder / "claim", roots(folder / "host")
+    host.on_host(str(claim)).mkdir(parents=True)
+    with pytest.raises(HostError, match="mountPropagation: Bidirectional"):
+        make_bounded(host, claim, mebibytes=1, inodes=16)
+    assert mounts_below(folder) == []
+
+
+def roots(host: Path) -> Roots:
+    return Roots(host, Path("/"), host / "cdi", host / "kubelet", host / "state")

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cdi.files import write_durably
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
 from kubeletplugin.errors import HostError
+from kubeletplugin.journal import journal as module
 from kubeletplugin.journal.journal import Entry, Journal, State, previous
 from kubeletplugin.journal.journalfile import Contents, Encoder, decode, encode
+from tests.helpers.waiting import PATIENCE
 
 SHARE = "gpu-0-mig-1g5gb-19-4-share"
 
@@ -249,3 +254,38 @@ def test_entries_that_stay_are_encoded_once_and_others_anew() -> None:
         contents = Contents(2, (stays, now), unread=({"uid": "u3"},), rebuild=True, unadopted=True)
         assert encoder.encode(contents) == encode(contents)
         assert decode(encode(contents)) == contents
+
+
+def test_who_reads_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    journal.put(entry())
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def slow(path: Path, data: bytes, *, mode: int) -> None:
+        under_way.set()
+        assert go_on.wait(PATIENCE)
+        write_durably(path, data, mode=mode)
+
+    monkeypatch.setattr(module, "write_durably", slow)
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(journal.put, entry("u2"))
+        assert under_way.wait(PATIENCE)
+
+        def read() -> tuple[object, ...]:
+            return (
+                journal.entries(),
+                journal.get(entry("u2")),
+                journal.unread(),
+                journal.rebuild,
+                journal.unadopted,
+            )
+
+        reading = threads.submit(read)
+        try:
+            assert reading.result(PATIENCE / 4) == ((entry(),), None, frozenset(), True, True)
+        finally:
+            go_on.set()
+        writing.result(PATIENCE)
+    assert journal.entries() == (entry(), entry("u2"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from msgspec import structs
 
 import sim.nvml
 from dra.gpu.geometry import Geometry, Placement, Profile
@@ -32,7 +33,7 @@ from kubeletplugin.nvml.instances import (
 from kubeletplugin.nvml.session.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import product_names
+from sim.nvml.products import Product, load_product, product_names
 
 
 @pytest.fixture
@@ -116,6 +117,28 @@ def test_every_profile_of_every_product_can_be_made_and_removed_where_nvml_says(
             changes.destroy_compute_instances(session, card.uuid, made.id)
             changes.destroy_gpu_instance(session, card.uuid, made.id)
             assert list_gpu_instances(session, card.uuid, geometry) == ()
+
+
+def with_a_later_profile() -> Product:
+    """An A100 whose driver asks for its smallest slices by an enum that the bindings lack."""
+    product = load_product("A100-SXM4-40GB")
+    later = pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT + 2
+    return structs.replace(
+        product,
+        gi_profiles=tuple(
+            structs.replace(p, enum=later) if p.name == "1g.5gb" else p for p in product.gi_profiles
+        ),
+    )
+
+
+@pytest.mark.parametrize("product", [with_a_later_profile()], ids=["later"])
+def test_instances_of_a_profile_that_the_bindings_do_not_know_are_seen(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    machine.create_slice(0, "1g.5gb", start=4)
+    [found] = list_gpu_instances(session, card.uuid, geometry)
+    assert found.placement == Placement(4, 1)
+    make(session, card, profile(geometry, "1g.5gb"), 0)
 
 
 def test_instances_without_compute_instance_are_seen(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
     condition,
+    devices,
     published,
     slices,
+    writes,
 )
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 
 def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(
@@ -29,9 +32,11 @@ def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(
     order = [
         "slice" if path.startswith(SLICES) else "node"
         for method, path in rig.http.writes
-        if path.startswith(SLICES) or (method == "PUT" and path.endswith(f"mignodes/{rig.node}"))
+        if (method == "DELETE" and path.startswith(SLICES))
+        or (method == "PUT" and path.endswith(f"mignodes/{rig.node}"))
     ]
     assert order == ["slice", "slice", "node"]
+    assert devices(rig) == {}
 
 
 def test_without_a_look_at_old_slices_the_controller_allocates_nothing(scheduled: Rig) -> None:
@@ -50,7 +55,26 @@ def test_without_a_look_at_old_slices_the_controller_allocates_nothing(scheduled
     assert rig.mignode()["spec"]["allocator"] == "scheduler"
     rig.http.refuse = lambda _method, _path: None
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    assert slices(rig) == []
+    assert devices(rig) == {}
+
+
+def test_where_the_controller_allocates_the_pool_is_there_without_devices(
+    make_rig: Callable[..., Rig],
+) -> None:
+    """Cluster autoscaler looks for the pool of each claim on the nodes that it copies."""
+    rig = make_rig()
+    rig.start()
+    wait_for("the pool", lambda: len(slices(rig)) == 1)
+    (found,) = slices(rig)
+    assert found["spec"] == {
+        "driver": DRIVER,
+        "nodeName": rig.node,
+        "pool": {"name": rig.node, "generation": 1, "resourceSliceCount": 1},
+    }
+    rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])  # as kubelet does at its start
+    wait_for("the pool again", lambda: len(slices(rig)) == 1)
+    assert rig.prepared(rig.claim("gpu-0-mig-3g20gb-9-4"))
+    assert [m for m, _ in writes(rig)] == ["POST", "POST"]
 
 
 def test_a_role_without_slices_does_not_stop_the_controllers_mode(

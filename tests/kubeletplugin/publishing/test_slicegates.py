@@ -51,7 +51,7 @@ def test_with_the_gate_off_the_controller_allocates_and_everybody_is_told(
             rig.start()
             wait_for("the reason", lambda: condition(rig).get("reason") == "GateOff")
         wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-        assert slices(rig) == []
+        assert devices(rig) == {}
         assert "DRAPartitionableDevices" in condition(rig)["message"]
         assert [m for m, _ in writes(rig) if m == "DELETE"] == [], "nothing was there to withdraw"
         assert "--allocator=scheduler is not possible" in caplog.text
@@ -68,7 +68,7 @@ def test_fields_that_are_dropped_later_withdraw_what_is_there(
         rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
     wait_for("the reason", lambda: condition(rig).get("reason") == "GateOff")
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    assert slices(rig) == []
+    assert devices(rig) == {}
 
 
 def test_taints_that_are_dropped_later_leave_the_gpu_out(
@@ -98,7 +98,7 @@ def test_what_exceeds_a_limit_is_left_to_the_controller(
     wait_for("the reason", lambda: condition(rig).get("reason") == "LimitExceeded")
     assert "at most 3 are allowed" in condition(rig)["message"]
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    assert slices(rig) == []
+    assert devices(rig) == {}
 
 
 def test_without_taints_a_gpu_out_of_service_is_left_out(

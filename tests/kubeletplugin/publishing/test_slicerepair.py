@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import count
+from types import FrameType
+from typing import Any
+
 from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind
+from dra.kube.mirror.store import Change
+from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
@@ -81,5 +88,50 @@ def test_another_drivers_slices_stay(scheduled: Rig) -> None:
     rig.stop()
     rig.allocator = AllocatorKind.CONTROLLER
     rig.start()
-    assert slices(rig) == []
+    assert devices(rig) == {}
     assert rig.api.get(RESOURCE_SLICES, f"other-{rig.node}")
+
+
+def test_slices_that_go_at_any_moment_of_a_publication_are_written_again(scheduled: Rig) -> None:
+    """The watch tells of it in a thread of its own, between any two steps of this one."""
+    rig = scheduled
+    rig.stop()  # so that nobody else publishes
+    assert rig.daemon is not None
+    publisher = rig.daemon.publishing.slices
+    for moment in count(1):
+        (found, *_) = slices(rig)
+
+        def delete(found: Any = found) -> None:
+            rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
+            publisher._changed(Change("deleted", found, None))
+
+        if not _interrupted(publisher, moment, delete):
+            break
+        publisher._publish()
+        assert len(slices(rig)) == 2, f"what went at step {moment} is not there again"
+    assert moment > 20
+
+
+def _interrupted(publisher: SlicePublisher, moment: int, interrupt: Any) -> bool:
+    """Publish; ``interrupt`` is called before the step of that number, if there are so many."""
+    left = moment
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code is not SlicePublisher._sync.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                interrupt()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        publisher._publish()
+    finally:
+        sys.settrace(before)
+    return left <= 0

@@ -9,8 +9,9 @@ import pytest
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
-from dra.kube import retry_schedule
 from dra.kube.errors import ForbiddenError, KubeError
+from dra.kube.retry_schedule import RetrySchedule
+from kubeletplugin.publishing.slices import slicepublish
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
@@ -56,14 +57,14 @@ def fallen_back(rig: Rig, gate: Gate) -> None:
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     # The status is written after the spec.
     wait_for("the reason", lambda: condition(rig)["reason"] == "GateOff")
-    assert slices(rig) == []
+    assert devices(rig) == {}
     gate.order.clear()
 
 
 def test_once_the_gate_is_on_the_node_is_handed_back_to_kube_scheduler(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(slicepublish, "GATE_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     rig.allocator = AllocatorKind.SCHEDULER
@@ -108,7 +109,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
 def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(slicepublish, "GATE_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     gate.on = False
@@ -136,7 +137,7 @@ def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
 
 def test_what_goes_back_and_forth_is_tried_ever_more_seldom() -> None:
     clock = FakeClock()
-    tries = retry_schedule.RetrySchedule(clock)
+    tries = RetrySchedule(clock, first=600, longest=4 * 3600)
     pauses = []
     for _ in range(8):
         tries.give_up()

@@ -14,6 +14,7 @@ from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.telemetry.observer import Action
 from sim.nvml.machine import GpuSpec
+from sim.nvml.variants import Variants
 from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use
@@ -163,6 +164,27 @@ def test_a_gpu_that_is_withheld_has_room_for_nothing(rig: Rig) -> None:
     assert reasons == ["DevicePluginActive"] * 2
     assert set(found.values("mig_dra_placeable_starts")) == {0}
     assert found.values("mig_dra_gpu_largest_placeable_memory_slices") == [0, 0]
+
+
+def test_places_that_are_withheld_are_counted_by_reason(
+    rig: Rig, short_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def withheld() -> dict[tuple[str, str], float]:
+        found = scrape(rig)
+        name = "mig_dra_withheld_places"
+        keys = [(e["gpu"], e["reason"]) for e in found.labels(name)]
+        return {k: found.value(name, gpu=k[0], reason=k[1]) for k in keys}
+
+    assert withheld() == {}
+    ref, lost, kept = in_use(rig), rig.claim("gpu-1-mig-1g5gb-19-0"), rig.claim(f"{SLICE[:-1]}5")
+    rig.prepared(lost)
+    rig.prepared(kept)
+    rig.machine.configure(variants=Variants(gsp_keeps=10**6))
+    rig.machine.lose(1)
+    for each in (ref, lost, kept):
+        assert rig.unprepare(each) == ""
+    expected = {("gpu-0", "InUse"): 1, ("gpu-0", "Suspect"): 1, ("gpu-1", "GpuLost"): 1}
+    wait_for("the reasons", lambda: withheld() == expected)
 
 
 def test_records_that_cannot_be_understood_are_counted(rig: Rig) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from sim.cluster import janitor
 from sim.cluster.processes import Child, ClusterError, Supervisor
+from tests.helpers.folders import mounts_below
 from tests.helpers.waiting import PATIENCE, wait_for
 
 _SLEEP = ["-c", "import time; time.sleep(600)"]
@@ -50,6 +51,30 @@ def test_a_given_directory_stays(tmp_path_factory: pytest.TempPathFactory) -> No
     assert (directory / "logs").is_dir()
     (directory / "logs").rmdir()
     directory.rmdir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_what_nodes_mounted_ends_with_the_supervisor() -> None:
+    """Plugins mount a file system for each claim with an MPS daemon."""
+    with Supervisor() as supervisor:
+        directory = supervisor.directory
+        mount_in(directory)
+    assert (mounts_below(directory), directory.exists()) == ([], False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_janitor_ends_what_nodes_mounted(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    mount_in(place)
+    command = [sys.executable, "-I", "-S", janitor.__file__, f"{place}/", str(place)]
+    subprocess.run(command, input="", text=True, check=True)
+    assert (mounts_below(place), place.exists()) == ([], False)
+
+
+def mount_in(directory: Path) -> None:
+    mounted = directory / "node/state/mps/claim"
+    mounted.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mounted], check=True)
 
 
 def test_a_directory_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.sharing.mps.daemonscript import SCRIPT
-from kubeletplugin.claims.sharing.mps.places import SHM_VOLUME, Places
+from kubeletplugin.claims.sharing.mps.places import Places
 from kubeletplugin.host.driver.driverfiles import DriverFiles
 
 COMPONENT = "mps-daemon"
@@ -23,7 +23,6 @@ SERVER = "nvidia-cuda-mps-server"
 PIPES = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks for them, in a container
 _LOGS = "/var/log/nvidia-mps"
 _HOST = "/host"
-_SHM_SIZE = "4Gi"
 _GRACE_SECONDS = 10
 _LIBRARIES = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
 
@@ -32,25 +31,29 @@ _LIBRARIES = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
 class Settings:
     """Device and limits of one daemon. ``threads`` is a percentage; None is no limit.
 
-    A daemon of another boot is another: it was told of a device that is not there any more.
+    A daemon of another boot is another: it was told of a device that is not there any more. So is
+    one with other ``nodes``: device nodes as ``<path>:<major>:<minor>``.
     """
 
     device: str
     boot_id: str
+    nodes: tuple[str, ...]
     threads: int | None = None
     mebibytes: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.device} {self.threads} {self.mebibytes} {self.boot_id}"
+        words = (self.device, self.threads, self.mebibytes, self.boot_id, *self.nodes)
+        return " ".join(map(str, words))
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Site of the daemons' pods: namespace, image, and the Node as their owner."""
+    """Site of the daemons' pods: namespace, image and its pull secrets, and the Node as owner."""
 
     driver: str
     namespace: str
     image: str
+    pull_secrets: tuple[str, ...]
     node: str
     owner: Obj
 
@@ -75,16 +78,15 @@ def daemon_pod(
             if each.stem in _LIBRARIES
         ),
         "MEBIBYTES": "" if settings.mebibytes is None else str(settings.mebibytes),
+        "NODES": " ".join(settings.nodes),
         "SETTINGS": str(settings),
         "THREADS": "" if settings.threads is None else str(settings.threads),
     }
     env: list[Obj] = [{"name": name, "value": value} for name, value in environment.items()]
-    env.append({"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     mounts = {
         "host": _HOST,
-        "dev": "/dev",
-        SHM_VOLUME: "/dev/shm",  # noqa: S108 - in the container
         "claim": "/mps",
+        "shm": "/dev/shm",  # noqa: S108 - in the container
         "pipe": PIPES,
         "log": _LOGS,
     }
@@ -107,6 +109,7 @@ def daemon_pod(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "tolerations": [{"operator": "Exists"}],
+            "imagePullSecrets": [{"name": name} for name in site.pull_secrets],
             "containers": [
                 {
                     "name": COMPONENT,
@@ -117,7 +120,6 @@ def daemon_pod(
                     "securityContext": {"privileged": True},
                     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "terminationMessagePath": "/tmp/termination-log",  # noqa: S108 - /dev is the node's
                     "readinessProbe": {"exec": {"command": ["cat", "/mps/ready"]}},
                     "volumeMounts": [
                         {
@@ -131,9 +133,8 @@ def daemon_pod(
             ],
             "volumes": [
                 {"name": "host", "hostPath": {"path": "/"}},
-                {"name": "dev", "hostPath": {"path": "/dev"}},
-                {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}},
                 {"name": "claim", "hostPath": {"path": str(places.folder)}},
+                {"name": "shm", "hostPath": {"path": str(places.shm)}},
                 {"name": "pipe", "hostPath": {"path": str(places.pipe)}},
                 {"name": "log", "hostPath": {"path": str(places.log)}},
             ],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from cdi.spec import Edits, Mount
+from cdi.spec import DeviceNode, Edits, Mount
 from dra.common.resources import PODS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -31,7 +31,8 @@ from kubeletplugin.claims.sharing.mps.daemonpod import (
 from kubeletplugin.claims.sharing.mps.places import Places
 from kubeletplugin.errors import DeviceError, HardwareError, HostError, StartingError
 from kubeletplugin.host.driver.driverfiles import DriverFiles
-from kubeletplugin.journal.entries import Entry
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.entries import Entry, MpsLimits
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ class MpsDaemons:
     """Daemons of this node. Nothing else works on the same claim meanwhile.
 
     ``site`` says where pods go, None where the administrator wants none; it may raise KubeError.
-    ``files`` are the driver's, ``folder`` has a directory for each claim.
+    ``files`` are the driver's, ``folder`` has a directory for each claim, ``nodes`` tells those of
+    an entry's device.
     """
 
     def __init__(  # noqa: PLR0913 - the node, and where its daemons are
@@ -56,7 +58,8 @@ class MpsDaemons:
         site: Callable[[], Site] | None,
         namespace: str,
         folder: Path,
-        kubelet: Path,
+        roots: Roots,
+        nodes: Callable[[Entry], Iterable[DeviceNode]],
         files: Callable[[], DriverFiles],
         boot_id: str,
         node: str,
@@ -66,7 +69,8 @@ class MpsDaemons:
         self._site = site
         self._namespace = namespace
         self._folder = folder
-        self._kubelet = kubelet
+        self._roots = roots
+        self._nodes = nodes
         self._files = files
         self._boot_id = boot_id
         self._node = node
@@ -101,7 +105,7 @@ class MpsDaemons:
         settings, places = self._settings(entry), self._places(entry.claim.uid)
         if places.settings() == str(settings):
             return
-        places.make()
+        places.make(self._roots)
         now = self._clock.monotonic()
         end, ask, state = now + WAIT_SECONDS, now, ""
         while places.settings() != str(settings):
@@ -117,17 +121,21 @@ class MpsDaemons:
             self._clock.sleep(_LOOK_SECONDS)
         _log.info("MPS daemon is ready", extra=about(entry.claim))
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: Entry) -> str:
         """Have a daemon again where its pod is gone or was ended; does not wait for it.
+
+        Returns how far it is, in words; empty of one that serves.
 
         Raises:
             StartingError: its pod cannot be made, or read.
             HostError: its directory cannot be made.
         """
         settings, places = self._settings(entry), self._places(entry.claim.uid)
-        if self._site is not None and places.settings() != str(settings):
-            places.make()
-            self._have_pod(entry.claim, settings, places)
+        if places.settings() == str(settings):
+            return ""
+        places.make(self._roots)
+        state = self._have_pod(entry.claim, settings, places)
+        return f"{self._pod(entry.claim.uid)} {state}"
 
     def stop(self, uid: str) -> None:
         """End a claim's daemon, if it has one, and return once nothing of it is left.
@@ -167,22 +175,18 @@ class MpsDaemons:
 
         A client may change its own environment: its limits hold for those that do not mean to get
         around them. The daemon has the same limits.
-
-        Raises:
-            HostError: the daemon has not started yet.
         """
-        places, settings = self._places(entry.claim.uid), self._settings(entry)
+        places, limits = self._places(entry.claim.uid), entry.mps or MpsLimits()
         env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPES}"]
-        if settings.threads is not None:
-            env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={settings.threads}")
-        if settings.mebibytes is not None:
-            env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={settings.mebibytes}M")
-        shm = str(places.shm(self._kubelet))
+        if limits.threads is not None:
+            env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={limits.threads}")
+        if limits.mebibytes is not None:
+            env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={limits.mebibytes}M")
         return Edits(
             env=tuple(env),
             mounts=(
                 Mount(str(places.pipe), PIPES, writable=True),
-                Mount(shm, "/dev/shm", writable=True),  # noqa: S108 - in the container
+                Mount(str(places.shm), "/dev/shm", writable=True),  # noqa: S108 - in the container
             ),
         )
 
@@ -246,11 +250,10 @@ class MpsDaemons:
         return _state(found)
 
     def _settings(self, entry: Entry) -> Settings:
-        limits = entry.mps
-        if limits is None:
-            raise ValueError(f"{entry.device} is not shared by MPS")
+        limits = entry.mps or MpsLimits()
         device = entry.mig_uuid if entry.placement is not None else entry.gpu
-        return Settings(device, self._boot_id, limits.threads, limits.mebibytes)
+        nodes = tuple(f"{n.path}:{n.major}:{n.minor}" for n in self._nodes(entry))
+        return Settings(device, self._boot_id, nodes, limits.threads, limits.mebibytes)
 
     def _places(self, uid: str) -> Places:
         return Places(self._folder / uid)

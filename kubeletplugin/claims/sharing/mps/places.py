@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.trees import remove_tree
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.host.trees import make_bounded, remove_tree
 
-SHM_VOLUME = "shm"
+_MEBIBYTES = 4096
+_INODES = 8192
+_ANYBODY = 0o1777
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The directory of one claim, which has the same path on the host. Clients see ``pipe`` alone.
+    """The directory of one claim, which has the same path on the host.
+
+    It is a bounded file system of its own. Clients see ``pipe`` and ``shm``, and have the daemon
+    write to ``log``.
 
     Raises HostError where a file cannot be used.
     """
@@ -31,11 +37,18 @@ class Places:
         """Directory of the daemon's logs."""
         return self.folder / "log"
 
-    def make(self) -> None:
+    @property
+    def shm(self) -> Path:
+        """Daemon's and clients' ``/dev/shm``, which stays when the daemon's pod is made again."""
+        return self.folder / "shm"
+
+    def make(self, roots: Roots) -> None:
         """Make the directories; those that are there stay."""
+        make_bounded(roots, self.folder, mebibytes=_MEBIBYTES, inodes=_INODES)
         try:
-            for folder in (self.pipe, self.log):
-                folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.pipe, self.log, self.shm):
+                folder.mkdir(exist_ok=True)
+            self.shm.chmod(_ANYBODY)
         except OSError as error:
             raise HostError(f"cannot make {self.folder}: {error.strerror or error}") from error
 
@@ -60,16 +73,6 @@ class Places:
     def settings(self) -> str:
         """The settings with which the daemon is ready; empty while it is not."""
         return self._read("ready") if self.is_alive() else ""
-
-    def shm(self, kubelet: Path) -> Path:
-        """The daemon's ``/dev/shm`` on the host: a volume of its pod, which kubelet has mounted.
-
-        Source of the path: Kubernetes, pkg/kubelet/kubelet_getters.go:getPodVolumeDir.
-        """
-        pod = self._read("pod")
-        if not pod:
-            raise HostError(f"the MPS daemon of {self.folder} has not started yet")
-        return kubelet / "pods" / pod / "volumes/kubernetes.io~empty-dir" / SHM_VOLUME
 
     def _read(self, name: str) -> str:
         try:

@@ -218,8 +218,11 @@ def test_pods_that_our_allocations_send_to_a_node_count_there_before_they_are_bo
     known = cluster("node-a", "node-b")
     known.set_node(node("node-a", cpu="1"))
     held = allocated(versioned(claim("old", request())), "node-a", "gpu-0-mig-1g5gb-19-6")
+    other = versioned(pod("other", "old", cpu="900m"))
+    user = {"resource": "pods", "name": "other", "uid": other["metadata"]["uid"]}
+    held["status"]["reservedFor"] = [user]
     known.set_claim(versioned(held))
-    known.set_pod(versioned(pod("other", "old", cpu="900m")))
+    known.set_pod(other)
     decision = decide(known, claim("c"), cpu="200m")
     assert decision is not None
     assert decision.node == "node-b"

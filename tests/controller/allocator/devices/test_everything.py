@@ -8,6 +8,7 @@ from tests.controller.helpers.objects import (
     claim,
     cluster,
     filled,
+    first_available,
     gpu,
     mignode,
     request,
@@ -66,3 +67,20 @@ def test_all_of_more_than_a_claim_holds_is_refused_with_the_numbers() -> None:
     assert found.reason is Reason.UNSUPPORTED
     assert "35 devices" in found.message
     assert "32" in found.message
+
+
+def test_all_is_counted_with_the_other_requests_of_its_claim() -> None:
+    known = with_gpus(*(gpu(n) for n in range(4)), *(gpu(n, mig=False) for n in range(4, 9)))
+    slices, whole = request("a", "mig-1g.5gb", **ALL), request("b", "gpu.dra.dev", count=5)
+    found = why(known, claim("c", slices, whole))
+    assert found.reason is Reason.UNSUPPORTED
+    assert "33 devices" in found.message
+    assert len(devices(decide(known, claim("c", slices), claim("d", whole)))) == 33
+
+
+def test_an_alternative_that_fits_is_taken_where_all_makes_too_many() -> None:
+    known = with_gpus(*(gpu(n) for n in range(4)), *(gpu(n, mig=False) for n in range(4, 9)))
+    rather = first_available("a", ("all", "mig-1g.5gb", ALL), ("one", "mig-1g.5gb", {}))
+    found = decide(known, claim("c", rather, request("b", "gpu.dra.dev", count=5)))
+    assert found is not None
+    assert [p.request for p in found.picks].count("a/one") == 1

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dra.claims.reasons import Reason
+from dra.common.resources import Obj
 from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
@@ -44,6 +47,36 @@ def test_a_pod_that_is_bound_gets_its_slices_on_its_node_or_not_at_all() -> None
     decision = decide(known, claim("c"), nodeName="node-b")
     assert decision is not None
     assert decision.node == "node-b"
+
+
+@pytest.mark.parametrize(
+    ("spec", "barred"),
+    [
+        ({"unschedulable": True}, "node unschedulable"),
+        ({"taints": [{"key": "x", "effect": "NoSchedule"}]}, "untolerated taint x=:NoSchedule"),
+        ({"taints": [{"key": "x", "effect": "NoExecute"}]}, "untolerated taint x=:NoExecute"),
+    ],
+)
+def test_a_pod_that_names_its_node_itself_gets_nothing_where_that_is_barred_to_it(
+    spec: Obj, barred: str
+) -> None:
+    known = cluster("node-a", "node-b")
+    known.set_node(node("node-b", **spec))
+    assert decide(known, claim("c"), nodeName="node-b") is None
+    assert f"node-b: {barred}" in why(known, claim("c"), nodeName="node-b").message
+    all_of_them = [{"operator": "Exists"}]
+    assert decide(known, claim("c"), nodeName="node-b", tolerations=all_of_them) is not None
+    other = {"key": "y", "operator": "Exists"}
+    assert decide(known, claim("c"), nodeName="node-b", tolerations=[other]) is None
+
+
+def test_a_pod_that_names_a_node_that_it_does_not_select_gets_nothing() -> None:
+    known = cluster("node-a", "node-b")
+    spec = {"nodeName": "node-b", "nodeSelector": {"kind": "other"}}
+    assert decide(known, claim("c"), **spec) is None
+    assert "nodeSelector kind=other does not match" in why(known, claim("c"), **spec).message
+    view = claim("c", request("r", "gpu.dra.dev", adminAccess=True))
+    assert decide(known, view, **spec) is None
 
 
 def test_an_unknown_profile_is_told_with_those_that_exist() -> None:

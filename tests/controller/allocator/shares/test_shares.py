@@ -135,8 +135,9 @@ def test_a_claim_has_one_share_of_a_gpu_and_several_of_a_pod_may_have_one() -> N
 
 
 @pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "second-scheduler"])
-def test_pods_of_other_schedulers_are_allocated_too(scheduler: str) -> None:
+def test_pods_of_other_schedulers_that_are_named_are_allocated_too(scheduler: str) -> None:
     on = bench()
+    on.cluster.schedulers = frozenset({scheduler})
     on.claim(claim("a", asking()))
     on.pod(pod("p", "a", schedulerName=scheduler))
     on.run()

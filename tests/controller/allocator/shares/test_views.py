@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import (
     FINALIZER,
     claim,
@@ -16,6 +18,7 @@ from tests.controller.helpers.objects import (
     node,
     pod,
     request,
+    with_gpus,
 )
 
 EVERY = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
@@ -162,10 +165,17 @@ def test_a_view_that_is_being_written_holds_nothing_either() -> None:
     jobs: list[Callable[[], None]] = []
 
     class Later:
-        def send(self, job: Callable[[], None]) -> None:
-            jobs.append(job)
+        waits = False
 
-    bench = Bench("a", outbox=Later())
+        def send(self, job: Callable[[], None]) -> None:
+            if self.waits:
+                jobs.append(job)
+            else:
+                job()
+
+    later = Later()
+    bench = Bench("a", outbox=later)
+    later.waits = True
     bench.claim(claim("view", EVERY))
     bench.pod(pod("monitor", "view"))
     bench.run()
@@ -176,3 +186,28 @@ def test_a_view_that_is_being_written_holds_nothing_either() -> None:
     for job in jobs:
         job()
     assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
+
+
+def looked_at(*requests: Obj) -> dict[str, list[str]]:
+    """GPUs by request, of a node with two."""
+    found = decide(with_gpus(gpu(0), gpu(1)), claim("view", *requests))
+    views: dict[str, list[str]] = {}
+    for pick in found.picks if found is not None else ():
+        views.setdefault(pick.request, []).append(pick.gpu)
+    return views
+
+
+def test_a_request_that_may_look_at_any_leaves_the_only_one_to_another() -> None:
+    first = "device.attributes['mig.dra.dev'].uuid == 'GPU-node-a-0'"
+    either = request("a", "gpu.dra.dev", adminAccess=True)
+    one = request("b", "gpu.dra.dev", first, adminAccess=True)
+    assert looked_at(either, one) == {"a": ["gpu-1"], "b": ["gpu-0"]}
+    assert looked_at(one, either) == {"a": ["gpu-1"], "b": ["gpu-0"]}
+    assert looked_at(one, either, request("c", "gpu.dra.dev", adminAccess=True)) == {}
+
+
+def test_all_is_every_gpu_or_nothing() -> None:
+    """Kubernetes' allocator refuses it likewise: no claim has a device twice."""
+    assert looked_at(EVERY) == {"look": ["gpu-0", "gpu-1"]}
+    one = request("a", "gpu.dra.dev", adminAccess=True)
+    assert looked_at(one, EVERY) == looked_at(EVERY, one) == {}

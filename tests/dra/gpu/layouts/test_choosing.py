@@ -27,6 +27,8 @@ KNOWN = Classes(
     [
         ({}, Choice("on-demand", mig_mode="switch")),
         ({CONFIG: "all"}, Choice("layout", "all", "switch", ALL)),
+        ({CONFIG: "all-disabled"}, Choice("on-demand", mig_mode="switch")),
+        ({CLASS: "training", CONFIG: "all-disabled"}, Choice("layout", "own", entries=OWN)),
         ({CONFIG: "all", MODE: "on-demand"}, Choice("on-demand", mig_mode="switch")),
         ({CLASS: "training"}, Choice("layout", "own", entries=OWN)),
         ({CLASS: "training", CONFIG: "all"}, Choice("layout", "all", entries=ALL)),

@@ -24,7 +24,7 @@ def answered(wire: bytes) -> Iterator[Streamed]:
         ours.settimeout(10)
         servers.sendall(wire)
         servers.close()
-        yield Streamed(cast("HTTPConnection", SimpleNamespace(sock=ours, close=ours.close)))
+        yield Streamed(cast("HTTPConnection", SimpleNamespace(sock=ours, close=ours.close)), 10)
 
 
 @pytest.mark.parametrize(

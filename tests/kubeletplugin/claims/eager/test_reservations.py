@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from dra.common.resources import MIG_NODES, Obj
@@ -9,10 +12,15 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.mignode import from_mignode
 from dra.gpu.reservations import CAPABILITY, Reservation, ReservedDevice, as_fields
 from kubeletplugin.claims.eager import allowance
+from kubeletplugin.claims.eager.reservations import Reservations
 from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+
+if TYPE_CHECKING:
+    from kubeletplugin.gpus.hardware import Hardware
 
 DEVICE, ELSEWHERE, OVERLAPPING = (
     "gpu-0-mig-1g5gb-19-4",
@@ -73,6 +81,27 @@ def test_what_is_reserved_is_made_and_kept_for_the_claim_once_it_is_allocated(ri
     assert {e.state for e in rig.journal()} == {State.PREPARED}
     assert not rig.unprepare(ref)
     assert rig.clean()
+
+
+def test_the_end_of_a_reservation_is_published_although_its_claim_was_allocated_before(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+    reservations = Reservations(
+        cast("Hardware", None),
+        Journal(tmp_path / "journal.json"),
+        driver=DRIVER,
+        pool="node-a",
+        expect=lambda ref, devices: told.append(f"{ref.name}: {len(devices)}"),
+        on_change=lambda: told.append("changed"),
+    )
+    ref = ClaimRef("default", "a", "uid-a")
+    gpu = ReservedDevice(DEVICE, "GPU-0", "r0")
+    reservations.take([Reservation("r", ref, (gpu,), 600)])
+    reservations.heed(ref, (DEVICE,))
+    told.clear()
+    reservations.take(())
+    assert told == ["changed"]
 
 
 def test_what_is_reserved_no_more_is_given_back(rig: Rig) -> None:
@@ -151,7 +180,7 @@ def test_a_node_that_makes_nothing_ahead_says_so_and_leaves_reservations_alone(r
     rig.stop()
     rig.eager_seconds = 0.0
     rig.start()
-    assert from_mignode(rig.mignode()).capabilities == ()
+    assert CAPABILITY not in from_mignode(rig.mignode()).capabilities
     reserve(rig, reservation(rig, unallocated(rig), DEVICE))
     rig.prepared(rig.claim(ELSEWHERE))
     assert answers(rig) == {}

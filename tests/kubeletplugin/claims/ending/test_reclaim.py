@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.ending import release
 from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from sim.nvml.variants import Variants
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
@@ -186,6 +188,74 @@ def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
             patch.setattr(journal, write, full)
         assert "cannot write the journal" in rig.unprepare(ref)
     assert states(rig) == [State.PREPARED]
+
+
+LONG = 10**6
+
+
+@pytest.mark.parametrize("variants", [Variants(monitored=LONG)])
+def test_a_slice_that_a_monitor_holds_names_what_it_is_most_likely(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
+    told = dict(events(rig, ref.name))["SliceInUse"]
+    assert "no program is seen that has the GPU open" in told
+    assert "dcgm-exporter" in told
+
+    def message() -> str:
+        [instance] = rig.mignode()["status"]["gpus"][0]["instances"]
+        return str(instance.get("message", ""))
+
+    wait_for("the MigNode", lambda: "dcgm-exporter" in message())
+    rig.machine.end_monitors()
+    wait_for("the janitor", rig.clean)
+
+
+@pytest.mark.parametrize("variants", [Variants(gsp_keeps=LONG)])
+def test_a_place_that_the_gpu_keeps_is_nobodys_and_withheld_until_a_reset(rig: Rig) -> None:
+    ref, late = rig.claim(SLICE), rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == "", "its pod can end"
+    assert rig.slices() == []
+    assert not any(e.claim.uid == ref.uid for e in rig.journal()), "and so can the claim"
+
+    def shown() -> Obj:
+        found: Obj = rig.mignode()["status"]["gpus"][0]["instances"][0]
+        return found
+
+    wait_for("the MigNode", lambda: "which NVML lists no more" in shown().get("message", ""))
+    assert (shown()["state"], "claim" in shown()) == ("reclaiming", False)
+    wait_for("the event", lambda: "SliceWithheld" in dict(events(rig, rig.node)))
+    assert "INSUFFICIENT_RESOURCES" in dict(events(rig, rig.node))["SliceWithheld"]
+    assert "INSUFFICIENT_RESOURCES" in rig.refused(late)
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-5"))
+    rig.restart()
+    assert ("gpu-0", "1g.5gb", 4, "reclaiming") in rig.published_slices(), "it outlives a restart"
+    rig.machine.wipe_gpu(0)
+    wait_for("the janitor", lambda: not any(e.suspect for e in rig.journal()))
+    assert rig.prepared(late)
+
+
+@pytest.mark.parametrize("variants", [Variants(gsp_keeps=3)])
+def test_a_place_is_given_out_again_once_an_instance_can_be_made_there(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    wait_for("the janitor", rig.clean)
+    rig.prepared(rig.claim(SLICE))
+
+
+@pytest.mark.parametrize("variants", [Variants(gsp_keeps=LONG)])
+def test_a_reset_gpu_or_another_boot_keeps_no_place(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    assert [e.suspect for e in rig.journal()] == [True]
+    rig.stop()
+    rig.machine.reboot()
+    rig.start()
+    assert rig.clean()
 
 
 def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
-from dra.common.resources import MIG_NODES, NODES
+import pytest
+
+from dra.claims.node_label import label_of, node_label
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
+from dra.gpu.inventory import AllocatorKind
+from dra.kube.client.http import Page
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ForbiddenError, KubeError
+from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
+from kubeletplugin.gpus import gpuunit
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.claims.layouts.declared import H100, PAIRS, label, status, wait_state
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.claims.layouts.declared import A100, H100, PAIRS, label, status, wait_state
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 
 def test_a_change_waits_for_who_holds_what_has_to_go(declare: Callable[..., Rig]) -> None:
@@ -40,6 +52,83 @@ def test_a_change_waits_for_claims_that_are_only_allocated(declare: Callable[...
     rig.delete_claim(ref)
     wait_state(rig, "success")
     assert rig.slices() == PAIRS
+
+
+_ON_SECOND = ("1-mig-1g5gb-19-3", "1-mig-1g5gb-19-2")
+
+
+@pytest.mark.parametrize("allocator", AllocatorKind)
+def test_waiting_for_claims_costs_no_list_of_them_and_no_gpu_its_lock(
+    declare: Callable[..., Rig], allocator: AllocatorKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = declare(A100, A100, start=False)
+    rig.allocator = allocator
+    rig.start()
+    assert rig.daemon is not None
+    labelled, unlabelled, other = refs = [
+        rig.claim(d)
+        for d in ("gpu-0-mig-1g5gb-19-3", "gpu-1-mig-1g5gb-19-3", "gpu-1-mig-1g5gb-19-2")
+    ]
+    named = {"metadata": {"labels": {node_label(DRIVER): label_of(rig.node)}}}
+    rig.api.patch(RESOURCE_CLAIMS, labelled.name, named, namespace=labelled.namespace)
+    units, loop = rig.daemon.gpus.hardware.units(), rig.daemon.gpus.loop
+    asked: list[str] = []
+    locked: list[str] = []
+
+    def note(_: str, path: str) -> None:
+        if threading.current_thread().name == "hardware" and "resourceclaims" in path:
+            asked.append(path.partition("resourceclaims")[2])
+            locked.extend(u.name for u in units if u.lock.is_held)
+
+    lists: list[str] = []
+    page = rig.http.page
+
+    def listed(path: str, **more: Any) -> tuple[Page, int]:
+        query = more["query"]
+        if threading.current_thread().name == "hardware" and "continue" not in query:
+            lists.append(query["labelSelector"])
+        found = page(path, **more)
+        if len(lists) == 1:  # between the two lists
+            rig.api.patch(RESOURCE_CLAIMS, other.name, named, namespace=other.namespace)
+        return found
+
+    monkeypatch.setattr(rig.http, "page", listed)
+    rig.http.refuse = note
+    label(rig, config="pairs")
+    wait_state(rig, "pending", *(f"claim {ref} (" for ref in refs))
+
+    def many() -> bool:
+        loop.hurry()
+        return len(asked) > 20
+
+    wait_for("many looks", many)
+    key = node_label(DRIVER)
+    assert lists == [f"!{key}", f"{key}={rig.node}"]
+    assert {f"/{ref.name}" for ref in refs} == set(asked) - {""}
+    for ref in (other, labelled, unlabelled):
+        rig.delete_claim(ref)
+    wait_state(rig, "success")
+    assert rig.slices() == [*PAIRS, *((1, *pair[1:]) for pair in PAIRS)]
+    assert (len(lists), locked) == (2, [])
+
+
+def test_claims_that_cannot_be_listed_are_asked_for_ever_less_often(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig, clock = make_rig(), FakeClock()
+    places = {"driver": DRIVER, "pool": rig.node}
+    elsewhere = AllocatedElsewhere(KubeApi(rig.http), **places, clock=clock)
+    lists: list[float] = []
+
+    def refuse(_method: str, _path: str) -> KubeError:
+        lists.append(clock.monotonic())
+        return ForbiddenError("no lists for you")
+
+    rig.http.refuse = refuse
+    for _ in range(60):  # ten minutes
+        elsewhere.look(0.0)
+        clock.sleep(10.0)
+    assert 3 < len(lists) < 10
 
 
 def test_without_the_label_slices_are_cut_again(declare: Callable[..., Rig]) -> None:
@@ -147,6 +236,30 @@ def test_a_mode_that_is_wanted_back_at_once_is_given_back(declare: Callable[...,
     wait_for("off", lambda: not is_on())
     label(rig, mode="on-demand")
     wait_for("on", is_on)
+
+
+def test_a_change_of_mode_is_tried_again_while_a_monitor_holds_the_gpu(
+    declare: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpuunit, "MODE_FIRST_SECONDS", 0.0)
+    rig = declare(H100, start=False, mode="whole")
+
+    def is_now(*, pending: bool, mode: bool) -> bool:
+        assert rig.daemon is not None
+        rig.daemon.gpus.loop.hurry()
+        gpu = rig.machine.gpu(0)
+        return (gpu.mig_pending, gpu.mig) == (pending, mode)
+
+    rig.machine.start_monitor(0, 4711)
+    rig.start()
+    wait_for("a try", lambda: is_now(pending=False, mode=True))
+    rig.machine.end_monitor(4711)
+    wait_for("off", lambda: is_now(pending=False, mode=False))
+    rig.machine.start_monitor(0, 4711)
+    label(rig, mode="on-demand")
+    wait_for("a try", lambda: is_now(pending=True, mode=False))
+    rig.machine.end_monitor(4711)
+    wait_for("on", lambda: is_now(pending=True, mode=True))
 
 
 def test_before_hopper_the_mode_is_left_and_the_remedy_said(declare: Callable[..., Rig]) -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from kubeletplugin.claims.prepare import prepare, slices
+from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
@@ -9,6 +16,13 @@ from tests.kubeletplugin.helpers.rig import Rig
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes is not tried again within a call."""
+    monkeypatch.setattr(prepare, "_PATIENCE", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_with_it(rig: Rig) -> None:
     rig.machine.inject(
         Fault(
@@ -23,6 +37,7 @@ def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_with_it(r
     assert rig.clean()
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_profile_whose_compute_instance_is_not_supported_is_offered_no_more(rig: Rig) -> None:
     rig.machine.inject(
         Fault(
@@ -124,3 +139,38 @@ def test_capacity_that_the_driver_refuses_names_what_is_on_the_gpu(rig: Rig) -> 
     error = rig.refused(rig.claim("gpu-0-mig-1g5gb-me-20-3"))
     assert "INSUFFICIENT_RESOURCES" in error
     assert holder.uid in error
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "error", "ahead"),
+    [
+        (slices, "create_compute_instance", MemoryError(), False),
+        (slices, "create_compute_instance", RuntimeError("a defect"), True),
+        (Journal, "put", OSError("no room"), False),
+        (Specs, "write", RuntimeError("a defect"), False),
+    ],
+)
+def test_a_failure_that_nobody_expected_leaves_nothing_behind(
+    rig: Rig,
+    monkeypatch: pytest.MonkeyPatch,
+    part: object,
+    step: str,
+    error: Exception,
+    *,
+    ahead: bool,
+) -> None:
+    failures, works = [error], getattr(part, step)
+
+    def fails_once(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return works(*arguments, **named)
+
+    monkeypatch.setattr(part, step, fails_once)
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4", expected=ahead)
+    if ahead:
+        wait_for("the failure", lambda: not failures)
+    else:
+        assert "internal error" in rig.refused(ref)
+    wait_for("nothing left", rig.clean)
+    rig.prepared(ref)

@@ -10,6 +10,7 @@ from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.reasons import GpuReason
 from kubeletplugin.claims.prepare.wanted import Wanted, resolve
 from kubeletplugin.errors import DeviceError, ModeError
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -88,7 +89,9 @@ def test_a_whole_gpu_has_neither_profile_nor_placement() -> None:
 
 
 @pytest.mark.parametrize(
-    "card", [CARD, WHOLE, replace(WHOLE, problem="it is sick")], ids=["MIG", "whole", "sick"]
+    "card",
+    [CARD, WHOLE, replace(WHOLE, reason=GpuReason.NVML_ERROR, problem="it is sick")],
+    ids=["MIG", "whole", "sick"],
 )
 def test_a_look_is_had_at_any_gpu(card: Card) -> None:
     _, wanted = resolve(given("gpu-0", admin_access=True), Node(card))
@@ -120,7 +123,7 @@ NOT_HERE = {
     "whole in MIG mode": ("gpu-0", CARD, ["gpu-0 (GPU-a) is in MIG mode", "largest profile"]),
     "whole with a trouble": (
         "gpu-0",
-        replace(WHOLE, problem="it is sick"),
+        replace(WHOLE, problem="it is sick", reason=GpuReason.NVML_ERROR),
         ["gpu-0 (GPU-b) cannot be used: it is sick"],
     ),
 }
@@ -138,14 +141,14 @@ def test_what_the_node_does_not_have_is_refused_with_what_it_has(case: str) -> N
 def test_a_whole_gpu_that_is_not_healthy_is_refused() -> None:
     node = Node(WHOLE)
     node.found[0].set_unhealthy("XID 79")
-    with pytest.raises(DeviceError, match=r"gpu-0 \(GPU-b\) is not healthy: XID 79"):
+    with pytest.raises(DeviceError, match=r"gpu-0 \(GPU-b\) cannot be used: XID 79"):
         resolve(given("gpu-0"), node)
 
 
 def test_a_profile_that_was_struck_off_is_refused_with_the_reason() -> None:
     node = Node(CARD)
     node.found[0].strike(19, "it was not to be had")
-    with pytest.raises(DeviceError, match=r"no profile 1g5gb-19 now: it was not to be had; .*min;"):
+    with pytest.raises(DeviceError, match=r"no profile 1g5gb-19 now: it was not to be had; .*s;"):
         resolve(given(GOOD), node)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.recovery import Recovery
-from kubeletplugin.errors import BusyError
+from kubeletplugin.errors import PluginError
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 
 UID = "uid-a"
@@ -20,7 +22,8 @@ class Bench(NodeBench):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.fate = ClaimFate.HERE
-        self.refusal: BusyError | None = None
+        self.refusal: PluginError | None = None
+        self.on_finish: Callable[[], object] = lambda: None
         self.finished: list[str] = []
         self.cut_short = False
         lost = LostSlices(
@@ -33,11 +36,13 @@ class Bench(NodeBench):
             observer=self.acts,
         )
         self.lost = lost
+        self.tasks = ClaimTasks()
         self.recovery = Recovery(
             self.journal,
             self.specs,
             self.rollback,
             lost,
+            self.tasks,
             fate=self._fate,
             finish=self._finish,
             cut_short=self._note_cut,
@@ -57,6 +62,7 @@ class Bench(NodeBench):
         return self.fate
 
     def _finish(self, ref: ClaimRef) -> None:
+        self.on_finish()
         if self.refusal is not None:
             raise self.refusal
         self.finished.append(ref.name)

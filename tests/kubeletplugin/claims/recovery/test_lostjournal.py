@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
+from dra.kube.client.http import Page
+from dra.kube.errors import ForbiddenError
+from kubeletplugin.claims.recovery import rebuild
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
@@ -14,6 +19,12 @@ from tests.kubeletplugin.helpers.lostjournals import SLICE, lose_journal, prepar
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 SECOND = "gpu-1-mig-2g10gb-14-0"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims that could not be read are listed again at once."""
+    monkeypatch.setattr(rebuild, "_FIRST_PAUSE", 0.0)
 
 
 def spec_of(ref: ClaimRef) -> str:
@@ -119,6 +130,7 @@ def test_what_appears_while_another_gpu_is_waited_for_is_not_adopted(rig: Rig) -
     assert rig.specs() == [spec_of(ref)]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("broken", [{"reservedFor": "x"}, {"allocation": {"devices": 5}}], ids=str)
 def test_a_claim_that_cannot_be_read_counts_if_it_names_this_node(
     rig: Rig, broken: dict[str, object], monkeypatch: pytest.MonkeyPatch
@@ -141,3 +153,31 @@ def test_a_claim_that_cannot_be_read_counts_if_it_names_this_node(
         assert rig.specs() == [spec_of(ref)]
     tend(rig)
     assert [e.claim for e in rig.journal()] == [ref]
+
+
+@pytest.mark.parametrize("silent", ["gpu", "api server"])
+def test_claims_are_not_listed_again_and_again_while_something_does_not_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    refs = [prepared(rig, SECOND), prepared(rig)]
+    rig.stop()
+    lists: list[str] = []
+    page = rig.http.page
+
+    def counted(path: str, **more: Any) -> tuple[Page, int]:
+        if path.endswith("/resourceclaims") and not more["query"]["labelSelector"]:
+            lists.append(more["query"].get("continue", ""))
+            if silent == "api server":
+                raise ForbiddenError("no lists for you")
+        return page(path, **more)
+
+    monkeypatch.setattr(rig.http, "page", counted)
+    if silent == "gpu":
+        unread_gpu(rig)
+    lost(rig)
+    for _ in range(10):
+        tend(rig)
+        rig.unprepare(refs[0])
+        rig.prepare(refs[1])
+    assert lists.count("") == 1
+    assert refs[1] in {e.claim for e in rig.journal()}, "it was asked for by name"

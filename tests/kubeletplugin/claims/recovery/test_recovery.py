@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +12,12 @@ import pytest
 
 import sim.nvml
 from kubeletplugin.claims.ending.claim_fate import ClaimFate
-from kubeletplugin.errors import BusyError, HostError
+from kubeletplugin.claims.recovery import recovery
+from kubeletplugin.errors import BusyError, HostError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, State
 from kubeletplugin.journal.journalfile import Contents, encode
 from kubeletplugin.telemetry.observer import Action
+from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.claims.recovery.startbench import UID, Bench
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE
 
@@ -30,6 +35,9 @@ def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
     if fate is ClaimFate.HERE:
         assert (bench.finished, bench.acts.seen) == (["a"], [Action.FINISHED])
         assert bench.journal.entries() == (entry,)
+    elif fate is ClaimFate.UNKNOWN:
+        assert (bench.finished, bench.acts.seen) == ([], [])
+        assert (bench.journal.entries(), len(bench.places())) == ((entry,), 1)
     else:
         assert (bench.finished, bench.acts.seen) == ([], [Action.UNDONE])
         assert (bench.journal.entries(), bench.places()) == ((), [])
@@ -41,6 +49,43 @@ def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
     bench.refusal = BusyError("it is held")
     bench.recovery.run()
     assert (bench.acts.seen, bench.places()) == ([Action.UNDONE], [])
+
+
+def test_what_cannot_be_finished_as_nobody_answers_stays(bench: Bench) -> None:
+    entry = bench.made("a", State.CI_CREATED)
+    bench.refusal = StartingError("the API server does not answer")
+    bench.recovery.run()
+    assert (bench.acts.seen, bench.journal.entries()) == ([], (entry,))
+
+
+def test_claims_are_recovered_beside_each_other(bench: Bench) -> None:
+    bench.made("a", State.CI_CREATED)
+    bench.made("b", State.CI_CREATED, replace(ELSEWHERE, start=1))
+    both = threading.Barrier(2)
+    bench.on_finish = lambda: both.wait(5.0)
+    bench.recovery.run()
+    assert sorted(bench.finished) == ["a", "b"]
+
+
+def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_SECONDS", 0.0)
+    bench.made("a", State.CI_CREATED)
+    go_on, joined = threading.Event(), threading.Event()
+    bench.on_finish = lambda: go_on.wait(PATIENCE)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(bench.recovery.run)
+        try:
+            running.result(PATIENCE / 4)
+            assert not bench.tasks.idle(UID)
+            end = time.monotonic() + PATIENCE
+            call = threads.submit(bench.tasks.run, UID, "prepare", joined.set, deadline=end)
+            assert not joined.is_set()
+        finally:
+            go_on.set()
+        call.result(PATIENCE)
+    assert (bench.finished, joined.is_set()) == (["a"], True)
 
 
 @pytest.mark.parametrize("fate", ClaimFate)
@@ -71,7 +116,7 @@ def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
     for name, place in (("a", 0), ("b", 1), ("a", 2)):
         bench.made(name, State.CI_CREATED, replace(ELSEWHERE, start=place))
     bench.recovery.run()
-    assert bench.finished == ["a", "b"]
+    assert sorted(bench.finished) == ["a", "b"]
 
 
 def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:

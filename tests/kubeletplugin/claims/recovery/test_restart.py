@@ -16,6 +16,7 @@ from kubeletplugin.journal.ownership import exclusive
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.lostjournals import reserve
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -262,6 +263,33 @@ def test_no_answer_from_the_api_server_is_no_sign_that_a_claim_is_gone(rig: Rig)
     rig.daemon.claims.janitor.tend()
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
     assert len(rig.specs()) == 1
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_was_left_half_made_stays_until_the_api_server_says_what_became_of_its_claim(
+    rig: Rig, *, comes_back: bool
+) -> None:
+    ref = rig.claim(SLICE)
+    reserve(rig, ref)
+    rig.prepared(ref)
+    rig.stop()
+    change_entry(rig, state=State.CI_CREATED, told=False)
+    rig.http.down = True
+    rig.start(ready=False)
+    assert rig.daemon is not None
+    wait_for("recovery", lambda: rig.is_ready)
+    rig.daemon.claims.janitor.tend(everything=True)
+    assert (rig.slices(), len(rig.journal())) == ([(0, "1g.5gb", 4, True)], 1)
+    if not comes_back:
+        rig.set_status(ref, reservedFor=None)
+    rig.http.down = False
+    mutations = rig.mutations()
+    if comes_back:
+        rig.prepared(ref)
+        assert rig.mutations() == mutations, "it was finished, not made again"
+    else:
+        rig.daemon.claims.janitor.tend(everything=True)
+        assert rig.clean()
 
 
 def test_foreign_instances_are_published_and_never_touched(make_rig: Callable[..., Rig]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,8 +13,10 @@ import pytest
 import yaml
 
 from dra.claims.allocation import allocation_config
+from dra.claims.sharing import OFFERED
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.mignode import from_mignode
 from dra.kube.errors import ForbiddenError, KubeError
 from kubeletplugin.claims.sharing.mps import daemons
 from kubeletplugin.journal.entries import State
@@ -21,8 +24,10 @@ from kubeletplugin.journal.journal import Journal
 from sim.nvml.files.nvidia_smi import time_slice
 from sim.nvml.gpus.mpsclients import allocates
 from sim.nvml.machine import GpuSpec
+from tests.helpers.folders import mounts_below
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.mpspods import DaemonPods, control
+from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 SLICE, OTHER = "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-0"
@@ -43,6 +48,7 @@ def sharing(make_rig: Callable[..., Rig]) -> Rig:
     """A node with a GPU in slices and a whole one, where MPS is enabled."""
     rig = make_rig(GpuSpec(A100), GpuSpec(A100, mig=False))
     rig.mps_image = "registry.example.com/plugin:1"
+    rig.mps_pull_secrets = ("registry",)
     rig.start()
     return rig
 
@@ -52,6 +58,23 @@ def pods(sharing: Rig) -> Iterator[DaemonPods]:
     made = DaemonPods(sharing)
     yield made
     made.close()
+
+
+def test_a_node_says_whether_it_serves_mps_and_that_a_refusal_was_no_gpus(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100))
+    rig.start()
+    assert OFFERED["MPS"] not in from_mignode(rig.mignode()).capabilities
+    ref = rig.claim(SLICE, config=[mps()])
+    assert "not enabled on this node" in rig.refused(ref)
+    wait_for("failure", lambda: from_mignode(rig.mignode()).failed_claims)
+    [failed] = from_mignode(rig.mignode()).failed_claims
+    assert (failed.claim.uid, failed.gpu) == (ref.uid, "")
+    rig.stop()
+    rig.mps_image = "registry.example.com/plugin:1"
+    rig.start()
+    wait_for("MPS", lambda: OFFERED["MPS"] in from_mignode(rig.mignode()).capabilities)
 
 
 def edits(rig: Rig, ref: Any) -> Obj:
@@ -87,9 +110,7 @@ def test_a_slice_is_shared_within_limits_that_daemon_and_clients_have(
     assert not client(4097, environment={}, daemon_holds=True)
     mounts = {m["containerPath"]: m for m in given["mounts"]}
     assert mounts["/tmp/nvidia-mps"]["hostPath"] == f"{sharing.roots.state}/mps/{uid}/pipe"
-    assert mounts["/dev/shm"]["hostPath"] == (
-        f"{sharing.roots.kubelet}/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~empty-dir/shm"
-    )
+    assert mounts["/dev/shm"]["hostPath"] == f"{sharing.roots.state}/mps/{uid}/shm"
     for path in ("/tmp/nvidia-mps", "/dev/shm"):
         assert mounts[path]["options"][:4] == ["rw", "nosuid", "nodev", "noexec"]
     assert not any(
@@ -182,6 +203,79 @@ def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
     assert pods.pods() == []
 
 
+def test_a_daemon_has_the_nodes_of_its_device_in_a_dev_of_its_own(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    """A server runs as its client's user and can make none; the host may have none."""
+    ref = sharing.claim(SLICE, config=[mps()])
+    sharing.prepared(ref)
+    [pod] = pods.pods()
+    assert "/dev" not in {m["mountPath"] for m in pod["spec"]["containers"][0]["volumeMounts"]}
+    folder = sharing.roots.state / "mps" / ref.uid / "dev/dev"
+    made = {
+        str(f.relative_to(folder)): f.read_text() for f in folder.rglob("nvidia*") if f.is_file()
+    }
+    given = edits(sharing, ref)["deviceNodes"]
+    common = sharing.common()["containerEdits"]["deviceNodes"]
+    assert made == {
+        n["path"].removeprefix("/dev/"): f"666 c {n['major']} {n['minor']}\n"
+        for n in (*given, *common)
+    }
+    assert {"nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"} < made.keys()
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+@pytest.mark.parametrize(("knows", "mode"), [(True, "-M"), (False, "-f")])
+def test_clients_of_several_users_have_one_server_where_the_driver_can(
+    sharing: Rig, pods: DaemonPods, *, knows: bool, mode: str
+) -> None:
+    if not knows:
+        (sharing.roots.host / "usr/bin/nvidia-cuda-mps-control.single-user").touch()
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    pipe = sharing.roots.state / "mps" / ref.uid / "pipe"
+    assert (pipe / ".simulated/mode").read_text().strip() == mode
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+
+
+def test_memory_that_clients_share_outlives_the_daemons_pod(sharing: Rig, pods: DaemonPods) -> None:
+    ref = sharing.claim(SLICE, config=[mps()])
+    sharing.prepared(ref)
+    spec = sharing.spec(ref)
+    [shm] = [
+        m["hostPath"] for m in edits(sharing, ref)["mounts"] if m["containerPath"] == "/dev/shm"
+    ]
+    Path(shm, "segment").write_text("a client's")
+    [pod] = pods.pods()
+    sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
+    wait_for("its end", lambda: pods.pods() == [])
+    assert sharing.daemon is not None
+    sharing.daemon.claims.janitor.tend(everything=True)
+    wait_for("another", lambda: pods.pods() != [])
+    [again] = pods.pods()
+    [volume] = [v for v in again["spec"]["volumes"] if v["name"] == "shm"]
+    assert volume["hostPath"]["path"] == shm
+    assert Path(shm, "segment").read_text() == "a client's"
+    assert sharing.spec(ref) == spec
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_what_clients_write_has_a_bounded_file_system_of_its_own(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps()])
+    sharing.prepared(ref)
+    writable = [m["hostPath"] for m in edits(sharing, ref)["mounts"] if "rw" in m["options"]]
+    assert len(writable) == 2
+    for path in writable:
+        limits = os.statvfs(path)
+        assert (limits.f_blocks * limits.f_frsize, limits.f_files) == (4 << 30, 8192)
+        assert Path(path).stat().st_dev != sharing.roots.state.stat().st_dev
+    sharing.restart()
+    assert sharing.unprepare(ref) == ""
+    assert mounts_below(sharing.folder) == []
+
+
 def test_without_limits_none_is_set(sharing: Rig, pods: DaemonPods) -> None:
     ref = sharing.claim("gpu-1", config=[mps(kind="GpuConfig")])
     sharing.prepared(ref)
@@ -247,6 +341,41 @@ def test_a_daemon_that_crashed_or_was_deleted_is_there_again_with_its_limits(
     assert pods.pods()[0]["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
+def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    def refuse(method: str, path: str) -> KubeError | None:
+        return ForbiddenError("no", status=403) if "/pods" in path else None
+
+    def down() -> float | None:
+        return sharing.telemetry.registry.get_sample_value("mig_dra_mps_daemons_down")
+
+    def ready() -> str:
+        assert sharing.statuses_idle()
+        [shown] = sharing.claim_status(ref)
+        return str(next(c["reason"] for c in shown["conditions"] if c["type"] == "Ready"))
+
+    ref = sharing.claim(SLICE, config=[mps()])
+    sharing.prepared(ref)
+    assert (ready(), down()) == ("Prepared", 0)
+    sharing.http.refuse = refuse
+    pods.crash(ref.uid)
+    pods.runs = False
+    assert sharing.daemon is not None
+    sharing.daemon.claims.janitor.tend(everything=True)
+    wait_for("the condition", lambda: ready() == "MpsDaemonDown")
+    wait_for("the event", lambda: any(r == "MpsDaemonDown" for r, _ in events(sharing, ref.name)))
+    [message] = {m for r, m in events(sharing, ref.name) if r == "MpsDaemonDown"}
+    assert "grant this plugin's service account get, list, create and delete on pods" in message
+    assert down() == 1
+    sharing.http.refuse = lambda method, path: None
+    pods.runs = True
+    wait_for("the daemon", lambda: control(sharing, ref.uid, "get_server_list") == "")
+    sharing.daemon.claims.janitor.tend(everything=True)
+    wait_for("the condition", lambda: ready() == "Prepared")
+    assert down() == 0
+
+
 @pytest.mark.parametrize(
     ("step", "wanted"),
     [("its directory was made", True), ("its pod was made", False), ("it was ready", False)],
@@ -265,8 +394,7 @@ def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
         [pod] = pods.pods()
         sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
         wait_for("the pod's end", lambda: pods.pods() == [])
-        for file in ("ready", "pod"):
-            (folder / file).unlink(missing_ok=True)
+        (folder / "ready").unlink(missing_ok=True)
         if step == "its pod was made":
             unowned = {k: pod["metadata"][k] for k in ("name", "namespace", "labels")}
             sharing.api.create(PODS, {**pod, "metadata": unowned, "status": {}})
@@ -278,6 +406,26 @@ def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
         assert sharing.unprepare(ref) == ""
     wait_for("the end", lambda: tended(sharing) and pods.pods() == [])
     assert not folder.exists()
+
+
+def test_a_node_is_ready_while_daemons_of_claims_left_half_made_are_not(
+    sharing: Rig, pods: DaemonPods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = [sharing.claim(d, config=[mps()], expected=True) for d in (SLICE, OTHER)]
+    for ref in refs:
+        sharing.prepared(ref)
+    sharing.stop()
+    pods.runs = False
+    for ref in refs:
+        pods.crash(ref.uid)
+    journal = Journal(sharing.roots.state / "journal.json")
+    journal.put(*(e.at(State.CI_CREATED, told=False) for e in journal.entries()))
+    monkeypatch.setattr(daemons, "WAIT_SECONDS", 3600.0)
+    sharing.start()
+    assert {e.state for e in sharing.journal()} == {State.CI_CREATED}
+    pods.runs = True
+    for ref in refs:
+        sharing.prepared(ref)
 
 
 def test_after_a_reboot_the_daemon_serves_the_slice_that_is_made_again(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -170,28 +169,3 @@ def test_a_node_that_shares_no_slices_says_so(sharing: Rig) -> None:
     told = sharing.refused(share(sharing))
     assert "are not shared, and the claim was given a part of one" in told
     assert sharing.clean()
-
-
-def test_hami_core_holds_a_share_of_a_slice_and_nothing_beside_it(
-    make_rig: Callable[..., Rig], folder: Path
-) -> None:
-    rig = make_rig(GpuSpec(A100))
-    rig.node_classes = folder / "classes"
-    rig.node_classes.mkdir()
-    (rig.node_classes / "default.yaml").write_text(
-        "apiVersion: mig.dra.dev/v1alpha1\nkind: MigNodeClass\nsliceShares: 4\nhamiCore: /vgpu\n"
-    )
-    (rig.machine.host_root / "vgpu").mkdir()
-    for name in ("libvgpu.so", "ld.so.preload"):
-        (rig.machine.host_root / "vgpu" / name).write_text("")
-    rig.start()
-    offer = {"shares": 4, "enforcer": "hami-core"}
-    wait_for("offer", lambda: rig.mignode()["status"]["gpus"][0].get("sliceSharing") == offer)
-    ref = share(rig, "4Gi")
-    rig.prepared(ref)
-    env = rig.spec(ref)["devices"][0]["containerEdits"]["env"]
-    assert env[0] == "CUDA_DEVICE_MEMORY_LIMIT=4096m"
-    alone = {**result(rig, name="gpu-0-mig-1g5gb-19-4"), "request": "r1"}
-    mixed = rig.claim(results=[result(rig), alone])
-    assert "a share and a device that it has alone" in rig.refused(mixed)
-    assert rig.slices() == THERE

@@ -155,7 +155,7 @@ def test_xids_are_heard_again_after_nvml_was_opened_anew(
 
     def said() -> bool:
         # An event that comes while nobody listens is lost.
-        rig.machine.raise_event(1, 94, gpu_instance=rig.machine.gpu(1).gpu_instances[0].id)
+        rig.machine.raise_event(1, 74, gpu_instance=rig.machine.gpu(1).gpu_instances[0].id)
         return any(i.get("unhealthy") for i in gpus(rig)["gpu-1"].get("instances", []))
 
     wait_for("the XID", said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
@@ -12,8 +13,16 @@ from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import EVENTS, Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.gpus.lifecycle import hardwareloop
-from kubeletplugin.nvml.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
+from kubeletplugin.nvml.xids import (
+    APPLICATION_XIDS,
+    HINTS,
+    RESET_XIDS,
+    Scope,
+    XidRules,
+    read_rules,
+)
 from sim.nvml.faults import Fault
+from sim.nvml.variants import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 from tests.kubeletplugin.helpers.rig import Rig
@@ -21,6 +30,7 @@ from tests.kubeletplugin.helpers.rig import Rig
 FIRST = "gpu-0-mig-1g5gb-19-4"
 SECOND = "gpu-0-mig-1g5gb-19-5"
 OTHER_GPU = "gpu-1-mig-1g5gb-19-4"
+WITHOUT_VERDICT = Variants(recovery_action="none")
 
 
 def gi_of(rig: Rig, ref: ClaimRef) -> int:
@@ -91,7 +101,7 @@ def test_an_xid_of_a_slice_concerns_its_claim_and_nobody_else(rig: Rig) -> None:
         rig.prepared(ref)
     mutations = rig.mutations()
     with health(rig) as read:
-        rig.machine.raise_event(0, 63, gpu_instance=gi_of(rig, sick), compute_instance=0)
+        rig.machine.raise_event(0, 74, gpu_instance=gi_of(rig, sick), compute_instance=0)
         words = until(
             read,
             {
@@ -100,13 +110,13 @@ def test_an_xid_of_a_slice_concerns_its_claim_and_nobody_else(rig: Rig) -> None:
                 OTHER_GPU: health_v1.HEALTHY,
             },
         )
-    assert "XID 63 in GPU instance" in words[FIRST]
+    assert "XID 74 in GPU instance" in words[FIRST]
     wait_for("the condition", lambda: ready(rig, sick) == ("False", "XidError"))
     assert ready(rig, well) == ready(rig, far) == ("True", "Prepared")
     wait_for("the MigNode", rig.published)
     assert reason(rig) == reason(rig, 1) == ""
     instances = rig.mignode()["status"]["gpus"][0]["instances"]
-    assert ["XID 63" in i.get("unhealthy", "") for i in instances] == [True, False]
+    assert ["XID 74" in i.get("unhealthy", "") for i in instances] == [True, False]
     wait_for("an event of the claim", lambda: _about(rig, "XidError", sick))
     assert not _about(rig, "XidError", well)
     # What is made in its place next is another slice.
@@ -121,27 +131,29 @@ def _about(rig: Rig, reason: str, ref: ClaimRef) -> bool:
     return any(e["involvedObject"]["uid"] == ref.uid for e in events(rig, reason))
 
 
+@pytest.mark.parametrize("variants", [WITHOUT_VERDICT], ids=["no-recovery-action"])
 def test_an_xid_of_the_whole_gpu_takes_it_out_and_leaves_the_other_in(rig: Rig) -> None:
     first, second, far = rig.claim(FIRST), rig.claim(SECOND), rig.claim(OTHER_GPU)
     for ref in (first, second, far):
         rig.prepared(ref)
-    rig.machine.raise_event(0, 48)
+    rig.machine.raise_event(0, 46)
     ill = ("False", "XidError")
     wait_for("the conditions", lambda: ready(rig, first) == ready(rig, second) == ill)
     wait_for("the MigNode", lambda: reason(rig) == "XidError" and rig.published())
     gpu = rig.mignode()["status"]["gpus"][0]
-    assert "XID 48 on gpu-0" in gpu["message"]
+    assert "XID 46 on gpu-0" in gpu["message"]
     assert "nvidia-smi -r -i" in gpu["message"]
     assert reason(rig, 1) == ""
     assert ready(rig, far) == ("True", "Prepared")
     # Nothing new is made there; what is prepared stays so, as kubelet asks again after a restart.
     late = rig.claim("gpu-0-mig-2g10gb-14-0")
-    assert "XID 48" in rig.refused(late)
+    assert "XID 46" in rig.refused(late)
     assert rig.prepared(first)
     assert rig.prepared(rig.claim("gpu-1-mig-2g10gb-14-0"))
     wait_for("an event of the node", lambda: events(rig, "XidError"))
 
 
+@pytest.mark.parametrize("variants", [WITHOUT_VERDICT], ids=["no-recovery-action"])
 def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
@@ -155,12 +167,13 @@ def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     assert rig.prepared(rig.claim(SECOND))
 
 
+@pytest.mark.parametrize("variants", [WITHOUT_VERDICT], ids=["no-recovery-action"])
 def test_an_xid_of_a_program_says_nothing_of_the_hardware(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
     for xid in sorted(APPLICATION_XIDS):
         rig.machine.raise_event(0, xid, gpu_instance=gi_of(rig, ref))
-    rig.machine.raise_event(1, 63)
+    rig.machine.raise_event(1, 74)
     wait_for("the other GPU", lambda: reason(rig, 1) == "XidError")
     assert reason(rig) == ""
     assert ready(rig, ref) == ("True", "Prepared")
@@ -255,23 +268,47 @@ def test_at_rest_health_changes_nothing_and_writes_nothing(rig: Rig) -> None:
 # -- rules
 
 
-@pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS))
-def test_errors_of_programs_are_ignored_unless_they_are_declared_fatal(xid: int) -> None:
-    assert XidRules().scope(xid, gi_id=1) is Scope.NOTHING
+@pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS | HINTS))
+def test_what_says_nothing_of_the_hardware_is_ignored_unless_it_is_declared_fatal(xid: int) -> None:
+    for gi_id in (None, 1):
+        assert XidRules().scope(xid, gi_id=gi_id) is Scope.NOTHING
     assert read_rules(fatal=str(xid)).scope(xid, gi_id=1) is Scope.SLICE
+    assert read_rules(fatal=str(xid)).scope(xid, gi_id=None, judged=True) is Scope.GPU
 
 
-def test_what_needs_a_reset_concerns_the_whole_gpu_whichever_slice_it_names() -> None:
+def test_without_a_verdict_what_needs_a_reset_concerns_the_whole_gpu() -> None:
+    assert {143, 158, 167, 168, 171, 172, 173} < RESET_XIDS
     assert {XidRules().scope(x, gi_id=3) for x in RESET_XIDS} == {Scope.GPU}
-    assert XidRules().scope(63, gi_id=3) is Scope.SLICE
-    assert XidRules().scope(63, gi_id=None) is Scope.GPU
+    assert XidRules().scope(74, gi_id=3) is Scope.SLICE
+    assert XidRules().scope(74, gi_id=None) is Scope.GPU
+
+
+@pytest.mark.parametrize("xid", [74, *RESET_XIDS])
+def test_where_the_driver_judges_xids_concern_slices_alone(xid: int) -> None:
+    assert XidRules().scope(xid, gi_id=None, judged=True) is Scope.NOTHING
+    assert XidRules().scope(xid, gi_id=3, judged=True) is Scope.SLICE
 
 
 def test_ignored_xids_are_added_to_the_defaults_and_all_means_all_but_the_fatal_ones() -> None:
-    assert read_rules(ignore="63, 74").scope(74, gi_id=None) is Scope.NOTHING
-    assert read_rules(ignore="63").scope(13, gi_id=None) is Scope.NOTHING
+    assert read_rules(ignore="32, 74").scope(74, gi_id=None) is Scope.NOTHING
+    assert read_rules(ignore="32").scope(13, gi_id=None) is Scope.NOTHING
     rules = read_rules(ignore="all", fatal="79")
     assert rules.scope(95, gi_id=None) is Scope.NOTHING
     assert rules.scope(79, gi_id=None) is Scope.GPU
     with pytest.raises(ValueError, match="'7x' is not the number of an XID"):
         read_rules(ignore="63,7x")
+
+
+def test_nobody_waits_any_more_for_the_events_of_a_gpu_that_left(rig: Rig) -> None:
+    first, second = (f"XIDs {rig.machine.gpu(i).uuid}" for i in (0, 1))
+
+    def waiting() -> set[str]:
+        return {first, second} & {t.name for t in threading.enumerate()}
+
+    wait_for("both", lambda: waiting() == {first, second})
+    with rig.machine.store.change() as state:
+        state.gpus.pop()
+    assert rig.daemon is not None
+    rig.daemon.gpus.hardware.discover()
+    rig.daemon.gpus.monitor.notify()
+    wait_for("the end of one", lambda: waiting() == {first})

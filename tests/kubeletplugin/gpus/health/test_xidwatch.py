@@ -45,6 +45,7 @@ def watching(session: Session, gpu: str) -> Iterator[None]:
         gpu,
         on_xid=lambda _: None,
         on_instances=lambda: None,
+        on_recovery=lambda: None,
         on_lost=lambda: None,
         on_unsupported=lambda _: None,
         clock=SystemClock(),

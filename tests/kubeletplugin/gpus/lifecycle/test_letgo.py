@@ -11,7 +11,7 @@ from kubeletplugin.nvml.xids import RESET_XIDS
 from sim.nvml.codes import Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
-from sim.nvml.variants import OTHERS
+from sim.nvml.variants import OTHERS, Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lettinggo import (
     FIRST,
@@ -62,6 +62,26 @@ def test_a_drained_gpu_is_let_go_of_reset_and_taken_up_again(rig: Rig) -> None:
     wait_for("the event", lambda: "GpuTakenUp" in dict(events(rig, rig.node)))
 
 
+@pytest.mark.usefixtures("short_patience")
+@pytest.mark.parametrize("variants", [Variants(gsp_keeps=10**6)])
+def test_a_gpu_that_keeps_a_place_is_drained_and_reset_as_the_message_says(rig: Rig) -> None:
+    ref = rig.claim(FIRST)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+
+    def told() -> str:
+        return str(rig.mignode()["status"]["gpus"][0]["instances"][0].get("message", ""))
+
+    wait_for("the message", lambda: "kubectl mig drain" in told())
+    drain(rig, "gpu-0")
+    let_go(rig, 0)
+    rig.machine.reset_gpu(0)
+    resume(rig)
+    let_go(rig)
+    wait_for("the place", rig.clean)
+    assert rig.prepared(rig.claim(FIRST))
+
+
 def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> None:
     drain(rig, "gpu-0")
     let_go(rig, 0)
@@ -72,8 +92,8 @@ def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> No
     rig.daemon.gpus.hardware.look(rig.machine.gpu(0).uuid)
 
     def heard() -> bool:
-        rig.machine.raise_event(1, 48)  # for its watch had to begin anew
-        return reasons(rig) == [LET_GO, "XidError"]
+        rig.machine.ask_recovery(1, 1)  # for its watch had to begin anew
+        return reasons(rig) == [LET_GO, "GpuRecoveryRequired"]
 
     wait_for("the other GPU to be watched", heard)
     wait_for("the GPUs held", lambda: held(rig) == [1])
@@ -143,6 +163,7 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     rig.machine.reset_gpu(0)
 
 
+@pytest.mark.parametrize("variants", [Variants(recovery_action="none")], ids=["by XID"])
 def test_a_sick_gpu_is_healthy_after_it_was_let_go_of_and_reset(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
@@ -248,9 +269,15 @@ def test_a_pending_mode_is_brought_into_force_as_the_message_says(
     assert rig.prepared(rig.claim(FIRST))
 
 
-def test_a_gpu_that_needs_a_reset_gets_it_as_the_message_says(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("variants", "reason"),
+    [(Variants(recovery_action="none"), "XidError"), (Variants(), "GpuRecoveryRequired")],
+    ids=["by XID", "by verdict"],
+)
+def test_a_gpu_that_needs_a_reset_gets_it_as_the_message_says(rig: Rig, reason: str) -> None:
+    rig.machine.ask_recovery(0, 1)
     rig.machine.raise_event(0, min(RESET_XIDS))
-    wait_for("the MigNode", lambda: reasons(rig) == ["XidError", ""])
+    wait_for("the MigNode", lambda: reasons(rig) == [reason, ""])
     follow(rig, message(rig))
     let_go(rig)
     assert rig.prepared(rig.claim(FIRST))

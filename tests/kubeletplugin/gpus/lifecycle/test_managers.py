@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra.common.resources import NODES
+from dra.kube.mirror.reflector import Change, Reflector
 from kubeletplugin.gpus.neighbours.other_managers import conflict
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
-from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers import rig as rig_module
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
-from tests.kubeletplugin.helpers.rig import A100, Rig
+from tests.kubeletplugin.helpers.rig import Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
-H100 = "H100-80GB-HBM3"
 CHANGING = {"nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/mig.config.state": "pending"}
 
 
@@ -68,6 +69,26 @@ def test_a_mig_manager_that_failed_is_not_waited_for(
     assert named in found.problem
 
 
+OFF = {"nvidia.com/gpu.deploy.mig-manager": "false"}
+
+
+@pytest.mark.parametrize("state", [None, "pending", "rebooting", "failed", "success"])
+@pytest.mark.parametrize("runs", [True, False])
+def test_labels_of_a_mig_manager_that_is_switched_off_mean_nothing_once_it_has_ended(
+    state: str | None,
+    runs: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    labels = {**OFF, "nvidia.com/mig.config": "all-disabled"}
+    if state is not None:
+        labels["nvidia.com/mig.config.state"] = state
+    found = conflict(node(labels), runs_mig_manager=lambda: runs)
+    assert (found is not None) == (runs and state != "success")
+    assert found is None or (found.frozen and found.passing)
+    # Where this program makes the layouts, the label and the state are its own.
+    ours = conflict(node(labels), makes_layouts=True, runs_mig_manager=lambda: runs)
+    assert (ours is not None) == runs
+
+
 def label(rig: Rig, labels: dict[str, str | None]) -> None:
     rig.api.patch(NODES, rig.node, {"metadata": {"labels": labels}})
 
@@ -92,6 +113,53 @@ def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.daemon.claims.janitor.tend(everything=True)
     wait_for("the janitor", lambda: rig.slices() == [(0, "1g.5gb", 4, True)])
+
+
+@pytest.fixture
+def operator(rig: Rig) -> Iterator[None]:
+    """Labels the node as the GPU operator does: without ``mig.config`` it is ``all-disabled``."""
+
+    def reconcile(change: Change) -> None:
+        labels = (change.new or {}).get("metadata", {}).get("labels") or {}
+        if change.new is not None and not labels.get("nvidia.com/mig.config"):
+            label(rig, {"nvidia.com/mig.config": "all-disabled"})
+
+    reflector = Reflector(
+        rig.api, NODES, field_selector=f"metadata.name={rig.node}", on_event=reconcile
+    )
+    reflector.start()
+    yield
+    reflector.stop()
+
+
+def run_mig_manager(rig: Rig, *, capabilities: str = "000001ffffffffff") -> Path:
+    process = rig.machine.host_root / "proc/4242"
+    process.mkdir()
+    (process / "comm").write_text("nvidia-mig-mana\n")
+    (process / "status").write_text(f"Uid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n")
+    return process
+
+
+@pytest.mark.usefixtures("frequent_looks", "operator")
+def test_a_node_is_taken_from_mig_manager_although_the_operator_keeps_its_label(rig: Rig) -> None:
+    process = run_mig_manager(rig)
+    wait_for("the label", lambda: reasons(rig) == ["MIGManagerActive"] * 2)
+    label(rig, {"nvidia.com/mig.config.state": "pending"})
+    label(rig, dict(OFF))
+    waiting = rig.claim(SLICE)
+    wait_for("its pod", lambda: "mig-manager is switched off" in rig.refused(waiting))
+    assert verdict(rig, waiting) == "", "it ends by itself"
+    shutil.rmtree(process)
+    wait_for("its end", lambda: reasons(rig) == ["", ""])
+    rig.prepared(waiting)
+    node = rig.api.get(NODES, rig.node)["metadata"]["labels"]
+    assert node["nvidia.com/mig.config.state"] == "pending", "nobody works on it any more"
+
+
+def test_a_tenants_process_is_not_taken_for_mig_manager(rig: Rig) -> None:
+    run_mig_manager(rig, capabilities="00000000a80425fb")
+    label(rig, {**OFF, **CHANGING})
+    rig.prepared(rig.claim(SLICE))
 
 
 def advertise(rig: Rig) -> None:
@@ -143,57 +211,3 @@ def test_an_administrator_may_ignore_other_managers(
     rig.start()
     rig.prepared(rig.claim(SLICE))
     assert reasons(rig) == ["", ""]
-
-
-def mode_changes(rig: Rig) -> int:
-    return rig.mutations().count("nvmlDeviceSetMigMode")
-
-
-def test_mig_mode_is_left_alone_unless_asked_for(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(H100), GpuSpec(A100))
-    for gpu in (0, 1):
-        rig.machine.set_mig_mode(gpu, enabled=False)
-    rig.start()
-    assert reasons(rig) == ["MIGDisabled", "MIGDisabled"]
-    assert mode_changes(rig) == 0
-
-
-@pytest.mark.usefixtures("frequent_looks")
-def test_mig_mode_is_turned_on_where_that_needs_no_reset(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_options(monkeypatch, enable_mig=True)
-    rig = make_rig(GpuSpec(H100), GpuSpec(A100))
-    for gpu in (0, 1):
-        rig.machine.set_mig_mode(gpu, enabled=False)
-    rig.start()
-    # A GPU that somebody looks at in that moment is left for the next look.
-    wait_for("only the H100", lambda: reasons(rig) == ["", "MIGDisabled"])
-    assert mode_changes(rig) == 1
-    wait_for("the event", lambda: "MIGModeEnabled" in dict(events(rig, rig.node)))
-    rig.prepared(rig.claim("gpu-0-mig-1g10gb-19-0"))
-    # A reboot turns it off from Hopper on.
-    rig.stop()
-    rig.machine.reboot()
-    rig.start()
-    wait_for("MIG mode", lambda: reasons(rig)[0] == "")
-    wait_for("the slice", lambda: [s[3] for s in rig.published_slices()] == ["lost"])
-
-
-@pytest.mark.usefixtures("frequent_looks")
-def test_mig_mode_of_a_gpu_in_use_or_with_a_pending_mode_is_not_changed(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_options(monkeypatch, enable_mig=True)
-    rig = make_rig(GpuSpec(H100), GpuSpec(H100))
-    for gpu in (0, 1):
-        rig.machine.set_mig_mode(gpu, enabled=False)
-    rig.machine.start_process(0, 11)
-    with rig.machine.store.change() as state:
-        state.gpus[1].mig_pending = True
-    rig.start()
-    assert reasons(rig) == ["MIGDisabled", "MIGModePending"]
-    assert mode_changes(rig) == 0
-    rig.machine.end_process(11)
-    assert rig.daemon is not None
-    wait_for("the mode", lambda: reasons(rig)[0] == "")

@@ -203,6 +203,7 @@ class Seen:
             on_namesake=self.namesakes.set,
             pauses=Pauses((), reports=reports, on_change=lambda _: None),
             choice=NodeChoice(None, driver=driver, on_change=lambda: None),
+            runs_mig_manager=lambda: False,
             ignore=ignore,
             reports=reports,
         )

@@ -1,4 +1,4 @@
-"""Identity: whose an instance is, told by record, ids, UUID and processes."""
+"""Identity: whose an instance is, told by record, ids and UUID."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 import sim.nvml
 from dra.gpu.geometry import Placement
-from kubeletplugin.gpus.ownership.belonging import Doubt
 from kubeletplugin.gpus.ownership.identity import FoundInstance, how_to_remove
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.instances import GpuInstance
@@ -19,9 +18,7 @@ from sim.nvml.variants import Variants
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, NOT_FOUND, PLACE, UNKNOWN, GpuBench
 
 PID = 4711
-NOT_SUPPORTED = 3
 GET_GI = "nvmlDeviceGetGpuInstanceById"
-PROCESSES = "nvmlDeviceGetComputeRunningProcesses*"
 
 
 @pytest.fixture
@@ -30,10 +27,9 @@ def bench(tmp_path: Path) -> Iterator[GpuBench]:
     sim.nvml.uninstall()
 
 
-def doubted(bench: GpuBench, entry: Entry, why: Doubt) -> FoundInstance:
+def others(bench: GpuBench, entry: Entry) -> FoundInstance:
     found = bench.identity.find_own_instance(entry)
-    assert (found.own, found.whole) == (None, False)
-    assert f"but {why.value}" in found.other
+    assert (found.own, found.whole, found.bare) == (None, False, False)
     assert bench.identity.own_instance(entry) is None
     assert not bench.identity.is_whole(entry)
     return found
@@ -128,43 +124,32 @@ def test_one_wrong_answer_gives_no_instance_up(bench: GpuBench) -> None:
 
 # -- another's
 
+BARE_WHY = "but its compute instance is not in it"
+STRANGE_WHY = "but another compute instance is in it"
+
 
 def test_one_that_took_its_place_is_of_another(bench: GpuBench) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.remake(entry)
     (made,) = bench.machine.gpu(0).gpu_instances
-    found = doubted(bench, entry, Doubt.REMADE)
-    assert found.other.startswith(
+    found = others(bench, entry)
+    assert found.other == (
         f"GPU instance {entry.gi_id} of GPU {entry.gpu} (with {made.compute_instances[0].uuid}) "
-        f"lies where {entry.device} of claim default/a was made with {entry.mig_uuid}, but "
+        f"lies where {entry.device} of claim default/a was made with {entry.mig_uuid}, "
+        f"{STRANGE_WHY}"
     )
     assert found.remedy == how_to_remove(entry.gpu, entry.gi_id or 0)
 
 
-def test_one_without_a_compute_instance_is_described_so(bench: GpuBench) -> None:
-    entry = bench.made("a", State.LEFTOVER)
-    bench.destroy_compute_instances(entry)
-    assert "(with no compute instance) lies" in doubted(bench, entry, Doubt.BARE).other
-
-
-def test_one_without_a_recorded_uuid_is_described_without(bench: GpuBench) -> None:
-    entry = replace(bench.made("a", State.GI_CREATED), mig_uuid="", ci_id=None)
-    bench.remake(entry)
-    assert "was made, but" in doubted(bench, entry, Doubt.REMADE).other
-
-
-def test_that_this_process_destroyed_the_compute_instance_explains_that_it_is_gone(
-    bench: GpuBench,
+@pytest.mark.parametrize("state", [State.PREPARED, State.LOST, State.LEFTOVER, State.TOMBSTONE])
+def test_one_that_lacks_the_compute_instance_that_nobody_destroyed_is_of_another(
+    bench: GpuBench, state: State
 ) -> None:
-    entry = bench.made("a", State.LEFTOVER)
+    entry = bench.made("a", state)
     bench.destroy_compute_instances(entry)
-    found = bench.identity.find_own_instance(entry, has_no_compute_instance=True)
-    assert found == FoundInstance(GpuInstance(entry.gi_id or 0, 19, PLACE))
-
-
-def test_a_strange_compute_instance_is_of_another(bench: GpuBench) -> None:
-    entry = replace(bench.made("a", State.PREPARED), mig_uuid="MIG-other")
-    doubted(bench, entry, Doubt.STRANGE)
+    found = others(bench, entry)
+    assert "(with no compute instance) lies" in found.other
+    assert found.other.endswith(BARE_WHY)
 
 
 def test_several_compute_instances_are_of_others_unless_the_recorded_one_is_among_them(
@@ -173,117 +158,53 @@ def test_several_compute_instances_are_of_others_unless_the_recorded_one_is_amon
     found = bench.machine.create_slice(0, "2g.10gb", start=4, compute=False)
     changes = {"profile_id": 14, "placement": Placement(4, 2), "gi_id": found.gpu_instance}
     entry = replace(bench.entry("a", state=State.GI_CREATED), **changes)  # type: ignore[arg-type]
-    bench.watch.begin(entry)
     bench.add_compute_instances(found.gpu_instance, count=2)
     ours, theirs = bench.machine.gpu(0).gpu_instances[0].compute_instances
-    doubt = doubted(bench, entry, Doubt.STRANGE)
-    assert f"(with {ours.uuid}, {theirs.uuid})" in doubt.other
+    seen = others(bench, entry)
+    assert seen.other.endswith(STRANGE_WHY)
+    assert f"(with {ours.uuid}, {theirs.uuid}) lies where {entry.device} of claim" in seen.other
     entry = replace(entry, state=State.PREPARED, ci_id=theirs.id, mig_uuid=theirs.uuid)
     assert bench.identity.is_whole(entry)
 
 
-def test_a_compute_instance_in_one_that_is_not_on_record_is_of_another(bench: GpuBench) -> None:
-    bench.machine.create_slice(0, "1g.5gb", start=4)
-    doubted(bench, bench.entry("a"), Doubt.STRANGE)
+STRANGE: dict[str, dict[str, object]] = {
+    "nothing was made, as far as is recorded": {"state": State.INTENT, "gi_id": None},
+    "nor by a Prepare that failed": {"state": State.ORPHAN, "gi_id": None},
+    "its own was destroyed": {"state": State.CI_DESTROYED},
+}
 
 
-def unnamed(bench: GpuBench) -> Entry:
-    """The program ended after it made a compute instance, before it recorded that."""
-    entry = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
-    bench.forget()
-    return entry
-
-
-def test_a_compute_instance_that_nobody_was_told_of_is_its_own_while_nobody_uses_it(
-    bench: GpuBench,
-) -> None:
-    entry = unnamed(bench)
-    bench.machine.start_process(0, PID, gpu_instance=99, compute_instance=0)
-    assert bench.identity.own_instance(entry) is not None
-    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    doubted(bench, entry, Doubt.BUSY)
-
-
-def test_processes_in_one_whose_uuid_is_on_record_are_its_claims(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    assert bench.identity.is_whole(entry)
-    bench.keep(PROCESSES, UNKNOWN)
-    assert bench.identity.is_whole(entry), "nobody has to ask for them"
-
-
-def test_where_processes_cannot_be_asked_for_there_are_none(bench: GpuBench) -> None:
-    entry = unnamed(bench)
-    bench.keep(PROCESSES, NOT_SUPPORTED)
-    assert bench.identity.own_instance(entry) is not None
-
-
-def test_where_processes_cannot_be_seen_nobody_knows_whose_it_is(bench: GpuBench) -> None:
-    entry = unnamed(bench)
-    bench.unmark()
-    bench.session.names_processes = False
-    for _ in range(2):  # that it was looked at makes it no more its own
-        doubted(bench, entry, Doubt.UNSEEN)
-    assert bench.marks() == []
-
-
-def test_what_counts_as_its_own_is_marked_so_that_it_is_known_later(bench: GpuBench) -> None:
-    entry = unnamed(bench)
-    bench.unmark()
-    assert bench.identity.own_instance(entry) is not None
-    assert bench.marks() == [f"gi{entry.gi_id}", f"gi{entry.gi_id}/ci0"]
-    bench.forget()
-    bench.session.names_processes = False
-    assert bench.identity.own_instance(entry) is not None
-
-
-def test_instances_that_were_just_made_are_marked(bench: GpuBench) -> None:
-    entry = unnamed(bench)
-    bench.unmark()
-    bench.identity.note_made(entry)
-    assert bench.marks() == [f"gi{entry.gi_id}", f"gi{entry.gi_id}/ci0"]
+@pytest.mark.parametrize("case", STRANGE)
+def test_a_compute_instance_where_none_was_made_is_of_another(bench: GpuBench, case: str) -> None:
+    nothing: dict[str, object] = {"ci_id": None, "mig_uuid": ""}
+    entry = replace(bench.made("a", State.PREPARED), **nothing | STRANGE[case])  # type: ignore[arg-type]
+    assert others(bench, entry).other.endswith(STRANGE_WHY)
 
 
 # -- the UUID
 
 
-@pytest.mark.parametrize("state", [State.LEFTOVER, State.PREPARED])
+@pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
 @pytest.mark.parametrize("driver", ["new", "place"])
-def test_after_a_restart_only_a_random_uuid_tells_whose_a_leftover_is(
+def test_boot_place_ids_and_uuid_are_enough_in_every_state(
     tmp_path: Path, state: State, driver: str
 ) -> None:
     bench = GpuBench(tmp_path, variants=Variants(mig_uuid=driver))  # type: ignore[arg-type]
     try:
         entry = bench.made("a", state)
         bench.forget()
-        bench.unmark()
-        if driver == "place" and state is State.LEFTOVER:
-            doubted(bench, entry, Doubt.ANYBODYS)
-        else:
-            assert bench.identity.is_whole(entry)
+        assert bench.identity.is_whole(entry)
     finally:
         sim.nvml.uninstall()
 
 
-@pytest.fixture
-def by_place(tmp_path: Path) -> Iterator[GpuBench]:
-    """A GPU whose driver makes the UUID from the place: the next slice there has the same."""
-    yield GpuBench(tmp_path, variants=Variants(mig_uuid="place"))
-    sim.nvml.uninstall()
-
-
-def test_a_mark_tells_whose_a_leftover_is_after_a_restart(by_place: GpuBench) -> None:
-    entry = by_place.made("a", State.LEFTOVER)
-    by_place.forget()
-    assert by_place.identity.is_whole(entry)
-
-
-def test_a_compute_instance_that_was_made_anew_with_the_same_uuid_is_of_another(
-    by_place: GpuBench,
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "seen"])
+def test_before_the_uuid_is_on_record_any_one_compute_instance_is_its_own(
+    bench: GpuBench,
+    hidden: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    entry = by_place.made("a", State.PREPARED)
-    by_place.destroy_compute_instances(entry)
-    by_place.add_compute_instances(entry.gi_id or 0, count=1)
-    (made,) = by_place.machine.gpu(0).gpu_instances
-    assert [c.uuid for c in made.compute_instances] == [entry.mig_uuid]
-    doubted(by_place, entry, Doubt.REMADE)
+    entry = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
+    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
+    bench.session.names_processes = not hidden
+    found = bench.identity.find_own_instance(entry)
+    assert (found.own is not None, found.whole, found.bare) == (True, False, False)

@@ -12,7 +12,8 @@ from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS, Variants
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.gpus.lifecycle.test_managers import H100, mode_changes, with_options
+from tests.kubeletplugin.gpus.lifecycle.test_managers import with_options
+from tests.kubeletplugin.gpus.lifecycle.test_migmode import H100, mode_changes
 from tests.kubeletplugin.helpers.reported import events, reasons
 from tests.kubeletplugin.helpers.rig import Rig
 

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 import sim.nvml
-from sim.nvml.codes import Return
+from sim.nvml.codes import RefusedError, Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS
@@ -133,16 +133,20 @@ def test_power_and_firmware_ask_nobody(start: Start, act: str) -> None:
     getattr(machine, act)(*([] if act == "reboot" else [0]))
 
 
-def test_the_mode_of_an_ampere_stays_pending_while_another_client_holds_it(start: Start) -> None:
+def test_the_mode_stays_pending_while_another_client_holds_the_gpu(start: Start) -> None:
     machine = start(GpuSpec(A100, mig=False), GpuSpec(H100, mig=False))
     for index in (0, 1):
         pynvml.nvmlDeviceGetHandleByIndex(index)
     assert machine.ask_mig_mode(0, enabled=True) == Return.IN_USE
     assert (machine.gpu(0).mig, machine.gpu(0).mig_pending) == (False, True)
-    assert machine.ask_mig_mode(1, enabled=True) == Return.SUCCESS
+    assert machine.ask_mig_mode(1, enabled=True) == Return.IN_USE
+    machine.configure(variants=OTHERS["mode-refused-while-held"])
+    with pytest.raises(RefusedError):
+        machine.ask_mig_mode(1, enabled=True)
     pynvml.nvmlShutdown()
-    assert machine.ask_mig_mode(0, enabled=True) == Return.SUCCESS
-    assert machine.gpu(0).mig
+    for index in (0, 1):
+        assert machine.ask_mig_mode(index, enabled=True) == Return.SUCCESS
+        assert machine.gpu(index).mig
 
 
 def test_who_asks_for_a_mode_is_not_in_its_own_way(start: Start) -> None:

@@ -10,14 +10,13 @@ import pytest
 
 import sim.nvml
 from kubeletplugin.errors import HostError
+from kubeletplugin.gpus.ownership.identity import FoundInstance
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
-from sim.nvml.faults import Fault
 from tests.kubeletplugin.helpers.gpubench import (
     DESTROY_CI,
     DESTROY_GI,
     ELSEWHERE,
-    NOT_FOUND,
     UNKNOWN,
     GpuBench,
 )
@@ -179,21 +178,16 @@ def half_removed(bench: GpuBench) -> Entry:
     return left
 
 
-def test_a_step_that_could_not_be_recorded_is_remembered(bench: GpuBench) -> None:
+def test_a_step_that_could_not_be_recorded_is_found_done_by_the_next_process(
+    bench: GpuBench,
+) -> None:
     left = half_removed(bench)
+    bench.forget()
     assert bench.removal.remove(left) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
-def test_a_step_that_could_not_be_recorded_is_not_known_after_a_restart(bench: GpuBench) -> None:
-    left = half_removed(bench)
-    bench.forget()
-    assert "its compute instance is not in it" in bench.removal.remove(left)
-    assert bench.places() == [4]
-
-
-def test_it_is_remembered_of_that_slice_alone(bench: GpuBench) -> None:
-    bench.removal.remove(half_removed(bench))
+def test_what_kubelet_knew_of_is_of_another_without_its_compute_instance(bench: GpuBench) -> None:
     again = bench.made("old", State.LEFTOVER)
     bench.destroy_compute_instances(again)
     assert "its compute instance is not in it" in bench.removal.remove(again)
@@ -233,9 +227,25 @@ def test_bare_is_a_gpu_instance_without_its_compute_instance(bench: GpuBench) ->
     assert not bench.removal.is_bare(bench.made("whole", State.PREPARED, placement=ELSEWHERE))
 
 
-def test_what_goes_while_it_is_looked_at_is_not_bare(bench: GpuBench) -> None:
-    entry = bench.bare("old")
-    # Found, judged, and gone when its compute instances are asked for.
-    bench.machine.inject(Fault(function=GET_GI, action="return", code=NOT_FOUND, after=2))
-    assert not bench.removal.is_bare(entry)
-    assert bench.removal.is_bare(entry)
+@pytest.mark.parametrize("state", [State.INTENT, State.ORPHAN, State.TOMBSTONE])
+def test_what_somebody_puts_into_one_without_an_id_on_record_keeps_it(
+    bench: GpuBench, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = bench.entry("half", state=state)
+    bench.journal.put(entry)
+    found = bench.machine.create_slice(0, "1g.5gb", start=4, compute=False)
+    find = bench.identity.find_own_instance
+
+    def and_then_it_is_filled(entry: Entry) -> FoundInstance:
+        seen = find(entry)
+        bench.add_compute_instances(found.gpu_instance, count=1)
+        return seen
+
+    monkeypatch.setattr(bench.identity, "find_own_instance", and_then_it_is_filled)
+    with pytest.raises(InUseError):
+        bench.removal.remove(entry)
+    monkeypatch.undo()
+    assert bench.slices_now() == [(4, 1)]
+    (left,) = bench.journal.entries()
+    assert "it may be another's" in bench.removal.remove(left)
+    assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], ())

@@ -16,7 +16,6 @@ from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.claims.prepare.ready_entries import ready_entry
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.known_gpu import DeclaredLayout
-from kubeletplugin.gpus.ownership.belonging import Continuity
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI
@@ -74,13 +73,6 @@ def test_the_first_makes_the_slice_and_others_have_the_same(bench: Bench, state:
     assert (joined.state, joined.ahead, joined.layout) == (State.CI_CREATED, True, False)
     assert bench.journal.entries() == (first, joined)
     assert bench.ensure(joined) == joined, "asked again, nothing changes"
-
-
-def test_who_takes_part_knows_the_instances_of_now(bench: Bench) -> None:
-    bench.sharing("a")
-    joined = bench.ensure(bench.share("b"))
-    bench.unmark()
-    assert bench.watch.tell(joined) == (Continuity.SAME, Continuity.SAME)
 
 
 def test_nobody_takes_part_in_a_slice_that_is_on_its_way_out(bench: Bench) -> None:

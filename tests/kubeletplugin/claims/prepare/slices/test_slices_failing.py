@@ -12,7 +12,7 @@ import sim.nvml
 from dra.gpu.geometry import Geometry
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError
 from kubeletplugin.journal.entries import LEAVING, Entry, State
-from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, UndeliverableError
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI, Bench
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, UNKNOWN
 
@@ -35,6 +35,20 @@ def put_back(bench: Bench, *, held: bool) -> tuple[Entry, ...]:
 HELD = pytest.mark.parametrize("held", [False, True], ids=["new", "held"])
 
 
+@pytest.mark.parametrize("state", [None, State.PREPARED])
+def test_in_use_at_the_first_instance_of_a_gpu_has_its_own_words(
+    bench: Bench, state: State | None
+) -> None:
+    if state is not None:
+        bench.made("old", state, ELSEWHERE)
+    bench.keep(CREATE_GI)
+    with pytest.raises(HardwareError, match=r"IN_USE.*; held by nv-hostengine \(7\)") as error:
+        bench.ensure(bench.entry("a"))
+    assert ("its first one" in str(error.value)) is (state is None)
+    assert error.value.passing
+    assert "a" not in {e.claim.name for e in bench.journal.entries()}
+
+
 @HELD
 def test_a_profile_that_the_driver_does_not_make_is_offered_no_more(
     bench: Bench,
@@ -42,12 +56,19 @@ def test_a_profile_that_the_driver_does_not_make_is_offered_no_more(
 ) -> None:
     before = put_back(bench, held=held)
     bench.keep(CREATE_GI, NOT_SUPPORTED)
-    with pytest.raises(UndeliverableError, match=r"1g\.5gb cannot be had"):
+    with pytest.raises(HardwareError, match=r"1g\.5gb cannot be had") as refused:
         bench.ensure(bench.entry("a"))
     assert (bench.places(), bench.journal.entries()) == ([], before)
     assert "1g.5gb cannot be had" in bench.unit.struck(19)
-    with pytest.raises(DeviceError, match=r"offers no profile 1g\.5gb at 4:1: .*cannot be had"):
+    no_profile = r"offers no profile 1g\.5gb at 4:1: .*cannot be had"
+    with pytest.raises(DeviceError, match=no_profile) as waiting:
         bench.ensure(bench.entry("a"))
+    assert refused.value.passing, "one refusal may be a mistake"
+    assert waiting.value.passing
+    bench.unit.strike(19, "cannot be had")
+    with pytest.raises(DeviceError, match=no_profile) as again:
+        bench.ensure(bench.entry("a"))
+    assert not again.value.passing
 
 
 @HELD
@@ -105,7 +126,6 @@ def test_after_any_other_failure_the_record_says_how_far_it_came(
     found = [g.id for g in bench.machine.gpu(0).gpu_instances]
     assert (left.state, left.boot_id, left.note) == (state, "boot", "")
     assert [i for i in [left.gi_id] if i is not None] == found
-    assert len(bench.marks()) == len(found)
     assert bench.unit.struck(19) == ""
     bench.machine.clear_faults()
     bench.made_well(bench.ensure(bench.entry("a")))
@@ -137,7 +157,7 @@ def test_a_compute_instance_that_cannot_be_had_is_known_only_with_a_gpu_instance
     bench: Bench,
 ) -> None:
     bench.keep(CREATE_CI, NOT_SUPPORTED)
-    with pytest.raises(UndeliverableError, match="the driver refused a compute instance"):
+    with pytest.raises(HardwareError, match="the driver refused a compute instance"):
         bench.ensure(bench.entry("a"))
     assert "cannot be had" in bench.unit.struck(19)
     assert (bench.slices_now(), bench.states()) == ([(4, 0)], [State.GI_CREATED])
@@ -148,7 +168,7 @@ def test_a_profile_that_has_less_than_it_advertises_is_offered_with_that(bench: 
     assert card.geometry is not None
     more = tuple(replace(p, multiprocessors=15) for p in card.geometry.profiles)
     bench.unit.set_card(replace(card, geometry=Geometry(more)))
-    with pytest.raises(UndeliverableError, match="offered with 14 from now on"):
+    with pytest.raises(HardwareError, match="offered with 14 from now on"):
         bench.ensure(bench.entry("a"))
     geometry = bench.unit.known.geometry
     assert geometry is not None
@@ -161,7 +181,7 @@ def test_a_profile_that_has_less_than_it_advertises_is_offered_with_that(bench: 
 def test_a_gpu_that_does_not_tell_its_mode_is_believed_of_the_profile(bench: Bench) -> None:
     bench.keep(CREATE_GI, NOT_SUPPORTED)
     bench.keep("nvmlDeviceGetMigMode", NOT_SUPPORTED)
-    with pytest.raises(UndeliverableError):
+    with pytest.raises(HardwareError):
         bench.ensure(bench.entry("a"))
     assert "cannot be had" in bench.unit.struck(19)
 

@@ -1,0 +1,219 @@
+"""Devices of other drivers, and the nodes on which they could serve a pod's other claims.
+
+kube-scheduler allocates them once ours are written, and takes ours back where it cannot: nodes
+where it is certain to do so are ruled out before. Constraints, taints, counters and capacities of
+such devices are not looked at, and of what is too large to be kept, or fails, nothing is known: a
+node is rather tried in vain than left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from dra.claims.allocation import Allocation
+from dra.claims.claims import Claim, Request
+from dra.claims.classes import DeviceClass
+from dra.common.resources import Obj
+
+MOST_BYTES = 64 * 2**20
+"""Memory for devices of other drivers; of slices beyond that only the node is known."""
+
+_ANYWHERE = ""
+"""In the place of a node: the device can be used on several, maybe on all."""
+
+_OVERHEAD = 400
+"""Bytes of a device besides what describes it, roughly."""
+
+Expressions = tuple[str, ...]
+Selected = Callable[[Expressions, Collection[str]], Collection[str] | None]
+"""Those of some descriptions that all expressions select, None where that cannot be told."""
+
+_DeviceId = tuple[str, str, str]
+
+
+def trim_slice(obj: Obj) -> Obj:
+    """The part of a ResourceSlice (resource.k8s.io/v1) that is read.
+
+    ``is`` describes a device, equal for all that no selector can tell apart. The pool's generation,
+    which grows with each change of any of its slices, is left out: slices of an older one go soon.
+    """
+    spec = obj["spec"]
+    driver = spec["driver"]
+    node = spec.get("nodeName") or _ANYWHERE
+    devices = [
+        {
+            "name": sys.intern(device["name"]),
+            "node": device.get("nodeName") or node,
+            "is": sys.intern(_description(driver, device)),
+        }
+        for device in spec.get("devices") or ()
+    ]
+    kept = {
+        "driver": sys.intern(driver),
+        "nodeName": node,
+        "pool": {"name": sys.intern(spec["pool"]["name"])},
+        "devices": devices,
+    }
+    return {"metadata": {"name": obj["metadata"]["name"]}, "spec": kept}
+
+
+def _description(driver: str, device: Obj) -> str:
+    """All of a device that a selector can look at, as ``dra.cel.kinds.strangers`` reads it."""
+    attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
+    parts = driver, attributes, capacity, bool(device.get("allowMultipleAllocations"))
+    return msgspec.json.encode(parts, order="sorted").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """``devices``: node and description by name; None where they are too many to be kept."""
+
+    pool: tuple[str, str]
+    node: str
+    devices: Mapping[str, tuple[str, str]] | None
+    weight: int
+
+
+class OtherDevices:
+    """Devices in the ResourceSlices of other drivers than ``driver``, and who has them.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, driver: str) -> None:
+        self._driver = driver
+        self._slices: dict[str, _Slice] = {}
+        self._weight = 0
+        self._held: Counter[_DeviceId] = Counter()
+        self._current = False
+        self._at: dict[_DeviceId, tuple[str, str]] = {}
+        self._free: dict[str, Counter[str]] = {}
+        self._unknown: frozenset[str] = frozenset()
+
+    def set_slice(self, obj: Obj) -> None:
+        """A slice, as ``trim_slice`` leaves it, was added or changed."""
+        name, spec = obj["metadata"]["name"], obj["spec"]
+        self.remove_slice(name)
+        devices = {d["name"]: (d["node"], d["is"]) for d in spec["devices"]}
+        weight = sum(_OVERHEAD + len(text) for _, text in devices.values())
+        fits = self._weight + weight <= MOST_BYTES
+        self._slices[name] = _Slice(
+            (spec["driver"], spec["pool"]["name"]),
+            spec["nodeName"],
+            devices if fits else None,
+            weight if fits else 0,
+        )
+        self._weight += self._slices[name].weight
+
+    def remove_slice(self, name: str) -> None:
+        """A slice is gone."""
+        gone = self._slices.pop(name, None)
+        self._weight -= gone.weight if gone is not None else 0
+        self._current = False
+
+    def exchange(self, before: Allocation | None, after: Allocation | None) -> bool:
+        """A claim has ``after`` instead of ``before``; True if that made a device free."""
+        for device in self._ids(after):
+            self._held[device] += 1
+            if self._held[device] == 1:
+                self._count(device, -1)
+        freed = False
+        for device in self._ids(before):
+            self._held[device] -= 1
+            if not self._held[device]:
+                del self._held[device]
+                self._count(device, 1)
+                freed = True
+        return freed
+
+    def nodes_for(
+        self,
+        claims: Iterable[Claim],
+        classes: Mapping[str, DeviceClass],
+        selected: Selected,
+        nodes: Collection[str],
+        *,
+        awaited: Iterable[tuple[str, Sequence[Claim]]] = (),
+    ) -> Collection[str] | None:
+        """Those of ``nodes`` where each claim could be served; None where that cannot be told.
+
+        ``awaited`` are nodes and claims that are about to be served there.
+        """
+        left = set(nodes)
+        taken: dict[Expressions, Counter[str]] = {}
+        for node, their in awaited:
+            for choice in (r.choices[0] for claim in their for r in claim.requests):
+                if choice.class_name in classes:
+                    key = _expressions(choice, classes)
+                    taken.setdefault(key, Counter())[node] += choice.count
+        for claim in claims:
+            for request in claim.requests:
+                found = self._nodes_of(request, classes, selected, left, taken)
+                if found is None:
+                    return None
+                left &= found
+        return left
+
+    def _nodes_of(
+        self,
+        request: Request,
+        classes: Mapping[str, DeviceClass],
+        selected: Selected,
+        nodes: Collection[str],
+        taken: Mapping[Expressions, Counter[str]],
+    ) -> set[str] | None:
+        found: set[str] = set()
+        is_known = False
+        for choice in request.choices:
+            if choice.class_name not in classes or choice.unsupported:
+                return None
+            self._look()
+            if _ANYWHERE in self._unknown:
+                return None
+            expressions = _expressions(choice, classes)
+            texts = selected(expressions, self._free.keys())
+            if texts is None:
+                return None
+            if choice.admin_access:
+                return {*nodes}
+            is_known = is_known or bool(texts)
+            free = Counter[str]()
+            for text in texts:
+                free.update(self._free[text])
+            free.subtract(taken.get(expressions, {}))
+            anywhere = free.pop(_ANYWHERE, 0)
+            found |= {n for n in nodes if free[n] + anywhere >= choice.count} | self._unknown
+        # Slices may not be shown to us, or not be there yet.
+        return found if is_known else None
+
+    def _ids(self, allocation: Allocation | None) -> Iterator[_DeviceId]:
+        """Devices of others that nobody else can have meanwhile."""
+        for device in allocation.devices if allocation is not None else ():
+            if device.driver != self._driver and not device.admin_access and not device.share_id:
+                yield device.driver, device.pool, device.device
+
+    def _count(self, device: _DeviceId, change: int) -> None:
+        if self._current and device in self._at:
+            node, text = self._at[device]
+            self._free[text][node] += change
+
+    def _look(self) -> None:
+        """Find out what is where."""
+        if self._current:
+            return
+        slices = self._slices.values()
+        self._unknown = frozenset(s.node for s in slices if s.devices is None)
+        self._at = {(*s.pool, n): at for s in slices for n, at in (s.devices or {}).items()}
+        self._free = {}
+        for device, (node, text) in self._at.items():
+            self._free.setdefault(text, Counter())[node] += device not in self._held
+        self._current = True
+
+
+def _expressions(choice: Request, classes: Mapping[str, DeviceClass]) -> Expressions:
+    return (*classes[choice.class_name].selectors, *choice.selectors)

@@ -1,1 +1,0 @@
-"""Programs that a check starts to see what the driver does with another process."""

@@ -1,1 +1,0 @@
-"""The trying half of a check: slices that are made, looked at and removed."""

@@ -1,0 +1,237 @@
+"""Condition of a GPU beside its instances: what the driver says of it, and what that means here.
+
+The recovery action is the driver's own verdict (nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, from
+driver 565 on; open-gpu-kernel-modules, gpu.c, _gpuRefreshRecoveryActionInLock). What each action
+asks for: NVIDIA, "GPU Memory Error Management", error recovery and response flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ctypes import byref
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pynvml
+
+from dra.gpu.inventory import GpuHealth
+from dra.gpu.reasons import GpuReason
+from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, HangError, NvmlError
+from kubeletplugin.nvml.remedies import reset
+from kubeletplugin.nvml.session.session import Session
+
+_FIELDS = (
+    pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+    pynvml.NVML_FI_DEV_REMAPPED_PENDING,
+    pynvml.NVML_FI_DEV_REMAPPED_FAILURE,
+    pynvml.NVML_FI_DEV_ECC_CURRENT,
+    pynvml.NVML_FI_DEV_ECC_PENDING,
+)
+_UNDECIDED = 0xFF
+"""The kernel module's own value before it has looked for the first time (g_gpu_nvoc.h)."""
+
+_NONE, _RESET, _REBOOT, _DRAIN_P2P, _DRAIN_AND_RESET, _IMEX, _BUS_RESET, _SYSTEM_REBOOT = range(8)
+_ACTIONS = (
+    "None",
+    "Reset",
+    "Reboot",
+    "DrainP2P",
+    "DrainAndReset",
+    "RecoverImexDomain",
+    "BusReset",
+    "SystemReboot",
+)
+_FABRIC = ("NotSupported", "NotStarted", "InProgress", "Completed")
+_NO_FABRIC, _NOT_STARTED, _IN_PROGRESS, _REGISTERED = range(4)
+_COMPUTE_MODES = ("Default", "ExclusiveThread", "Prohibited", "ExclusiveProcess")
+_DEFAULT, _EXCLUSIVE_THREAD, _PROHIBITED, EXCLUSIVE_PROCESS = range(4)
+_GUEST = pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+_HOSTS = (
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU,
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA,
+)
+
+_REPLACE = "a memory row could not be remapped: the GPU is to be replaced (NVIDIA's RMA policy)"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The driver's word on a GPU, in NVML's numbers; None where it does not say.
+
+    ``accepts_work`` is None unless confidential computing is on.
+    """
+
+    recovery: int | None = None
+    remap_pending: int | None = None
+    remap_failed: int | None = None
+    ecc: int | None = None
+    ecc_pending: int | None = None
+    fabric: int | None = None
+    compute_mode: int | None = None
+    virtualization: int | None = None
+    accepts_work: int | None = None
+
+
+UNSAID = Condition()
+
+
+def read_condition(
+    session: Session, device: Any, *, gpu: str, before: Condition | None = None
+) -> Condition:
+    """The condition now; where one thing cannot be read, it stays as it was ``before``.
+
+    What does not change while the driver is loaded is read only without ``before``.
+
+    Raises:
+        GpuLostError: the GPU is gone.
+        DriverUnavailableError: the driver is.
+        HangError: a call has not come back.
+    """
+    last = before or UNSAID
+
+    def ask(function: Callable[..., Any], *arguments: Any, instead: Any) -> Any:
+        try:
+            return session.call(function, *arguments, gpu=gpu)
+        except (GpuLostError, DriverUnavailableError, HangError):
+            raise
+        except NvmlError:
+            return instead
+
+    known = (last.recovery, last.remap_pending, last.remap_failed, last.ecc, last.ecc_pending)
+    values = ask(pynvml.nvmlDeviceGetFieldValues, device, _FIELDS, instead=None)
+    if values is not None:
+        known = tuple(map(_value, values, known))  # type: ignore[assignment]
+    recovery, remap_pending, remap_failed, ecc, ecc_pending = known
+    fabric, virtualization, accepting = last.fabric, last.virtualization, last.accepts_work
+    if before is None or fabric in {_NOT_STARTED, _IN_PROGRESS, _REGISTERED}:
+        info = pynvml.c_nvmlGpuFabricInfoV_t()
+        answer = ask(pynvml.nvmlDeviceGetGpuFabricInfoV, device, byref(info), instead=None)
+        fabric = fabric if answer is None else info.state
+    if before is None:
+        virtualization = ask(pynvml.nvmlDeviceGetVirtualizationMode, device, instead=None)
+        state = ask(pynvml.nvmlSystemGetConfComputeState, instead=None)
+        accepting = 1 if state is not None and state.ccFeature else None
+    if accepting is not None:
+        accepting = ask(pynvml.nvmlSystemGetConfComputeGpusReadyState, instead=accepting)
+    return Condition(
+        recovery=None if recovery == _UNDECIDED else recovery,
+        remap_pending=remap_pending,
+        remap_failed=remap_failed,
+        ecc=ecc,
+        ecc_pending=ecc_pending,
+        fabric=fabric,
+        compute_mode=ask(pynvml.nvmlDeviceGetComputeMode, device, instead=last.compute_mode),
+        virtualization=virtualization,
+        accepts_work=accepting,
+    )
+
+
+def _value(field: Any, before: int | None) -> int | None:
+    """A field's value; all that are asked for are unsigned and small."""
+    return before if field.nvmlReturn != pynvml.NVML_SUCCESS else int(field.value.uiVal)
+
+
+def trouble(condition: Condition, *, mig: bool, uuid: str, name: str) -> tuple[str, str]:
+    """Reason and words for which nothing new is given out on a GPU; both empty if there is none.
+
+    ``mig``: the GPU is in MIG mode. ``name`` is its own, in remedies.
+    """
+    if condition is UNSAID:
+        return "", ""
+    found = _recovery(condition.recovery, reset(uuid, gpu=name))
+    return found or next(_obstacles(condition, mig=mig, uuid=uuid), ("", ""))
+
+
+def _obstacles(condition: Condition, *, mig: bool, uuid: str) -> Iterator[tuple[str, str]]:
+    if condition.recovery is None and condition.remap_failed:
+        yield GpuReason.RECOVERY_REQUIRED, _REPLACE
+    if condition.virtualization in _HOSTS:
+        text = "the GPU belongs to virtual machines (host of vGPUs); keep the plugin off this node"
+        yield GpuReason.VIRTUALIZED, text
+    if condition.virtualization == _GUEST and mig:
+        text = "the GPU is a vGPU, on which no slices are made; pass the GPU through to the machine"
+        yield GpuReason.VIRTUALIZED, text
+    if condition.accepts_work == 0:
+        text = (
+            "confidential computing is on, and GPUs take no work until they are attested and set "
+            "ready (nvidia-smi conf-compute -srs 1)"
+        )
+        yield GpuReason.CONFIDENTIAL, text
+    if condition.fabric in {_NOT_STARTED, _IN_PROGRESS}:
+        text = (
+            f"its NVLink fabric is not ready ({_word(_FABRIC, condition.fabric)}), so that CUDA "
+            "answers 802 (system not yet initialized); see that the fabric manager runs on this "
+            "node, in the driver's version"
+        )
+        yield GpuReason.FABRIC_NOT_READY, text
+    exclusive = condition.compute_mode in {_EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS}
+    if condition.compute_mode == _PROHIBITED or (exclusive and not mig):
+        how = "with MIG mode off " if mig else ""
+        mode = _word(_COMPUTE_MODES, condition.compute_mode)
+        text = f"its compute mode is {mode}; set it back {how}by: nvidia-smi -i {uuid} -c 0"
+        yield GpuReason.COMPUTE_MODE, text
+
+
+def _recovery(action: int | None, mend: str) -> tuple[str, str] | None:
+    match action:
+        case None | 0 | 5:  # a GPU's own memory needs no IMEX domain
+            return None
+        case 1:
+            return GpuReason.RECOVERY_REQUIRED, f"the driver asks for a reset: {mend}"
+        case 2 | 6 | 7:
+            return (
+                GpuReason.RECOVERY_REQUIRED,
+                f"the driver asks for more than a reset ({_ACTIONS[action]}): reboot the node",
+            )
+        case 3:
+            return GpuReason.RECOVERY_ADVISED, (
+                "the driver asks that peer-to-peer traffic ends (DrainP2P): what runs may go on, "
+                f"nothing new is given out; if it does not end with those programs, {mend}"
+            )
+        case 4:
+            return GpuReason.RECOVERY_ADVISED, (
+                "the GPU runs at reduced capacity (DrainAndReset): what runs may go on, nothing "
+                f"new is given out; then {mend}"
+            )
+    return GpuReason.RECOVERY_REQUIRED, (
+        f"the driver asks for recovery action {action}, which this version does not know; see "
+        "GPU Recovery Action in nvidia-smi -q"
+    )
+
+
+@lru_cache(maxsize=64)
+def health(condition: Condition, *, mig: bool, open_in: tuple[str, ...] = ()) -> GpuHealth | None:
+    """The condition for people; None where the driver says nothing."""
+    if condition == UNSAID:
+        return None
+    return GpuHealth(
+        recovery=_word(_ACTIONS, condition.recovery),
+        fabric=_word(_FABRIC, condition.fabric),
+        compute_mode=_word(_COMPUTE_MODES, condition.compute_mode),
+        notes=tuple(_notes(condition, mig=mig)),
+        open_in=open_in,
+    )
+
+
+def _notes(condition: Condition, *, mig: bool) -> Iterator[str]:
+    if condition.recovery == _IMEX:
+        yield "the driver asks for a recovery of the IMEX domain, which no device here uses"
+    if condition.remap_pending:
+        yield "a memory row is remapped at the next reset"
+    if condition.remap_failed and condition.recovery is not None:
+        yield _REPLACE
+    if condition.ecc != condition.ecc_pending:
+        yield f"ECC turns {'on' if condition.ecc_pending else 'off'} at the next reset"
+    if condition.virtualization == _GUEST and not mig:
+        yield "the GPU is a vGPU"
+    if condition.accepts_work:
+        yield "confidential computing is on"
+    if mig and condition.compute_mode in {_EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS}:
+        yield f"compute mode {_COMPUTE_MODES[condition.compute_mode]}, which is not one of slices"
+
+
+def _word(words: tuple[str, ...], number: int | None) -> str:
+    if number is None:
+        return ""
+    return words[number] if number < len(words) else str(number)

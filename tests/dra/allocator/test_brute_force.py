@@ -1,0 +1,84 @@
+"""Random small states and pods: what is decided is what trying everything finds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Decision
+from tests.controller.helpers.deciding import decide, problem
+from tests.controller.helpers.objects import claim, cluster, gpu, mignode, request, with_gpus
+from tests.dra.allocator.smallstates import (
+    AskedClaim,
+    choices_of,
+    random_claims,
+    random_gpus,
+    serves,
+)
+
+PARENT = "device.attributes['mig.dra.dev'].parentUUID"
+SEEDS = 1000
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_first_alternative_that_fits_is_found_and_nothing_is_given_up(part: int) -> None:
+    known, different = cluster("node-a"), list[str]()
+    for seed in range(part, SEEDS, 4):
+        draw = random.Random(seed)
+        gpus, claims = random_gpus(draw, "node-a"), random_claims(draw)
+        known.set_mignode(mignode("node-a", *gpus))
+        found = problem(known, *(c.body for c in claims))
+        outcome = Allocator(known.fleet, known.hosts).outcome(found)
+        assert outcome.given_up is None, seed
+        every = choices_of(claims)
+        wanted = next((c for c in every if serves(gpus, claims, c)), None)
+        asked = [{a.name: 1 if a.everything else a.count for a in r} for r in wanted or ()]
+        if _taken(outcome.decision, claims) != asked:
+            different.append(f"{seed}: {outcome.decision} instead of {asked}")
+    assert not different
+
+
+def _taken(decision: Decision | None, claims: list[AskedClaim]) -> list[dict[str, int]]:
+    """The requests served, by claim, with their number of devices; of all such, the number."""
+    if decision is None:
+        return []
+    everything = {a.name for c in claims for choice in c.choices for a in choice if a.everything}
+    found = []
+    for asked in claims:
+        name = asked.body["metadata"]["name"]
+        requests = [p.request for p in decision.picks if p.claim.name == name]
+        found.append({r: 1 if r in everything else requests.count(r) for r in requests})
+    return found
+
+
+ONE_GIB = "device.attributes['mig.dra.dev'].profile.startsWith('1g')"
+HARD = {
+    "any and 1g": (
+        1,
+        [request("a", "mig.dra.dev", count=2), request("b", "mig.dra.dev", ONE_GIB, count=2)],
+    ),
+    "three sizes": (
+        4,
+        [
+            request("a", "mig-1g.10gb", count=2),
+            request("b", "mig-min-10gb", count=2),
+            request("c", "mig-min-20gb", count=2),
+        ],
+    ),
+    "many of any": (
+        8,
+        [
+            request(f"r{n}", "mig.dra.dev", f"{PARENT} != 'GPU-node-a-{n}'", count=3)
+            for n in range(5)
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_empty_gpus_serve_what_first_fit_would_serve(name: str) -> None:
+    gpus, requests = HARD[name]
+    known = with_gpus(*(gpu(n) for n in range(gpus)))
+    assert decide(known, claim("c", *requests)) is not None

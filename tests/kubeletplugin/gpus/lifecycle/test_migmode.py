@@ -1,0 +1,181 @@
+"""MIG mode: whose it is to change, when it is tried, and who is named while it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from kubeletplugin.gpus import gpuunit
+from kubeletplugin.gpus.gpu_names import GpuNames
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.lifecycle.migmode import MigMode
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.telemetry.reports import Reports
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import Variants
+from tests.dra.kube.clocks import FakeClock
+from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.gpus.lifecycle.test_managers import with_options
+from tests.kubeletplugin.helpers.nodebench import Events
+from tests.kubeletplugin.helpers.reported import events, reasons
+from tests.kubeletplugin.helpers.rig import A100, Rig
+
+H100 = "H100-80GB-HBM3"
+
+
+def mode_changes(rig: Rig) -> int:
+    return rig.mutations().count("nvmlDeviceSetMigMode")
+
+
+def test_mig_mode_is_left_alone_unless_asked_for(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(H100), GpuSpec(A100))
+    for gpu in (0, 1):
+        rig.machine.set_mig_mode(gpu, enabled=False)
+    rig.start()
+    assert reasons(rig) == ["MIGDisabled", "MIGDisabled"]
+    assert mode_changes(rig) == 0
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_mig_mode_is_turned_on_where_that_needs_no_reset(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_options(monkeypatch, enable_mig=True)
+    rig = make_rig(GpuSpec(H100), GpuSpec(A100))
+    for gpu in (0, 1):
+        rig.machine.set_mig_mode(gpu, enabled=False)
+    rig.start()
+    # A GPU that somebody looks at in that moment is left for the next look.
+    wait_for("only the H100", lambda: reasons(rig) == ["", "MIGDisabled"])
+    assert mode_changes(rig) == 1
+    wait_for("the event", lambda: "MIGModeEnabled" in dict(events(rig, rig.node)))
+    rig.prepared(rig.claim("gpu-0-mig-1g10gb-19-0"))
+    # A reboot turns it off from Hopper on.
+    rig.stop()
+    rig.machine.reboot()
+    rig.start()
+    wait_for("MIG mode", lambda: reasons(rig)[0] == "")
+    wait_for("the slice", lambda: [s[3] for s in rig.published_slices()] == ["lost"])
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_mig_mode_of_a_gpu_in_use_is_not_changed(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_options(monkeypatch, enable_mig=True)
+    rig = make_rig(GpuSpec(H100))
+    rig.machine.set_mig_mode(0, enabled=False)
+    rig.machine.start_process(0, 11)
+    rig.start()
+    assert reasons(rig) == ["MIGDisabled"]
+    assert mode_changes(rig) == 0
+    rig.machine.end_process(11)
+    wait_for("the mode", lambda: reasons(rig) == [""])
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_an_exclusive_compute_mode_ends_once_nobody_uses_the_gpu(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_options(monkeypatch, enable_mig=True)
+    rig = make_rig(GpuSpec(H100, mig=False), GpuSpec(H100, mig=False), GpuSpec(A100, mig=False))
+    for gpu, mode in enumerate((3, 2, 3)):
+        rig.machine.disturb(gpu, compute_mode=mode)
+    rig.machine.start_process(0, 11)
+    rig.start()
+    wait_for("the A100", lambda: rig.machine.gpu(2).compute_mode == 0)
+    assert reasons(rig)[:2] == ["ComputeModeRestricted", "ComputeModeRestricted"]
+    assert rig.machine.gpu(0).compute_mode == 3, "somebody uses it"
+    rig.machine.end_process(11)
+    wait_for("the H100", lambda: reasons(rig) == ["", "ComputeModeRestricted", "MIGDisabled"])
+    assert rig.machine.gpu(1).compute_mode == 2, "an administrator did it"
+
+
+def test_an_exclusive_compute_mode_is_left_alone_unless_asked_for(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100, mig=False))
+    rig.machine.disturb(0, compute_mode=3)
+    rig.start()
+    assert reasons(rig) == ["ComputeModeRestricted"]
+    assert "cannot be used: its compute mode is ExclusiveProcess" in rig.refused(rig.claim("gpu-0"))
+    assert rig.mutations() == []
+    assert f"nvidia-smi -i {rig.machine.gpu(0).uuid} -c 0" in str(rig.mignode())
+
+
+HELD = [Variants(), Variants(mode_held="refused")]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of MIG mode is tried again after a tenth of a second."""
+    monkeypatch.setattr(gpuunit, "MODE_FIRST_SECONDS", 0.1)
+
+
+@pytest.mark.parametrize("variants", HELD, ids=["pending", "refused"])
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.usefixtures("frequent_looks", "impatient")
+def test_mig_mode_is_tried_again_until_no_monitor_has_the_gpu_open(
+    make_rig: Callable[..., Rig],
+    monkeypatch: pytest.MonkeyPatch,
+    restarted: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    with_options(monkeypatch, enable_mig=True)
+    rig = make_rig(GpuSpec(H100))
+    rig.machine.set_mig_mode(0, enabled=False)
+    rig.machine.start_monitor(0, 4711)
+    rig.start()
+
+    def told() -> str:
+        return dict(events(rig, rig.node)).get("MIGModePending", "")
+
+    wait_for("its holder", lambda: "open in dcgm-exporter (4711); DCGM lets go" in told())
+    if restarted:
+        rig.stop()
+    rig.machine.end_monitor(4711)
+    if restarted:
+        rig.start(ready=False)
+    wait_for("the mode", lambda: reasons(rig) == [""])
+    rig.prepared(rig.claim("gpu-0-mig-1g10gb-19-0"))
+
+
+def test_pauses_between_attempts_grow(folder: Path) -> None:
+    machine = Machine.create(folder / "hw", [GpuSpec(H100, mig=False)])
+    machine.start_monitor(0, 4711)
+    sim.nvml.install(machine.directory)
+    none, clock = Path("/nonexistent"), FakeClock()
+    roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=folder)
+    session, journal = Session(), Journal(folder / "journal.json")
+    session.names_processes = True
+    session.open()
+    hardware = Hardware(
+        session,
+        journal,
+        GpuNames(folder / "n"),
+        roots=roots,
+        on_change=lambda: None,
+        look_later=lambda _: None,
+        clock=clock,
+    )
+    hardware.discover()
+    reports = Reports(Events(), "node")
+    mode = MigMode(hardware, journal, roots=roots, reports=reports, clock=clock)
+    tries: list[float] = []
+    for _ in range(2400):
+        mode.settle(lambda _: True)
+        new = len(machine.mutations()) - len(tries)
+        tries += [clock.at] * new
+        clock.at += 1
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+    machine.end_monitor(4711)
+    clock.at += 600
+    mode.settle(lambda _: True)
+    assert machine.gpu(0).mig
+    session.close()
