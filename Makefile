@@ -16,9 +16,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A directory with nothing but the programs for the user's PATH: .venv/bin has a python, too.
-PLUGINS := $(VENV)/plugins
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
 .PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release hashes fmt test lint types unit soak test-cluster protos constraints docs clean
@@ -26,12 +23,12 @@ WORKERS ?= auto
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
 
-up: $(VENV)/.runtime $(PLUGINS)/.made
+up: $(VENV)/.runtime
 	@$(BIN)/python -m sim up $(if $(PRODUCT),--product '$(PRODUCT)') $(if $(NODES),--nodes '$(NODES)') \
 	    $(if $(GPUS),--gpus '$(GPUS)') $(if $(DIR),--dir '$(DIR)')
 
 # The chart is rendered by a package of the developers.
-cluster: $(VENV)/.dev $(PLUGINS)/.made
+cluster: $(VENV)/.dev
 	@$(BIN)/python -m hack.cluster up $(if $(NODES),--nodes '$(NODES)') $(if $(DIR),--directory '$(DIR)') \
 	    $(if $(VALUES),--values '$(VALUES)')
 	@$(MAKE) --silent kubectl-mig
@@ -39,8 +36,8 @@ cluster: $(VENV)/.dev $(PLUGINS)/.made
 cluster-down: $(VENV)/.dev
 	@$(BIN)/python -m hack.cluster down $(if $(DIR),--directory '$(DIR)')
 
-kubectl-mig: $(PLUGINS)/.made
-	@echo 'export PATH="$(abspath $(PLUGINS)):$$PATH"'
+kubectl-mig: $(VENV)/.runtime
+	@echo 'export PATH="$(abspath $(VENV)/plugins):$$PATH"'
 
 wheel: $(VENV)/.runtime
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
@@ -101,23 +98,11 @@ protos: $(VENV)/.dev
 constraints: $(VENV)/.dev
 	$(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools > constraints.txt
 
-$(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python " + \
-	    sys.version.split()[0] + ", and 3.11 or newer is needed: name one by PYTHON=")'
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/.runtime: pyproject.toml constraints.txt hack/environment.py
+	@$(PYTHON) hack/environment.py '.[controller,kubeconfig,kubeletplugin,sim]' $@ $^
 
-$(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) --editable '.[controller,kubeconfig,kubeletplugin,sim]'
-	@touch $@
-
-$(PLUGINS)/.made: $(VENV)/.runtime
-	@mkdir -p $(PLUGINS)
-	@ln -sf ../bin/kubectl-mig ../bin/kubectl_complete-mig ../bin/mig-sim $(PLUGINS)/
-	@touch $@
-
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/.runtime
+$(VENV)/.dev: pyproject.toml constraints.txt hack/environment.py
+	@$(PYTHON) hack/environment.py '.[dev]' $@ $^
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist site

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from hack import environment
 from tests.deploy.images.test_image_packages import needed
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
 
 def dry(*arguments: str) -> str:
     """What make would run; the environment counts as made."""
-    made = [f"--old-file=.venv/{name}" for name in (".runtime", ".dev", "plugins/.made")]
+    made = [f"--old-file=.venv/{name}" for name in (".runtime", ".dev")]
     done = subprocess.run(
         ["make", "--dry-run", *made, *arguments],
         cwd=ROOT,
@@ -58,16 +59,50 @@ def test_an_older_python_is_told_to_be_one(tmp_path: Path) -> None:
     """Else pip says that the packages contradict each other."""
     older = tmp_path / "python3"
     pretend = (
-        "import sys; sys.version_info, sys.version = (3, 10, 13), '3.10.13'; exec(sys.argv[1])"
+        "import runpy, sys; sys.version_info, sys.version = (3, 10, 13), '3.10.13'; "
+        f"sys.executable = '{older}'; runpy.run_path(sys.argv[1], run_name='__main__')"
     )
-    older.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n')
+    older.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$@"\n')
     older.chmod(0o755)
     made = tmp_path / "venv"
-    command = ["make", f"PYTHON={older}", f"VENV={made}", f"{made}/bin/python"]
+    command = ["make", f"PYTHON={older}", f"VENV={made}", f"{made}/.runtime"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode
     assert f"{older} is Python 3.10.13, and 3.11 or newer is needed" in done.stderr
     assert not made.exists()
+
+
+@pytest.fixture
+def installed_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the environment's script would run, with pip where Python is."""
+    ran: list[str] = []
+
+    def run(command: list[str]) -> int:
+        ran.append(" ".join(command[1:4]))
+        return 0
+
+    monkeypatch.setattr(environment.subprocess, "check_call", run)
+    monkeypatch.setattr(environment.subprocess, "call", lambda _: 1)
+    return ran
+
+
+def test_of_two_makes_at_once_the_second_finds_what_the_first_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed_by: list[str]
+) -> None:
+    stamp = tmp_path / "venv" / ".dev"
+    monkeypatch.setattr(environment.fcntl, "flock", lambda *_: stamp.touch())
+    environment.main(".[dev]", stamp, [ROOT / "pyproject.toml"])
+    assert installed_by == []
+
+
+def test_an_environment_without_pip_is_mended(tmp_path: Path, installed_by: list[str]) -> None:
+    """An interrupted run leaves one."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.touch()
+    environment.main(".[dev]", tmp_path / ".dev", [ROOT / "pyproject.toml"])
+    assert installed_by == [f"-m venv {tmp_path}", "-m pip install"]
+    assert (tmp_path / ".runtime").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -96,12 +131,12 @@ def test_what_renders_the_chart_has_the_developers_environment(target: str) -> N
         text=True,
         check=True,
     ).stdout
-    assert "--editable '.[dev]'" in wanted
+    assert "hack/environment.py '.[dev]'" in wanted
 
 
 def modules_of_a_stranger() -> set[str]:
     """Modules that ``make up`` installs: of the package's needs with its extras, in turn."""
-    found = re.search(r"--editable '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text())
+    found = re.search(r"environment\.py '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text())
     assert found is not None
     packages = {name for extra in found[1].split(",") for name in needed(extra)}
     return {file.parts[0].partition(".")[0] for name in packages for file in files(name) or ()}
