@@ -50,7 +50,11 @@ def decode(body: bytes) -> Obj:
         envelope = _parse("Unknown", body[len(_MAGIC) :])
         kind = envelope["typeMeta"]
         if kind["kind"] not in _KINDS:
-            raise errors.unsupported_media_type(["application/json", "application/yaml"])
+            text = (
+                f"this simulated cluster takes a {kind['kind']} as JSON or YAML, and kubectl "
+                "create sends protobuf: add --dry-run=client -o yaml | kubectl apply -f -"
+            )
+            raise errors.ApiError(415, "UnsupportedMediaType", text)
         found = _parse(kind["kind"], envelope["raw"])
     except (DecodeError, KeyError) as broken:
         raise errors.bad_request(f"the protobuf body is broken: {broken}") from None

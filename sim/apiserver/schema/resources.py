@@ -29,7 +29,8 @@ ALL_VERBS = (
 class ResourceType:
     """One resource in one version: names, scope, subresources and the shape of its objects.
 
-    `schema` and `columns` are those of a custom resource's definition.
+    `schema` and `columns` are those of a custom resource's definition. `lacking` tells who writes
+    one what does not follow here, and does in a real cluster.
     """
 
     group: str
@@ -46,6 +47,7 @@ class ResourceType:
     schema: dict[str, Any] = field(default_factory=dict)
     columns: tuple[dict[str, Any], ...] = ()
     selectable: tuple[str, ...] = ()
+    lacking: str = ""
 
     @property
     def api_version(self) -> str:
@@ -79,12 +81,28 @@ def _dra(plural: str, kind: str, shape: Shape, **more: Any) -> ResourceType:
     return ResourceType(_DRA, "v1", plural, kind, more.pop("namespaced", False), shape, **more)
 
 
-def _stored(group: str, plural: str, kind: str, short: str = "", **more: Any) -> ResourceType:
+def _stored(group: str, plural: str, kind: str, lacking: str, **more: Any) -> ResourceType:
     """A kind that is stored, and whose controllers run nowhere here."""
     namespaced = more.pop("namespaced", True)
-    names = (short,) if short else ()
-    return ResourceType(
-        group, "v1", plural, kind, namespaced, shapes.PLAIN, short_names=names, **more
+    text = f"this simulated cluster stores {kind}s and does nothing with them: {lacking}"
+    return ResourceType(group, "v1", plural, kind, namespaced, shapes.PLAIN, lacking=text, **more)
+
+
+_NO_NETWORK = "it has no network, and nothing answers at one"
+_ALL_MAY = "every client may do everything"
+_NO_POLICY = "nothing is refused by one; policies need a real cluster (make cluster)"
+
+
+def _workload(group: str, plural: str, kind: str, *short: str) -> ResourceType:
+    lacking = "no pod comes of one; apply Pods, or use a real cluster (make cluster)"
+    return _stored(
+        group,
+        plural,
+        kind,
+        lacking,
+        subresources=_STATUS,
+        short_names=short,
+        categories=("all",),
     )
 
 
@@ -148,27 +166,50 @@ BUILTIN: tuple[ResourceType, ...] = (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_SLICES,
     _core("configmaps", "ConfigMap", shapes.CONFIG_MAP, short_names=("cm",)),
-    _stored("", "secrets", "Secret"),
-    _stored("", "serviceaccounts", "ServiceAccount", "sa"),
-    _stored("", "services", "Service", "svc", subresources=_STATUS),
-    _stored("apps", "daemonsets", "DaemonSet", "ds", subresources=_STATUS, categories=("all",)),
+    _core("secrets", "Secret", shapes.PLAIN),
+    _core("serviceaccounts", "ServiceAccount", shapes.PLAIN, short_names=("sa",)),
+    _stored("", "services", "Service", _NO_NETWORK, subresources=_STATUS, short_names=("svc",)),
     _stored(
-        "apps", "deployments", "Deployment", "deploy", subresources=_STATUS, categories=("all",)
+        "",
+        "resourcequotas",
+        "ResourceQuota",
+        "nothing is counted and nothing refused; quota needs a real cluster (make cluster)",
+        subresources=_STATUS,
+        short_names=("quota",),
     ),
-    _stored(_RBAC, "clusterroles", "ClusterRole", namespaced=False),
-    _stored(_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    _stored(_RBAC, "roles", "Role"),
-    _stored(_RBAC, "rolebindings", "RoleBinding"),
+    _workload("", "replicationcontrollers", "ReplicationController", "rc"),
+    _workload("apps", "daemonsets", "DaemonSet", "ds"),
+    _workload("apps", "deployments", "Deployment", "deploy"),
+    _workload("apps", "replicasets", "ReplicaSet", "rs"),
+    _workload("apps", "statefulsets", "StatefulSet", "sts"),
+    _workload("batch", "cronjobs", "CronJob", "cj"),
+    _workload("batch", "jobs", "Job"),
+    _stored(_RBAC, "clusterroles", "ClusterRole", _ALL_MAY, namespaced=False),
+    _stored(_RBAC, "clusterrolebindings", "ClusterRoleBinding", _ALL_MAY, namespaced=False),
+    _stored(_RBAC, "roles", "Role", _ALL_MAY),
+    _stored(_RBAC, "rolebindings", "RoleBinding", _ALL_MAY),
     _stored(
-        _ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
+        _ADMISSION,
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        _NO_POLICY,
+        namespaced=False,
     ),
     _stored(
         _ADMISSION,
         "validatingadmissionpolicybindings",
         "ValidatingAdmissionPolicyBinding",
+        _NO_POLICY,
         namespaced=False,
     ),
-    _stored("scheduling.k8s.io", "priorityclasses", "PriorityClass", "pc", namespaced=False),
+    _stored(
+        "scheduling.k8s.io",
+        "priorityclasses",
+        "PriorityClass",
+        "no pod gets its priority by one",
+        namespaced=False,
+        short_names=("pc",),
+    ),
 )
 
 

@@ -74,6 +74,8 @@ def decode(target: Target, body: Obj, options: WriteOptions, warnings: list[str]
         )
     if options.validation != "Ignore":
         warnings += found
+    if resource.lacking:
+        warnings.append(resource.lacking)
     return obj
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import urllib3
 
+from sim.apiserver.forms.protobuf import decode
+from sim.apiserver.refusals.errors import ApiError
 from tests.helpers.waiting import PATIENCE
 from tests.sim.conformance.helpers.builders import (
     DRA,
@@ -169,6 +171,29 @@ def test_closed_gates_drop_counters_silently(start: Callable[..., Api]) -> None:
     sets = [{"name": "s", "counters": counters(1)}]
     shared = api.post(f"{DRA}/resourceslices", resource_slice("b", sharedCounters=sets)).ok()
     assert "sharedCounters" not in shared["spec"]
+
+
+@pytest.mark.parametrize(
+    ("collection", "kind", "lacking"),
+    [
+        ("/apis/apps/v1/namespaces/default/deployments", "Deployment", "no pod comes of one"),
+        ("/apis/batch/v1/namespaces/default/jobs", "Job", "no pod comes of one"),
+        ("/api/v1/namespaces/default/resourcequotas", "ResourceQuota", "nothing is counted"),
+    ],
+)
+def test_who_writes_what_nothing_works_on_is_warned(
+    api: Api, collection: str, kind: str, lacking: str
+) -> None:
+    answer = api.post(collection, {"metadata": {"name": "a"}, "kind": kind})
+    answer.ok()
+    assert f"stores {kind}s and does nothing with them: {lacking}" in answer.headers["Warning"]
+    assert "Warning" not in api.post(MAPS, config_map("a")).headers
+
+
+def test_a_kind_that_comes_as_protobuf_is_told_how_to_come() -> None:
+    body = b"k8s\x00\x0a\x15\x0a\x07apps/v1\x12\x0aDeployment\x12\x00"
+    with pytest.raises(ApiError, match=r"takes a Deployment as JSON or YAML, .* \| kubectl apply"):
+        decode(body)
 
 
 def test_without_collector_dependents_stay(start: Callable[..., Api]) -> None:
