@@ -81,8 +81,8 @@ def installed_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ran.append(" ".join(command[1:4]))
         return 0
 
-    monkeypatch.setattr(environment.subprocess, "check_call", run)
-    monkeypatch.setattr(environment.subprocess, "call", lambda _: 1)
+    monkeypatch.setattr("hack.environment.subprocess.check_call", run)
+    monkeypatch.setattr("hack.environment.subprocess.call", lambda _: 1)
     return ran
 
 
@@ -90,7 +90,7 @@ def test_of_two_makes_at_once_the_second_finds_what_the_first_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed_by: list[str]
 ) -> None:
     stamp = tmp_path / "venv" / ".dev"
-    monkeypatch.setattr(environment.fcntl, "flock", lambda *_: stamp.touch())
+    monkeypatch.setattr("hack.environment.fcntl.flock", lambda *_: stamp.touch())
     environment.main(".[dev]", stamp, [ROOT / "pyproject.toml"])
     assert installed_by == []
 
