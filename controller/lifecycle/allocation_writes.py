@@ -191,6 +191,9 @@ class AllocationWrites:
             for p in write.picks
         )
         message = f"allocated {what} on node {decision.node}"
+        if decision.given_up is not None:
+            passed_over = "the search for earlier alternatives of the pod's requests was"
+            message = f"{message}; {passed_over} {decision.given_up}"
         self._reporter.allocated(pod, obj, message, profiles=[p.profile for p in write.picks])
 
 

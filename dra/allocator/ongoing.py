@@ -87,6 +87,7 @@ class OngoingDecision:
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
+            given_up = GivenUp(budget.used, budget.too_hard) if budget.too_hard else None
             self._claims = claims
             request = single_request(claims, self._places.fleet.kinds)
             if request is not None and self._goes_by_candidates(request.want):
@@ -97,7 +98,7 @@ class OngoingDecision:
                 rooms = rooms or Rooms(self._places.fleet)
                 decision = yield from self._decide_jointly(self._search_for(claims), rooms)
             if decision is not None:
-                return Outcome(decision)
+                return Outcome(decision._replace(given_up=given_up))
             yield
         if budget.too_hard or budget.is_used_up:
             untried = budget.is_used_up

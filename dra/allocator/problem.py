@@ -105,23 +105,6 @@ class Pick(NamedTuple):
         )
 
 
-class Decision(NamedTuple):
-    """Devices to allocate, all on one node."""
-
-    node: str
-    pool: str
-    picks: tuple[Pick, ...]
-
-    def of(self, claim: ClaimRef) -> tuple[Pick, ...]:
-        """The devices of one claim."""
-        return tuple(p for p in self.picks if p.claim.uid == claim.uid)
-
-    def allocation(self, claim: ClaimRef, driver: str) -> Allocation:
-        """The allocation of one claim, without its configuration."""
-        devices = tuple(pick.allocated(driver, self.pool) for pick in self.of(claim))
-        return Allocation(devices, self.node)
-
-
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """A search that ended after ``steps`` steps, before all was searched.
@@ -133,6 +116,35 @@ class GivenUp:
     steps: int
     too_hard: int
     untried: bool = False
+
+    def __str__(self) -> str:
+        where = f" on {self.too_hard} nodes" if self.too_hard > 1 else ""
+        return (
+            f"given up{where} after {self.steps} steps: make the requests more alike (by count), "
+            "name one profile in each, or put those that need not be on one node into claims of "
+            "other pods"
+        )
+
+
+class Decision(NamedTuple):
+    """Devices to allocate, all on one node.
+
+    ``given_up``: the search for better alternatives of its requests, where that was too hard.
+    """
+
+    node: str
+    pool: str
+    picks: tuple[Pick, ...]
+    given_up: GivenUp | None = None
+
+    def of(self, claim: ClaimRef) -> tuple[Pick, ...]:
+        """The devices of one claim."""
+        return tuple(p for p in self.picks if p.claim.uid == claim.uid)
+
+    def allocation(self, claim: ClaimRef, driver: str) -> Allocation:
+        """The allocation of one claim, without its configuration."""
+        devices = tuple(pick.allocated(driver, self.pool) for pick in self.of(claim))
+        return Allocation(devices, self.node)
 
 
 class Outcome(NamedTuple):

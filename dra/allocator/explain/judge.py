@@ -92,12 +92,7 @@ def _about_others(problem: Problem) -> str:
 
 def _about_steps(problem: Problem, given_up: GivenUp) -> str:
     wanted = sum(len(claim.choices) for claim in problem.claims)
-    where = f" on {given_up.too_hard} nodes" if given_up.too_hard > 1 else ""
-    return (
-        f"the search for devices that serve the pod's {wanted} requests together was given "
-        f"up{where} after {given_up.steps} steps: make the requests more alike (by count), name "
-        "one profile in each, or put those that need not be on one node into claims of other pods"
-    )
+    return f"the search for devices that serve the pod's {wanted} requests together was {given_up}"
 
 
 def _explain_chosen(

@@ -116,6 +116,28 @@ def test_a_node_that_is_too_hard_does_not_hide_another(monkeypatch: pytest.Monke
     assert decision.node == "node-b"
 
 
+def test_a_later_alternative_is_not_taken_silently_where_an_earlier_was_too_hard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0), gpu(1)))
+    earlier = ("many", "mig-min-5gb", {"count": 4})
+    bench.claim(claim("either", first_available("r", earlier, ("one", "mig-1g.5gb", {}))))
+    bench.pod(pod("p", "either"))
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "NODE_STEPS", 16)  # a node of two GPUs takes 20
+        bench.run()
+    assert len(bench.devices("either")) == 1
+    bench.claim(claim("easy", first_available("r", earlier, ("one", "mig-1g.5gb", {}))))
+    bench.pod(pod("q", "easy"))
+    bench.run()
+    assert len(bench.devices("easy")) == 4
+    said = {e[1]: e[3] for e in bench.recorder.events if e[2] == "Allocated"}
+    assert "the search for earlier alternatives of the pod's requests was given up" in said["p"]
+    assert "name one profile in each" in said["p"]
+    assert "alternatives" not in said["q"]
+
+
 def test_the_best_of_what_was_found_is_taken_when_the_steps_are_used_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

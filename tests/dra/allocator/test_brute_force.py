@@ -32,6 +32,7 @@ def test_the_first_alternative_that_fits_is_found_and_nothing_is_given_up(part: 
         found = problem(known, *(c.body for c in claims))
         outcome = Allocator(known.fleet, known.hosts).outcome(found)
         assert outcome.given_up is None, seed
+        assert outcome.decision is None or outcome.decision.given_up is None, seed
         every = choices_of(claims)
         wanted = next((c for c in every if serves(gpus, claims, c)), None)
         asked = [{a.name: 1 if a.everything else a.count for a in r} for r in wanted or ()]
