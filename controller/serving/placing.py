@@ -65,27 +65,28 @@ class Placing:
         self.room.make(nodes, anywhere=anywhere)
         self._decisions.room_made()
 
-    def place(self, pod: Pod, problem: Problem) -> Decision | Refused | None:
+    def place(
+        self, pod: Pod, problem: Problem, suited: Collection[str] | None
+    ) -> Decision | Refused | None:
         """The decision for ``pod``, or why there is none; None when it is to be asked again.
+
+        ``suited`` as of ``suited``.
 
         Raises:
             SelectorError: a selector does not compile.
             UnansweredError: a selector is still to be evaluated.
         """
-        problem = self.without_excluded(problem)
+        problem = self.without_excluded(problem, suited)
         found = self._decide(pod, problem)
         return Refused(found, self._group(pod, problem)) if isinstance(found, Obstacle) else found
 
-    def without_excluded(self, problem: Problem) -> Problem:
+    def without_excluded(self, problem: Problem, suited: Collection[str] | None) -> Problem:
         """``problem`` without the nodes that are left out for its pod for a while.
 
-        Nor with those where another driver has not what the pod asks of it.
-
-        Raises:
-            UnansweredError: a selector is still to be evaluated.
+        Nor with those that are not ``suited``: another driver has not what the pod asks of it.
         """
         excluded = self._exclusions.excluded(self._cluster.template_of(problem.pod))
-        if (suited := self.suited(problem)) is not None:
+        if suited is not None:
             excluded |= dict.fromkeys(self._cluster.hosts.facts.keys() - suited, NOT_THERE)
         excluded.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
         return replace(problem, excluded=excluded) if excluded else problem

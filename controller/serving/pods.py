@@ -162,10 +162,11 @@ class PodService:
             self._agenda.add_pod(pod.key, at=reserved)
             return
         held_for = reserved or self._line.is_held_for(pod.uid)
-        is_blind = foreign is not None and not held_for and self._placing.suited(problem) is None
+        suited = None if reserved else self._placing.suited(problem)
+        is_blind = foreign is not None and not held_for and suited is None
         if is_blind and self._unproven.hold(pod):
             return
-        found = reserved or self._placing.place(pod, problem)
+        found = reserved or self._placing.place(pod, problem, suited)
         if isinstance(found, Refused):
             self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)
         elif found is not None:

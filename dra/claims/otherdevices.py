@@ -18,6 +18,7 @@ import msgspec
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, Request
 from dra.claims.classes import DeviceClass
+from dra.common.cache import BoundedCache
 from dra.common.resources import Obj
 
 MOST_BYTES = 64 * 2**20
@@ -28,6 +29,9 @@ _ANYWHERE = ""
 
 _OVERHEAD = 400
 """Bytes of a device besides what describes it, roughly."""
+
+_COUNTED = 64
+"""Requests of different selectors whose devices are kept counted."""
 
 Expressions = tuple[str, ...]
 Selected = Callable[[Expressions, Collection[str]], Collection[str] | None]
@@ -79,6 +83,14 @@ class _Slice:
     weight: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Suiting:
+    """Descriptions that some expressions select, and the number of free devices by node."""
+
+    texts: frozenset[str]
+    free: Counter[str]
+
+
 class OtherDevices:
     """Devices in the ResourceSlices of other drivers than ``driver``, and who has them.
 
@@ -93,6 +105,7 @@ class OtherDevices:
         self._current = False
         self._at: dict[_DeviceId, tuple[str, str]] = {}
         self._free: dict[str, Counter[str]] = {}
+        self._suiting: BoundedCache[Expressions, _Suiting] = BoundedCache(_COUNTED)
         self._unknown: frozenset[str] = frozenset()
 
     def set_slice(self, obj: Obj) -> None:
@@ -176,20 +189,30 @@ class OtherDevices:
             if _ANYWHERE in self._unknown:
                 return None
             expressions = _expressions(choice, classes)
-            texts = selected(expressions, self._free.keys())
-            if texts is None:
+            suiting = self._suiting_of(expressions, selected)
+            if suiting is None:
                 return None
             if choice.admin_access:
                 return {*nodes}
-            is_known = is_known or bool(texts)
-            free = Counter[str]()
-            for text in texts:
-                free.update(self._free[text])
-            free.subtract(taken.get(expressions, {}))
-            anywhere = free.pop(_ANYWHERE, 0)
-            found |= {n for n in nodes if free[n] + anywhere >= choice.count} | self._unknown
+            is_known = is_known or bool(suiting.texts)
+            free, gone = suiting.free, taken.get(expressions, Counter[str]())
+            needed = choice.count - free[_ANYWHERE]
+            lacking = {n for n in gone if free[n] - gone[n] < needed}
+            found |= {n for n in nodes if free[n] >= needed} - lacking | self._unknown
         # Slices may not be shown to us, or not be there yet.
         return found if is_known else None
+
+    def _suiting_of(self, expressions: Expressions, selected: Selected) -> _Suiting | None:
+        known = self._suiting.find(expressions)
+        if known is None:
+            texts = selected(expressions, self._free.keys())
+            if texts is None:
+                return None
+            known = _Suiting(frozenset(texts), Counter())
+            for text in texts:
+                known.free.update(self._free[text])
+            self._suiting.put(expressions, known)
+        return known
 
     def _ids(self, allocation: Allocation | None) -> Iterator[_DeviceId]:
         """Devices of others that nobody else can have meanwhile."""
@@ -201,6 +224,9 @@ class OtherDevices:
         if self._current and device in self._at:
             node, text = self._at[device]
             self._free[text][node] += change
+            for suiting in self._suiting.values():
+                if text in suiting.texts:
+                    suiting.free[node] += change
 
     def _look(self) -> None:
         """Find out what is where."""
@@ -212,6 +238,7 @@ class OtherDevices:
         self._free = {}
         for device, (node, text) in self._at.items():
             self._free.setdefault(text, Counter())[node] += device not in self._held
+        self._suiting.clear()
         self._current = True
 
 

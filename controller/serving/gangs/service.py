@@ -228,7 +228,7 @@ class Gangs:
         questions = Questions(
             line.allocator_for, placing.attempts, alike, attempts_with_preemption, own
         )
-        posed = [placing.without_excluded(problem) for problem in problems]
+        posed = [placing.without_excluded(p, placing.suited(p)) for p in problems]
         trial = Trial(cluster.fleet, cluster.hosts, pods=len(posed))
         return GangDecision(posed, need, trial, questions)
 
