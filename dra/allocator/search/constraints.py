@@ -15,9 +15,9 @@ from dra.allocator.search.constraint_values import (
     ConstraintValue,
     Members,
 )
-from dra.cel.kinds.offers import Offer
+from dra.cel.kinds.offers import Offer, attributes_of
 from dra.claims.requests.wants import Constraint
-from dra.gpu.devices import PCIE_ROOT, gpu_attributes, slice_attributes
+from dra.gpu.devices import PCIE_ROOT
 from dra.gpu.shares import NO_ASK, Ask
 
 Allowed = Sequence[tuple[Offer, ...]]
@@ -185,13 +185,7 @@ class Constrained:
     def _read(self, state: GpuState, offer: Offer, attribute: str) -> object:
         if attribute == PCIE_ROOT:
             return state.gpu.pcie_root or None
-        if offer.profile is None:
-            attributes = gpu_attributes(state.gpu, state.inventory)
-        else:
-            sharing = state.gpu.slice_sharing if offer.shared else None
-            attributes = slice_attributes(
-                state.gpu, offer.profile, state.inventory, sharing=sharing
-            )
+        attributes = attributes_of(offer, state.gpu, state.inventory)
         field = attributes.get(attribute.removeprefix(f"{self._driver}/"))
         return None if field is None else next(iter(field.items()))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
 from dra.cel.celdata import DeviceData, device_data
 from dra.cel.questions import GpuIdentity
@@ -13,6 +15,22 @@ from dra.gpu.inventory import Gpu, Inventory
 
 SHARE_OF = "share of "
 """Beginning of the name of the offer of a share of a slice."""
+
+_MAY_DIFFER = {
+    *("minor", "uuid", "pci_bus_id", "pcie_root"),  # the identity: ``dra.cel.celdata.of_gpu``
+    "geometry",  # only GPUs in MIG mode offer its profiles
+    *("mig_pending", "instances", "idle", "layout", "unavailable", "reason", "health"),
+}
+"""Fields of a GPU that GPUs of one kind may differ in: selectors see none but the identity."""
+
+_MAY_DIFFER_OF_NODE = {
+    *("node", "pool", "gpus", "allocator", "cdi_hook", "ready", "message", "publication", "drain"),
+    *("resumed", "failed_claims", "mode", "capabilities", "answers"),
+}
+"""Fields of an Inventory that the nodes of such GPUs may differ in: selectors see none of them."""
+
+_of_gpu = attrgetter(*(f.name for f in fields(Gpu) if f.name not in _MAY_DIFFER))
+_of_node = attrgetter(*(f.name for f in fields(Inventory) if f.name not in _MAY_DIFFER_OF_NODE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,24 +65,10 @@ class GpuKind:
 
 
 def look(gpu: Gpu, inventory: Inventory) -> Hashable:
-    """Equal for GPUs that are of one kind."""
-    return (
-        gpu.geometry if gpu.mig_enabled else None,
-        gpu.product_name,
-        gpu.brand,
-        gpu.architecture,
-        gpu.cuda_compute_capability,
-        gpu.memory_mib,
-        gpu.multiprocessors,
-        gpu.mig_enabled,
-        gpu.sharing,
-        gpu.slice_sharing,
-        inventory.driver,
-        inventory.driver_version,
-        inventory.cuda_driver_version,
-        bool(gpu.pci_bus_id),
-        bool(gpu.pcie_root),
-    )
+    """Equal for GPUs that are of one kind; of a field that is added it takes note by itself."""
+    geometry = gpu.geometry if gpu.mig_enabled else None
+    has_identity = bool(gpu.pci_bus_id), bool(gpu.pcie_root)  # an empty text is no attribute
+    return geometry, has_identity, _of_gpu(gpu), _of_node(inventory)
 
 
 def kind_of(gpu: Gpu, inventory: Inventory) -> GpuKind:
@@ -80,20 +84,18 @@ def identity_of(gpu: Gpu) -> GpuIdentity:
 
 def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
     """``offer`` of this very GPU as CEL data."""
-    if offer.profile is None:
-        return device_data(
-            inventory.driver,
-            gpu_attributes(gpu, inventory),
-            gpu_capacity(gpu),
-            shared=offer.shared,
-        )
     sharing = gpu.slice_sharing if offer.shared else None
-    return device_data(
-        inventory.driver,
-        slice_attributes(gpu, offer.profile, inventory, sharing=sharing),
-        slice_capacity(offer.profile, sharing),
-        shared=offer.shared,
-    )
+    capacity = slice_capacity(offer.profile, sharing) if offer.profile else gpu_capacity(gpu)
+    attributes = attributes_of(offer, gpu, inventory)
+    return device_data(inventory.driver, attributes, capacity, shared=offer.shared)
+
+
+def attributes_of(offer: Offer, gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
+    """Attributes of ``offer`` of this very GPU, as ``dra.gpu.devices`` has them."""
+    if offer.profile is None:
+        return gpu_attributes(gpu, inventory)
+    sharing = gpu.slice_sharing if offer.shared else None
+    return slice_attributes(gpu, offer.profile, inventory, sharing=sharing)
 
 
 def _offers(gpu: Gpu) -> Iterable[Offer]:

@@ -1,0 +1,149 @@
+"""GPUs of one kind are described alike but for their identity, whatever fields GPUs and nodes have.
+
+Each field of ``Gpu`` and of ``Inventory`` is changed in turn, whoever adds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from dra.cel.celdata import DeviceData, device_data, of_gpu
+from dra.cel.kinds.offers import describe, identity_of, kind_of, look
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import (
+    AllocatorKind,
+    Answer,
+    AnswerState,
+    ClaimRef,
+    Drain,
+    FailedClaim,
+    Gpu,
+    GpuHealth,
+    GpuLayout,
+    IdleInstance,
+    Inventory,
+    NodeMode,
+    Publication,
+)
+from dra.gpu.names import NVIDIA_DRIVER
+from dra.gpu.shares import ShareOffer
+from dra.resourceslices.partitions import offered
+from dra.resourceslices.resourceslices import Features, SliceLayout
+from tests.controller.helpers.objects import gpu, instance, inventory
+from tests.dra.gpus import THIRDS
+
+_CLAIM = ClaimRef("default", "c", "uid-c")
+_OTHERS: dict[str, tuple[Any, ...]] = {
+    "pci_bus_id": ("0000:ff:00.0", ""),
+    "pcie_root": ("pci0000:ff", ""),
+    "geometry": (THIRDS, None),
+    "instances": ((instance("1g.5gb", 0, uid="c"),),),
+    "idle": ((IdleInstance(Placement(1, 1), 19, "default"),),),
+    "layout": (GpuLayout("all-1g", (Placement(1, 1),)),),
+    "sharing": (ShareOffer(4), ShareOffer(5, "hami-core"), None),
+    "slice_sharing": (ShareOffer(4), ShareOffer(5, "hami-core"), None),
+    "health": (GpuHealth("Reset", "Failed", "Prohibited", ("note",), ("dcgm (1)",)),),
+    "driver": (NVIDIA_DRIVER,),
+    "gpus": ((),),
+    "allocator": (AllocatorKind.SCHEDULER,),
+    "publication": (Publication(done=False, reason="Refused"),),
+    "drain": (Drain(),),
+    "failed_claims": ((FailedClaim(_CLAIM, "2026-01-01T00:00:00Z"),),),
+    "mode": (NodeMode("layout", "pending", "all-1g"),),
+    "capabilities": (("Reservations",),),
+    "answers": ((Answer("id", AnswerState.MADE),),),
+}
+"""Other values of a field, where it is not a text, a number or yes and no."""
+
+
+def _other_values(of: Gpu | Inventory, name: str) -> tuple[Any, ...]:
+    value = getattr(of, name)
+    if name in _OTHERS:
+        return _OTHERS[name]
+    assert isinstance(value, str | int), f"say other values of {name} in _OTHERS"
+    return (not value if isinstance(value, bool) else type(value)("77"),)
+
+
+def _nodes() -> Iterator[Inventory]:
+    """GPUs in MIG mode, whole ones and shared ones, under both names of the driver."""
+    for driver in ("mig.dra.dev", NVIDIA_DRIVER):
+        for card in (
+            gpu(1, pcie_root="pci0000:00", slice_sharing=ShareOffer(2)),
+            gpu(1, pcie_root="pci0000:00", mig=False),
+            gpu(1, pcie_root="pci0000:00", mig=False, sharing=ShareOffer(2)),
+        ):
+            yield replace(inventory("node-a", card), driver=driver)
+
+
+def _changed(of: str) -> Iterator[tuple[Inventory, Gpu, Inventory, str]]:
+    """A GPU of a node, and the node with a field of the GPU or of its own changed."""
+    for node in _nodes():
+        (card,) = node.gpus
+        if of == "Gpu":
+            for name in (f.name for f in fields(Gpu)):
+                for value in _other_values(card, name):
+                    changed = replace(card, **{name: value})
+                    yield node, changed, node, name
+        else:
+            for name in (f.name for f in fields(Inventory)):
+                for value in _other_values(node, name):
+                    yield node, card, replace(node, **{name: value}), name
+
+
+def _described(card: Gpu, node: Inventory) -> dict[str, DeviceData]:
+    kind = kind_of(card, node)
+    return {o.name: describe(o, card, node) for o in kind.offers}
+
+
+@pytest.mark.parametrize("of", ["Gpu", "Inventory"])
+def test_gpus_that_look_alike_are_described_alike(of: str) -> None:
+    for before, card, node, name in _changed(of):
+        (first,) = before.gpus
+        if look(card, node) == look(first, before):
+            seen = {n: of_gpu(d, identity_of(card)) for n, d in _described(first, before).items()}
+            assert seen == _described(card, node), (
+                f"an attribute or capacity follows from {of}.{name}: take {name} out of the fields "
+                f"in dra/cel/kinds/offers.py that GPUs of a kind may differ in, or, if it tells "
+                f"which GPU it is, have dra/cel/celdata.py:of_gpu put it in"
+            )
+
+
+@pytest.mark.parametrize("of", ["Gpu", "Inventory"])
+def test_gpus_that_are_described_alike_look_alike(of: str) -> None:
+    telling: dict[str, bool] = {}
+    for before, card, node, name in _changed(of):
+        (first,) = before.gpus
+        if look(card, node) != look(first, before):
+            differs = _described(first, before) != _described(card, node)
+            telling[name] = telling.get(name, False) or differs
+    needless = [name for name, differs in telling.items() if not differs]
+    assert needless == [], (
+        f"no attribute or capacity follows from {needless} of {of}: add them to the fields in "
+        f"dra/cel/kinds/offers.py that GPUs of a kind may differ in, or each node is searched anew"
+    )
+
+
+@pytest.mark.parametrize("of", ["Gpu", "Inventory"])
+def test_selectors_see_what_is_published(of: str) -> None:
+    for _, card, node, name in _changed(of):
+        layout = SliceLayout(offered(replace(node, gpus=(card,)), {}, taints=True), Features())
+        published = [
+            device_data(
+                node.driver,
+                device["attributes"],
+                device["capacity"],
+                shared=device.get("allowMultipleAllocations", False),
+            )
+            for index in range(len(layout))
+            for device in layout.spec(index, generation=1).get("devices", ())
+        ]
+        seen = [*_described(card, node).values()]
+        unlike = [d for d in seen if d not in published] + [d for d in published if d not in seen]
+        assert unlike == [], (
+            f"with another {of}.{name}, dra/cel/kinds/offers.py:describe and "
+            f"dra/resourceslices/resourceslices.py give a device other attributes or capacities"
+        )
