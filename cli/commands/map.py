@@ -104,9 +104,10 @@ def _watch(session: Session, wanted: list[str]) -> int:
 
 def _row(view: GpuView, slot: Slot) -> tuple[str, ...]:
     claim = slot.claim
+    unplaced = "-" if slot.profile else "whole" if slot.share is None else "share"
     return (
         view.gpu.name,
-        str(slot.placement) if slot.placement else "whole" if slot.share is None else "share",
+        str(slot.placement) if slot.placement else unplaced,
         slot.profile or "-",
         slot.state,
         claim.namespace if claim else "-",

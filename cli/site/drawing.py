@@ -78,13 +78,12 @@ def _header(node: NodeView, out: Output) -> str:
 
 
 def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
-    whole = next((s for s in view.slots if s.placement is None), None)
     sharing = view.gpu.sharing
     if sharing is not None and not view.blocked:
         free = f"{_gib(view.free_mib)} free"
         notes = f"{view.shared.count} of {sharing.shares} shares, {free}", ""
-    elif whole is not None and not view.sliceable:
-        notes = f"held whole by {whole.owner}", ""
+    elif view.slots and not view.sliceable:
+        notes = _holder(view), ""
     elif view.inventory.is_drained(view.gpu.name):
         notes = out.odd("drained"), ""
     elif view.gpu.reason == GpuReason.MIG_OFF:
@@ -102,6 +101,15 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
         hatched=bool(view.blocked),
     )
     return [*lines, *(_sharer(slot) for slot in view.slots if is_shared(slot))]
+
+
+def _holder(view: GpuView) -> str:
+    """Who has a GPU whose slices cannot be drawn: whole, or slices from before MIG mode went."""
+    first, *others = view.slots
+    if not first.profile:
+        return f"held whole by {first.owner}"
+    more = f", and {len(others)} more" if others else ""
+    return f"MIG is off: {first.profile} of {first.owner} is {first.state}{more}"
 
 
 def _sharer(slot: Slot) -> str:

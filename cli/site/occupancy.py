@@ -31,6 +31,8 @@ READY = "ready"
 class Slot:
     """A part of a GPU that something holds; ``placement`` None is the whole GPU.
 
+    With a profile it is a slice of a GPU whose placements are not known, as its MIG mode is off.
+
     ``users`` are the pods that may use the claim, in its namespace. ``share`` is what it
     has of a GPU or slice that several claims may have, ``sharing`` how its processes share the
     device. A slice that several claims have is a slot of each.
@@ -63,6 +65,8 @@ class Slot:
     @property
     def where(self) -> str:
         """``3g.20gb at 4:4``, or ``the whole GPU``; ``a share of`` either."""
+        if self.placement is None and self.profile:
+            return self.profile
         if self.placement is None:
             return "the whole GPU" if self.share is None else "a share of the GPU"
         part = "" if self.share is None else "a share of "
@@ -220,13 +224,11 @@ def _view(
     pods: Mapping[str, tuple[Consumer, ...]],
 ) -> GpuView:
     made = [_instance(i, pods) for i in gpu.instances]
-    found = {(s.claim.uid if s.claim else "", s.placement): s for s in made}
+    found = {(s.claim.uid, s.placement.start) for s in made if s.claim and s.placement}
     slots = [s for s in made if s.claim is None]
-    given: dict[tuple[str, Placement | None], tuple[Sharing, Share | None]] = {}
+    given: dict[tuple[str, int | None], tuple[Sharing, Share | None]] = {}
     for claim, device, ask, sharing in held:
-        occupant = occupant_of(device, gpu.geometry)
-        placement = occupant.placement if occupant else None
-        key = (claim.ref.uid, placement)
+        key = (claim.ref.uid, None if isinstance(device, GpuDevice) else device.start)
         share = _share(gpu, device, ask, claim.ref.namespace)
         given[key] = sharing, share
         if key not in found:
@@ -234,7 +236,7 @@ def _view(
             slots.append(replace(slot, sharing=sharing, share=share))
     for slot in made:
         if slot.claim is not None:
-            key = (slot.claim.uid, slot.placement)
+            key = (slot.claim.uid, slot.placement.start if slot.placement else None)
             sharing, share = given.get(key, (UNSHARED, None))
             slots.append(replace(slot, sharing=sharing, share=share))
     slots.sort(key=lambda s: s.placement or Placement(0, 0))
@@ -278,8 +280,10 @@ def _allocated(
 ) -> Slot:
     occupant = occupant_of(device, gpu.geometry)
     named = pods.get(claim.ref.uid, ())
-    if occupant is None or not isinstance(device, MigDevice):
+    if not isinstance(device, MigDevice):
         return Slot(None, ALLOCATED, claim=claim.ref, users=named)
+    if occupant is None:
+        return Slot(None, ALLOCATED, device.profile_label, claim=claim.ref, users=named)
     profile = gpu.geometry.by_id(device.profile_id) if gpu.geometry else None
     return Slot(
         occupant.placement,

@@ -78,7 +78,7 @@ class LostSlices:
         try:
             self._finish(ref)
         except PluginError as error:
-            self._say_why(lost, str(error))
+            self._say_why(ref, lost, str(error))
             return False
         names = ", ".join(e.device for e in lost)
         message = (
@@ -90,15 +90,19 @@ class LostSlices:
         self._reports.report_claim(ref, NodeReason.RESTORED, message)
         return True
 
-    def _say_why(self, lost: Iterable[Entry], why: str) -> None:
-        for entry in lost:
-            note = f"{GONE}, and cannot be made again: {why}"
-            current = self._journal.get(entry)
-            if current is None or current.state is not State.LOST or current.note == note:
-                continue
-            _log.warning("cannot be made again", extra=device(entry, error=why))
+    def _say_why(self, ref: ClaimRef, lost: Iterable[Entry], why: str) -> None:
+        note = f"{GONE}, and cannot be made again: {why}"
+        found = [c for e in lost if (c := self._journal.get(e)) is not None]
+        current = [c for c in found if c.state is State.LOST and c.note != note]
+        if not current:
+            return
+        names = ", ".join(c.device for c in current)
+        message = f"{names} cannot be made again: {why}; it is tried again while the pod is there"
+        _log.warning("slices cannot be made again", extra=about(ref, detail=message))
+        self._reports.report_claim(ref, NodeReason.LOST, message, warning=True)
+        for entry in current:
             try:
-                self._journal.alter(current, current.at(State.LOST, note=note, wiped=True))
+                self._journal.alter(entry, entry.at(State.LOST, note=note, wiped=True))
             except PluginError as error:
                 _log.error("the journal cannot be written", extra=device(entry, error=str(error)))
 
@@ -135,11 +139,11 @@ class LostSlices:
         if state is State.LOST:
             what = f"{entry.device} (GPU instance {entry.gi_id} on GPU {entry.gpu})"
             message = (
-                f"{what} is gone with a GPU reset or driver reload; it is made again at its place"
+                f"{what} is gone with a GPU reset or driver reload; its place is kept"
                 if wiped
-                else f"{what} is gone from the hardware: a reboot, or somebody destroyed it; it is "
-                "made again when the pod starts again, until then its place is kept; delete the "
-                "pod if it runs on"
+                else f"{what} is gone from the hardware: a reboot, or somebody destroyed it; its "
+                "place is kept, and kubelet asks for it again when the pod starts again; delete "
+                "the pod if it runs on"
             )
             _log.warning("slice lost", extra=device(entry, detail=message))
             self._reports.report_claim(entry.claim, NodeReason.LOST, message, warning=True)

@@ -82,6 +82,26 @@ def test_a_gpu_that_is_held_whole_names_its_holder(world: World, mig: Mig) -> No
     assert "held whole by default/trainer" in mig("map").out
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["lost", "never made"])
+def test_slices_of_a_gpu_whose_mig_mode_went_do_not_hold_it_whole(
+    world: World,
+    mig: Mig,
+    made: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    world.hold("train", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="trainer")
+    lost = _held(instance("3g.20gb", 4, state="lost"), ref(world, "train"), "it is gone")
+    slices = (lost,) if made else ()
+    world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled", instances=slices))
+    drawn = mig("map").out
+    profile, state = ("3g.20gb", "lost") if made else ("3g20gb", "allocated")
+    assert f"MIG is off: {profile} of default/trainer is {state}" in drawn
+    assert "whole" not in drawn
+    assert ("gpu-0: 3g.20gb at 4:4 is lost, of claim default/train: it is gone" in drawn) is made
+    (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
+    assert [slot["state"] for slot in found["slots"]] == [state]
+    assert "whole" not in mig("map", "-o", "wide").out
+
+
 def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
     sharing = ShareOffer(4)
     world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled", sharing=sharing))

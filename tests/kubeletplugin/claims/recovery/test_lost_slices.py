@@ -67,6 +67,7 @@ def test_what_a_reset_took_is_told_from_what_somebody_took(
     assert bench.journal.entries()[0].wiped is wiped
     assert ("reset" in bench.events.seen[0][2]) is wiped
     assert ("somebody destroyed it" in bench.events.seen[0][2]) is not wiped
+    assert "made again" not in bench.events.seen[0][2], "nobody knows yet whether it will be"
     assert bench.unit.known.wiped == frozenset()
 
 
@@ -179,7 +180,7 @@ def test_where_nothing_is_lost_nothing_is_made(bench: Bench) -> None:
     assert bench.finished == []
 
 
-def test_why_it_cannot_be_made_again_is_noted_once_and_what_changed_meanwhile_is_left(
+def test_why_it_cannot_be_made_again_is_told_once_and_what_changed_meanwhile_is_left(
     bench: Bench,
 ) -> None:
     entry = bench.entry("a", state=State.LOST, wiped=True)
@@ -191,9 +192,15 @@ def test_why_it_cannot_be_made_again_is_noted_once_and_what_changed_meanwhile_is
     assert noted == entry.at(State.LOST, note=noted.note, wiped=True)
     why = "the slice is gone from the hardware, and cannot be made again: it is held"
     assert noted.note == why
-    assert (bench.acts.seen, bench.events.seen) == ([], [])
+    told = (
+        "gpu-0-mig-1g5gb-19-4 cannot be made again: it is held; it is tried again while the pod "
+        "is there"
+    )
+    events = [("ResourceClaim", "SliceLost", told, True)]
+    assert (bench.acts.seen, bench.events.seen) == ([], events)
     bench.fill_disk()
-    assert not bench.lost.restore(ref), "the same is not written again"
+    assert not bench.lost.restore(ref), "the same is neither written nor told again"
+    assert bench.events.seen == events
     assert not bench.journal.failure
     bench.refusal = BusyError("it is held on")
     assert not bench.lost.restore(ref), "a full disk is no reason to stop"
