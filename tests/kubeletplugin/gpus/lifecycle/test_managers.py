@@ -162,13 +162,9 @@ def test_a_tenants_process_is_not_taken_for_mig_manager(rig: Rig) -> None:
     rig.prepared(rig.claim(SLICE))
 
 
-def advertise(rig: Rig) -> None:
-    rig.api.patch(
-        NODES,
-        rig.node,
-        {"status": {"allocatable": {"nvidia.com/gpu": "2"}}},
-        subresource="status",
-    )
+def advertise(rig: Rig, gpus: str = "2") -> None:
+    body = {"status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+    rig.api.patch(NODES, rig.node, body, subresource="status")
 
 
 def test_gpus_that_a_device_plugin_gives_out_are_withheld(rig: Rig) -> None:

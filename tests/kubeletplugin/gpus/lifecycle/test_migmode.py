@@ -21,7 +21,7 @@ from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.gpus.lifecycle.test_managers import with_options
+from tests.kubeletplugin.gpus.lifecycle.test_managers import advertise, with_options
 from tests.kubeletplugin.helpers.nodebench import Events
 from tests.kubeletplugin.helpers.reported import events, reasons
 from tests.kubeletplugin.helpers.rig import A100, Rig
@@ -62,6 +62,21 @@ def test_mig_mode_is_turned_on_where_that_needs_no_reset(
     rig.start()
     wait_for("MIG mode", lambda: reasons(rig)[0] == "")
     wait_for("the slice", lambda: [s[3] for s in rig.published_slices()] == ["lost"])
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_mig_mode_is_left_alone_while_a_device_plugin_has_the_node(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_options(monkeypatch, enable_mig=True)
+    rig = make_rig(GpuSpec(H100))
+    rig.machine.set_mig_mode(0, enabled=False)
+    advertise(rig, "1")
+    rig.start()
+    assert reasons(rig) == ["DevicePluginActive"]
+    assert mode_changes(rig) == 0
+    advertise(rig, "0")
+    wait_for("the mode", lambda: reasons(rig) == [""])
 
 
 @pytest.mark.usefixtures("frequent_looks")
