@@ -21,19 +21,23 @@ class NodeNeeds:
 
     While something is missing, no GPU of the node is offered; when it is there, all are again.
     ``missing`` says what, with the remedy; ``hook`` is the hook program that containers get, or
-    empty. ``on_change`` is called when the hook is another, ``on_other_files`` when files of the
-    driver have come, gone or moved, so that specs that were written name other ones.
+    empty. ``sharing`` tells the strategies that can be served. ``on_change`` is called when hook or
+    strategies are others, ``on_other_files`` when files of the driver have come, gone or moved, so
+    that specs that were written name other ones.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is looked at, and whom to tell
         self,
         hardware: Hardware,
         specs: Specs,
         *,
         reports: Reports,
+        sharing: Callable[[], tuple[str, ...]],
         on_change: Callable[[], None],
         on_other_files: Callable[[], None] = lambda: None,
     ) -> None:
+        self._sharing = sharing
+        self._offers: tuple[str, ...] | None = None
         self._on_change = on_change
         self._on_other_files = on_other_files
         self._found: object = None
@@ -42,6 +46,13 @@ class NodeNeeds:
         self._reports = reports
         self.missing = ""
         self.hook = ""
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """Strategies of sharing that can be served, as capabilities of the MigNode."""
+        if self._offers is None:
+            self._offers = self._sharing()
+        return self._offers
 
     def look(self) -> None:
         """Look, and tell the node, its GPUs and the log when it has become otherwise."""
@@ -67,9 +78,11 @@ class NodeNeeds:
         if self._found is not None and self._found is not found:
             self._on_other_files()
         self._found = found
+        before = (self.hook, self._offers)
+        self._offers = self._sharing()
         hook = self._specs.hook()
-        if hook == self.hook:
-            return
-        self.hook = hook
-        _log.info("containers get their driver by %s", hook or "mounts alone, without a hook")
-        self._on_change()
+        if hook != self.hook:
+            self.hook = hook
+            _log.info("containers get their driver by %s", hook or "mounts alone, without a hook")
+        if (hook, self._offers) != before:
+            self._on_change()

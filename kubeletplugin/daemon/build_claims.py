@@ -30,7 +30,6 @@ from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.settling import Settling
-from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_prepare import build_prepare
@@ -59,7 +58,6 @@ class ClaimParts:
     janitor: Janitor
     needs: NodeNeeds
     layouts: Layouts
-    sharing: DeviceSharing
 
 
 def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
@@ -226,6 +224,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         hardware,
         prepare.specs,
         reports=reports,
+        sharing=prepare.sharing.offers,
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
@@ -243,7 +242,6 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         janitor=janitor,
         needs=needs,
         layouts=layouts,
-        sharing=prepare.sharing,
     )
 
 

@@ -173,7 +173,7 @@ class Daemon:
             capabilities=(
                 *((CAPABILITY,) if self._reserves else ()),
                 *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
-                *self.claims.sharing.offers(),
+                *self.claims.needs.offers,
             ),
             answers=self.claims.reservations.answers(),
         )

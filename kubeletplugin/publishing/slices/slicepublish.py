@@ -102,6 +102,8 @@ class SlicePublisher(Republisher):
             field_manager=options.field_manager,
             owner=partial(node_owner, api, options.node_name),
         )
+        own = Inventory(options.node_name, options.pool, options.driver_name)
+        self._nothing = offered(own, {}, taints=False)
         self._features: Features | None = None
         self._announced = False
         self._was_controllers = False
@@ -247,11 +249,8 @@ class SlicePublisher(Republisher):
 
     def _name_pool(self) -> None:
         """Have one slice without devices."""
-        disturbances, options = self._disturbances, self._options
-        nothing = offered(
-            Inventory(options.node_name, options.pool, options.driver_name), {}, taints=False
-        )
-        if nothing == self._last and disturbances == self._repaired:
+        disturbances = self._disturbances
+        if self._last is self._nothing and disturbances == self._repaired:
             return
-        self._writer.write(SliceLayout(nothing, Features()))
-        self._last, self._repaired = nothing, disturbances
+        self._writer.write(SliceLayout(self._nothing, Features()))
+        self._last, self._repaired = self._nothing, disturbances

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dra.claims.sharing import OFFERED, TIME_SLICING
+from dra.gpu.mignode import from_mignode
 from kubeletplugin.claims.ending import janitor
 from kubeletplugin.host.driver.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
@@ -66,6 +68,19 @@ def test_files_that_went_since_the_last_look_are_noticed_by_prepare_itself(rig: 
     assert "--driver-root" in rig.refused(rig.claim(SLICE))
     assert rig.mutations() == []
     assert rig.clean()
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_sharing_is_offered_while_its_program_is_there(rig: Rig) -> None:
+    def is_offered() -> bool:
+        return OFFERED[TIME_SLICING] in from_mignode(rig.mignode()).capabilities
+
+    assert is_offered()
+    found = rig.machine.host_root / "usr/bin/nvidia-smi"
+    aside = found.rename(found.with_name("aside"))
+    wait_for("no offer", lambda: not is_offered())
+    aside.rename(found)
+    wait_for("the offer", is_offered)
 
 
 @pytest.mark.usefixtures("frequent_looks")
