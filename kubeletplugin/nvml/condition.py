@@ -132,6 +132,7 @@ def _value(field: Any, before: int | None) -> int | None:
     return before if field.nvmlReturn != pynvml.NVML_SUCCESS else int(field.value.uiVal)
 
 
+@lru_cache(maxsize=64)
 def trouble(condition: Condition, *, mig: bool, uuid: str, name: str) -> tuple[str, str]:
     """Reason and words for which nothing new is given out on a GPU; both empty if there is none.
 
