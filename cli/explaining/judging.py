@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Why
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention.making_room import decide_with_preemption
 from dra.allocator.explain.answers import (
     AnswerReason,
     Detail,
@@ -84,14 +83,14 @@ class Judge:
         Raises:
             SelectorError: a selector does not compile.
         """
-        decision = decide_with_preemption(problem, self._allocator)
+        decision = self._allocator.outcome(problem, preempts=True).decision
         facts = self._facts.hosts.facts.get(decision.node) if decision is not None else None
         if facts is None:
             return None
         victims = find_victims(
             problem.pod, facts, self._facts.hosts, delegated=self._facts.delegated
         )
-        return Preemption(facts.name, tuple(victims or ()))
+        return Preemption(facts.name, tuple(victims)) if victims else None
 
     def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:
         nodes: dict[str, NodeAnswer] = {}

@@ -57,8 +57,8 @@ class Decisions:
     def decide(self, attempts: Sequence[Problem], allocator: Allocator) -> Made | None:
         """Begin or go on with a decision; None while it is not made, and ``next_pod`` names it.
 
-        ``attempts`` are the same problem on fewer nodes, and last on all: what the first of them
-        comes to that is not refused.
+        ``attempts`` are the same problem on fewer nodes, and last on all, at the end also where
+        kube-scheduler would make room: what the first of them comes to that is not refused.
         """
         key, asked = attempts[-1].pod.key, _asked(attempts[-1])
         known = self._ongoing.get(key)
@@ -128,6 +128,7 @@ def _part(known: _Ongoing, attempts: Sequence[Problem], allocator: Allocator) ->
     while True:
         last = known.refused >= len(attempts) - 1
         known.decision.problem = attempts[min(known.refused, len(attempts) - 1)]
+        known.decision.preempts = last
         outcome = known.decision.go_on(allocator, steps=PART_STEPS)
         if outcome is None or outcome.decision is not None or last:
             return outcome

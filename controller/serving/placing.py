@@ -17,10 +17,10 @@ from controller.queue.room import Room
 from controller.queue.unproven import Unproven
 from controller.reporting.observer import ControllerObserver
 from controller.serving.decisions import Decisions
-from dra.allocator.contention.making_room import decide_with_preemption, with_room_made
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.problem import Decision, Outcome, Problem
+from dra.allocator.making_room import with_room_made
+from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
 
@@ -118,8 +118,6 @@ class Placing:
             if made is None:
                 return None
             outcome = made.outcome
-            if outcome == Outcome(None):
-                outcome = Outcome(decide_with_preemption(problem, allocator))
             self._observer.decided(made.seconds, placed=outcome.decision is not None)
             if outcome.decision is not None:
                 return outcome.decision

@@ -62,9 +62,14 @@ class Allocator(Places):
                     return True
         return False
 
-    def outcome(self, problem: Problem) -> Outcome:
-        """Decision as of ``decide``, and where there is none, whether for want of steps."""
-        found = OngoingDecision(problem).go_on(self)
+    def outcome(self, problem: Problem, *, preempts: bool = False) -> Outcome:
+        """Decision as of ``decide``, and where there is none, whether for want of steps.
+
+        With ``preempts`` at last also where kube-scheduler would make room.
+        """
+        ongoing = OngoingDecision(problem)
+        ongoing.preempts = preempts
+        found = ongoing.go_on(self)
         if found is None:
             raise AssertionError("without a bound on its steps a decision is made in one go")
         return found

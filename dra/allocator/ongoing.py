@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, dropwhile
 from math import inf
 
 from dra.allocator.admin_access import decide_view, looks_only
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import Candidate
+from dra.allocator.making_room import (
+    RoomCost,
+    cost_of_room,
+    in_order_of_cost,
+    with_room_made,
+)
 from dra.allocator.node_order import node_tiers
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
@@ -30,6 +37,11 @@ from dra.claims.requests.wants import ClaimWants, Want
 MANY = 64
 """After this many misfits, only the nodes where the pod fits are searched."""
 
+_VICTIM_STEPS = 5
+"""Steps for each node on which it is looked who might end for a pod."""
+
+_OTHERS_END = "others would have to end there"
+
 Part = Generator[None, None, Decision | None]
 """Work that stops now and then; what it comes to is None where no node would do."""
 
@@ -40,11 +52,17 @@ _Ranked = defaultdict[Cost, list[Sequence[str]]]
 class OngoingDecision:
     """Decision for ``problem``, made in parts. Not thread-safe.
 
-    ``problem`` may be replaced by one whose claims are the same.
+    ``problem`` may be replaced by one whose claims are the same. With ``preempts`` nodes on which
+    kube-scheduler would make room are tried last.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.preempts = False
+        self.posed = problem
+        """``problem`` as it is tried at the time: maybe as if room were made, on some nodes."""
+        self._makes_room = False
+        self._elsewhere: Mapping[str, str] = {}
         self._budget = Budget()
         self._work = self._decide()
         self._places: Places
@@ -64,6 +82,7 @@ class OngoingDecision:
         A part takes at most the steps of one node more. After an exception it begins anew.
         """
         self._places = places
+        self._pose()
         if self._search is not None:
             self._search.fleet = places.fleet
         self._end = inf if steps is None else self._budget.used + steps
@@ -74,12 +93,57 @@ class OngoingDecision:
             outcome: Outcome = found.value
             return outcome
         except Exception:
+            self._makes_room, self._elsewhere = False, {}
             self._work = self._decide()
             raise
         return None
 
+    def _pose(self) -> None:
+        self.posed = self.problem
+        if self._makes_room:
+            excluded = {**self._elsewhere, **self.problem.excluded}
+            self.posed = replace(with_room_made(self.problem, self._places), excluded=excluded)
+
     def _decide(self) -> Generator[None, None, Outcome]:
-        problem, budget = self.problem, self._budget
+        outcome = yield from self._decide_posed()
+        if not self.preempts or outcome != Outcome(None):
+            return outcome
+        if with_room_made(self.problem, self._places) is self.problem:
+            return outcome
+        self._makes_room = True
+        outcome = yield from self._decide_anew()  # for the resources alone
+        if outcome.decision is None:
+            return outcome
+        costs = yield from self._costs_of_room()
+        outcome = Outcome(None)
+        for group in in_order_of_cost(costs, nominated=self.problem.pod.nominated):
+            nodes = self._places.fleet.nodes.keys()
+            self._elsewhere = dict.fromkeys(nodes - {*group}, _OTHERS_END)
+            self._budget.used += len(nodes)
+            outcome = yield from self._decide_anew()
+            if outcome.decision is not None:
+                break
+        return outcome
+
+    def _decide_anew(self) -> Generator[None, None, Outcome]:
+        yield
+        self._pose()
+        self._budget.open_decision()
+        return (yield from self._decide_posed())
+
+    def _costs_of_room(self) -> Generator[None, None, Mapping[str, RoomCost]]:
+        costs: dict[str, RoomCost] = {}
+        for name in [*self._places.fleet.nodes]:
+            cost = cost_of_room(self.problem, self._places, name)
+            if cost is not None:
+                costs[name] = cost
+            self._budget.used += _VICTIM_STEPS
+            if self._budget.used >= self._end:
+                yield
+        return costs
+
+    def _decide_posed(self) -> Generator[None, None, Outcome]:
+        problem, budget = self.posed, self._budget
         if looks_only(problem):
             return Outcome(decide_view(problem, self._places))
         rooms: Rooms | None = None
@@ -114,11 +178,12 @@ class OngoingDecision:
 
     def _search_for(self, claims: Sequence[ClaimWants]) -> Search:
         fleet = self._places.fleet
-        self._search = Search(self.problem, fleet, self._budget, claims=claims)
+        self._search = Search(self.posed, fleet, self._budget, claims=claims)
         return self._search
 
     def _fits(self, node: str) -> bool:
-        return self._places.find_misfit(self.problem, node, self._claims) is None
+        self._budget.used += 1
+        return self._places.find_misfit(self.posed, node, self._claims) is None
 
     def _decide_single(self, request: OpenRequest, claims: Sequence[ClaimWants]) -> Part:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
@@ -129,7 +194,7 @@ class OngoingDecision:
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}
-        rules = self.problem.rules
+        rules = self.posed.rules
         for candidate in candidates.in_order(want.expressions, policy, fleet.weights):
             name = candidate.state.inventory.node
             if name not in fits:
@@ -207,7 +272,7 @@ class OngoingDecision:
 
     def _liked_best(self, search: Search, ranked: _Ranked) -> Decision | None:
         """The one of the cheapest that the pod prefers; None where it prefers nothing."""
-        rules, fleet = self.problem.rules, self._places.fleet
+        rules, fleet = self.posed.rules, self._places.fleet
         if rules is None or not rules.prefers or not ranked:
             return None
         every = sorted(chain.from_iterable(ranked[min(ranked)]))

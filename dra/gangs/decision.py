@@ -7,7 +7,7 @@ does not fit any more is decided anew, so that in the end all of it fits togethe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
 
 from dra.allocator.explain.judge import explain
@@ -24,9 +24,6 @@ POD_STEPS = 50
 
 _COMPARED_PER_STEP = 30
 """Comparisons of a pod with nodes that take as long as a step."""
-
-_PREEMPTION_STEPS = 5
-"""Steps for each node on which it is looked who might end for a pod."""
 
 _ORDERS = 3
 """Orders in which the pods are tried: those that found no room go first the next time."""
@@ -162,9 +159,10 @@ class GangDecision:
     def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:
         """Outcome for what is left of ``problem``; None when that is something else meanwhile."""
         found = Outcome(None)
-        for attempt in self._attempts(rest):
-            self._attempt = attempt
+        attempts = [*self._questions.attempts(rest)]
+        for attempt in attempts:
             ongoing = OngoingDecision(attempt)
+            ongoing.preempts = self._questions.preempts and attempt is attempts[-1]
             while True:
                 before = ongoing.steps
                 allocator = self._allocator(problem.pod)
@@ -176,23 +174,11 @@ class GangDecision:
                 now = self._trial.rest(problem)
                 if now.claims != rest.claims:
                     return None
-                ongoing.problem = replace(self._like(now, attempt), excluded=attempt.excluded)
-            found = outcome
+                ongoing.problem = replace(now, excluded=attempt.excluded)
+            found, self._attempt = outcome, ongoing.posed
             if found.decision is not None:
                 break
         return found
-
-    def _attempts(self, rest: Problem) -> Iterator[Problem]:
-        yield from self._questions.attempts(rest)
-        allocator = self._allocator(rest.pod)
-        if (
-            rest.pod.needs.preempts
-            and allocator.hosts.residents.lowest_priority < rest.pod.priority
-        ):
-            self._left -= _PREEMPTION_STEPS * len(allocator.fleet.nodes)
-        for attempt in self._questions.with_room_made(rest, allocator):
-            self._left -= len(allocator.fleet.nodes)
-            yield attempt
 
     def _like(self, rest: Problem, attempt: Problem) -> Problem:
         """``rest`` as of now, with room made if ``attempt`` has it made."""

@@ -22,15 +22,15 @@ class Questions:
     ``allocator`` gives the allocator that decides for a pod. ``attempts`` are the pod's problem on
     fewer nodes, and last on all. ``kind`` is equal for problems that fail alike, None for one that
     is like no other. ``own_allocator`` gives the allocator that leaves to the other pods of the
-    gang what is held back for each of them; None where nothing is held back. ``with_room_made`` are
-    attempts after these, on nodes where others would be ended for the pod.
+    gang what is held back for each of them; None where nothing is held back. ``preempts``: at last
+    nodes are tried where others would be ended for the pod.
     """
 
     allocator: Callable[[Pod], Allocator]
     attempts: Callable[[Problem], Iterable[Problem]] = lambda problem: (problem,)
     kind: Callable[[Problem], Hashable | None] = lambda _: None
-    with_room_made: Callable[[Problem, Allocator], Iterable[Problem]] = lambda *_: ()
     own_allocator: Callable[[Pod], Allocator] | None = None
+    preempts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

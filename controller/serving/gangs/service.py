@@ -22,7 +22,6 @@ from controller.serving.gangs.halves import HalfGangs
 from controller.serving.gangs.refusals import Refusal, Refusals
 from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
-from dra.allocator.contention.making_room import attempts_with_preemption
 from dra.allocator.problem import Problem
 from dra.cel.kinds.asked import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
@@ -225,9 +224,7 @@ class Gangs:
         cluster, placing = self._cluster, self._placing
         line = self._line
         own = line.own_allocator_for if line.is_held_for(gang_uid(gang.key)) else None
-        questions = Questions(
-            line.allocator_for, placing.attempts, alike, attempts_with_preemption, own
-        )
+        questions = Questions(line.allocator_for, placing.attempts, alike, own, preempts=True)
         posed = [placing.without_excluded(p, placing.suited(p)) for p in problems]
         trial = Trial(cluster.fleet, cluster.hosts, pods=len(posed))
         return GangDecision(posed, need, trial, questions)

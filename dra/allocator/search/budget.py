@@ -22,17 +22,22 @@ class Budget:
     def __init__(self) -> None:
         self.used = 0
         self.too_hard = 0
+        self._begun = 0
         self._node_end = NODE_STEPS
 
     @property
     def is_enough(self) -> bool:
         """True if the best node found so far is good enough."""
-        return self.used >= ENOUGH_STEPS
+        return self.used - self._begun >= ENOUGH_STEPS
 
     @property
     def is_used_up(self) -> bool:
         """True if no further node is to be searched."""
-        return self.used >= DECISION_STEPS
+        return self.used - self._begun >= DECISION_STEPS
+
+    def open_decision(self) -> None:
+        """Begin with a decision that has as many steps as the one before."""
+        self._begun, self.too_hard = self.used, 0
 
     def open_node(self) -> None:
         """Begin with the devices of a node."""

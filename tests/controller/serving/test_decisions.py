@@ -23,8 +23,10 @@ from tests.controller.helpers.objects import (
     first_available,
     gpu,
     mignode,
+    node,
     pod,
     request,
+    versioned,
 )
 
 NODES = [f"node-{number}" for number in range(8)]
@@ -122,6 +124,30 @@ def test_who_takes_long_is_not_starved_by_those_who_do_not(monkeypatch: pytest.M
         slow.bench.delete_pod(f"easy-{served}")
         served += 1
     assert served > 2
+
+
+def test_one_for_whom_others_would_end_is_decided_in_parts_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow, taken = Slow(monkeypatch), list[int]()
+    for name in NODES:
+        slow.bench.cluster.set_node(node(name, cpu="4"))
+        filler = pod(f"low-{name}", cpu="4", nodeName=name, priority=0)
+        slow.bench.cluster.set_pod(versioned(filler))
+    go_on = OngoingDecision.go_on
+
+    def part(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        before = ongoing.steps
+        outcome = go_on(ongoing, *places, **steps)
+        taken.append(ongoing.steps - before)
+        return outcome
+
+    monkeypatch.setattr(OngoingDecision, "go_on", part)
+    slow.bench.claim(claim("hard", *PAIR))
+    slow.bench.pod(pod("hard", "hard", cpu="2", priority=100))
+    while not slow.bench.devices("hard"):
+        slow.step()
+    assert max(taken) <= 40 < sum(taken) / 3
 
 
 def test_what_is_taken_meanwhile_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
