@@ -111,8 +111,24 @@ class GpuHealth:
     open_in: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """What the driver says of a GPU and devices tell of it, whatever is on it.
+
+    Each is a text or a number, empty or 0 where it is not known, and has its name in
+    ``api.mignode.GpuField`` too.
+    """
+
+    product_name: str = ""
+    brand: str = ""
+    architecture: str = ""
+    cuda_compute_capability: str = ""
+    pci_bus_id: str = ""
+    memory_mib: int = 0
+
+
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(GpuFacts):
     """One GPU of a node.
 
     ``minor`` is the number in its name, kept with the UUID over reboots. ``geometry`` is None where
@@ -126,13 +142,7 @@ class Gpu:
 
     minor: int
     uuid: str
-    product_name: str = ""
-    brand: str = ""
-    architecture: str = ""
-    cuda_compute_capability: str = ""
-    pci_bus_id: str = ""
     pcie_root: str = ""
-    memory_mib: int = 0
     multiprocessors: int = 0
     mig_enabled: bool = False
     mig_pending: bool = False

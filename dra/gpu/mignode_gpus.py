@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from functools import lru_cache
+from typing import Any
 
 from api import mignode as wire
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     ClaimRef,
     Gpu,
+    GpuFacts,
     GpuHealth,
     GpuLayout,
     IdleInstance,
@@ -21,6 +24,8 @@ from dra.gpu.shares import UNENFORCED, ShareOffer
 
 MOST_PLACEMENTS = 64
 """Placements of a geometry, of all profiles together; products have up to 30."""
+
+_FACTS = [f.name for f in fields(GpuFacts) if f.name in wire.GpuField.__struct_fields__]
 
 
 @lru_cache(maxsize=16)
@@ -54,13 +59,7 @@ def encode_gpu(gpu: Gpu, geometry: str) -> wire.GpuField:
         name=gpu.name,
         uuid=gpu.uuid,
         mig_mode=wire.MigModeField(enabled=gpu.mig_enabled, pending=gpu.mig_pending),
-        product_name=gpu.product_name,
-        brand=gpu.brand,
-        architecture=gpu.architecture,
-        cuda_compute_capability=gpu.cuda_compute_capability,
-        pci_bus_id=gpu.pci_bus_id,
         pcie_root=gpu.pcie_root,
-        memory_mib=gpu.memory_mib,
         multiprocessors=gpu.multiprocessors,
         geometry=geometry,
         instances=[_instance_out(i) for i in gpu.instances],
@@ -77,8 +76,13 @@ def encode_gpu(gpu: Gpu, geometry: str) -> wire.GpuField:
         layout=_layout_out(gpu.layout),
         sharing=_sharing_out(gpu.sharing),
         slice_sharing=_sharing_out(gpu.slice_sharing),
+        **_facts(gpu),
         health=_health_out(gpu.health),
     )
+
+
+def _facts(gpu: Gpu | wire.GpuField) -> dict[str, Any]:
+    return {name: getattr(gpu, name) for name in _FACTS}
 
 
 def _layout_out(layout: GpuLayout | None) -> wire.LayoutField | None:
@@ -151,13 +155,7 @@ def decode_gpu(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
     return Gpu(
         minor=device.minor,
         uuid=field.uuid,
-        product_name=field.product_name,
-        brand=field.brand,
-        architecture=field.architecture,
-        cuda_compute_capability=field.cuda_compute_capability,
-        pci_bus_id=field.pci_bus_id,
         pcie_root=field.pcie_root,
-        memory_mib=field.memory_mib,
         multiprocessors=field.multiprocessors,
         mig_enabled=field.mig_mode.enabled,
         mig_pending=field.mig_mode.pending,
@@ -174,6 +172,7 @@ def decode_gpu(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
         layout=_layout_in(field.layout),
         sharing=_sharing_in(field.sharing),
         slice_sharing=_sharing_in(field.slice_sharing),
+        **_facts(field),
         health=_health_in(field.health),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pynvml
 
 from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import GpuFacts
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
@@ -34,7 +35,7 @@ _BRANDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Card(GpuFacts):
     """A GPU as NVML describes it now.
 
     ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
@@ -47,14 +48,8 @@ class Card:
 
     uuid: str
     minor: int
-    product_name: str = ""
-    brand: str = ""
-    architecture: str = ""
-    cuda_compute_capability: str = ""
-    pci_bus_id: str = ""
     pci_device_id: int = 0
     pci_subsystem_id: int = 0
-    memory_mib: int = 0
     mig_capable: bool = False
     mig_enabled: bool = False
     mig_pending: bool = False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
-from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.inventory import Gpu, GpuFacts, Inventory
 from sim.nvml.products import load_product
 
 
@@ -106,3 +109,9 @@ def sliced_gpu(minor: int, geometry: Geometry = A100) -> Gpu:
 def node_of(*gpus: Gpu, name: str = "node-a") -> Inventory:
     """A node that is ready."""
     return Inventory(name, name, "mig.dra.dev", gpus, driver_version="570.86.10")
+
+
+def facts_to_tell(gpu: Gpu) -> dict[str, Any]:
+    """A value of each fact that ``gpu`` lacks, whichever facts there are."""
+    known = {f.name: getattr(gpu, f.name) for f in fields(GpuFacts)}
+    return {name: type(value)("7") for name, value in known.items() if not value}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
 
 from dra.gpu.geometry import Geometry
-from dra.gpu.inventory import Gpu, GpuLayout, IdleInstance, Instance, InstanceState
+from dra.gpu.inventory import Gpu, GpuFacts, GpuLayout, IdleInstance, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.known_gpu import KnownGpu
@@ -44,13 +45,7 @@ def describe(
     return Gpu(
         minor=known.number,
         uuid=card.uuid,
-        product_name=card.product_name,
-        brand=card.brand,
-        architecture=card.architecture,
-        cuda_compute_capability=card.cuda_compute_capability,
-        pci_bus_id=card.pci_bus_id,
         pcie_root=known.pcie_root,
-        memory_mib=card.memory_mib,
         multiprocessors=max((p.multiprocessors for p in card.geometry.profiles), default=0)
         if card.geometry
         else 0,
@@ -74,6 +69,7 @@ def describe(
         reason=reason,
         sharing=_sharing(known, entries),
         slice_sharing=known.slice_sharing if card.mig_enabled else None,
+        **{f.name: getattr(card, f.name) for f in fields(GpuFacts)},
         health=health(card.condition, mig=card.mig_enabled, open_in=known.open_in),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import yaml
 from api.config import MigDeviceConfig
 from hack.cluster.driver.chart import render
 from tests.docs.handbook.blocks import PAGES, ROOT, Block, blocks
+from tests.dra.cel.test_alike import described, every_kind_of_device
 
 SHELL = [b for page in PAGES for b in blocks(page) if b.language in {"sh", "bash", "shell"}]
 MANIFESTS = [b for page in PAGES for b in blocks(page) if b.language == "yaml"]
@@ -91,4 +93,26 @@ def test_every_word_that_a_field_of_the_configuration_takes_is_documented(
     assert any(f"`{word}`" in row.split("|")[2] for row in rows), (
         f"docs/configuration.md says nothing of {field}: {word}; give it a row below `{field}`:\n"
         f"| | `{word}` | ... |"
+    )
+
+
+@pytest.mark.parametrize("column", ["attributes", "capacity"])
+def test_what_selectors_can_ask_is_documented(column: str) -> None:
+    """By name, and no other names."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    table = page.partition("## What selectors can ask\n")[2].partition("\n| of |")[2]
+    place = ("attributes", "capacity").index(column) + 2
+    cells = [row.split("|")[place] for row in table.partition("\n\n")[0].splitlines()[2:]]
+    told = {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}
+    told -= {"mig", "gpu", "mig-share", "gpu-share"}  # words of the attribute `type`
+    names = {
+        name
+        for node in every_kind_of_device()
+        for device in described(node.gpus[0], node).values()
+        for known in device[column].values()
+        for name in known
+    }
+    assert told == names, (
+        f"docs/configuration.md, 'What selectors can ask': add {sorted(names - told)}, "
+        f"remove {sorted(told - names)} (dra/gpu/devices.py has them)"
     )

@@ -34,7 +34,7 @@ from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout
 from tests.controller.helpers.objects import gpu, instance, inventory
-from tests.dra.gpus import THIRDS
+from tests.dra.gpus import THIRDS, facts_to_tell
 
 _CLAIM = ClaimRef("default", "c", "uid-c")
 _OTHERS: dict[str, tuple[Any, ...]] = {
@@ -68,20 +68,22 @@ def _other_values(of: Gpu | Inventory, name: str) -> tuple[Any, ...]:
     return (not value if isinstance(value, bool) else type(value)("77"),)
 
 
-def _nodes() -> Iterator[Inventory]:
-    """GPUs in MIG mode, whole ones and shared ones, under both names of the driver."""
+def every_kind_of_device() -> Iterator[Inventory]:
+    """GPUs in MIG mode, whole ones and shared ones, under both names of the driver; all told."""
+    shares = ShareOffer(2)
     for driver in ("mig.dra.dev", NVIDIA_DRIVER):
         for card in (
-            gpu(1, pcie_root="pci0000:00", slice_sharing=ShareOffer(2)),
-            gpu(1, pcie_root="pci0000:00", mig=False),
-            gpu(1, pcie_root="pci0000:00", mig=False, sharing=ShareOffer(2)),
+            gpu(1, slice_sharing=shares),
+            gpu(1, mig=False),
+            gpu(1, mig=False, sharing=shares),
         ):
-            yield replace(inventory("node-a", card), driver=driver)
+            told = replace(card, pcie_root="pci0000:00", **facts_to_tell(card))
+            yield replace(inventory("node-a", told), driver=driver)
 
 
 def _changed(of: str) -> Iterator[tuple[Inventory, Gpu, Inventory, str]]:
     """A GPU of a node, and the node with a field of the GPU or of its own changed."""
-    for node in _nodes():
+    for node in every_kind_of_device():
         (card,) = node.gpus
         if of == "Gpu":
             for name in (f.name for f in fields(Gpu)):
@@ -94,7 +96,7 @@ def _changed(of: str) -> Iterator[tuple[Inventory, Gpu, Inventory, str]]:
                     yield node, card, replace(node, **{name: value}), name
 
 
-def _described(card: Gpu, node: Inventory) -> dict[str, DeviceData]:
+def described(card: Gpu, node: Inventory) -> dict[str, DeviceData]:
     kind = kind_of(card, node)
     return {o.name: describe(o, card, node) for o in kind.offers}
 
@@ -104,8 +106,8 @@ def test_gpus_that_look_alike_are_described_alike(of: str) -> None:
     for before, card, node, name in _changed(of):
         (first,) = before.gpus
         if look(card, node) == look(first, before):
-            seen = {n: of_gpu(d, identity_of(card)) for n, d in _described(first, before).items()}
-            assert seen == _described(card, node), (
+            seen = {n: of_gpu(d, identity_of(card)) for n, d in described(first, before).items()}
+            assert seen == described(card, node), (
                 f"an attribute or capacity follows from {of}.{name}: take {name} out of the fields "
                 f"in dra/cel/kinds/offers.py that GPUs of a kind may differ in, or, if it tells "
                 f"which GPU it is, have dra/cel/celdata.py:of_gpu put it in"
@@ -118,7 +120,7 @@ def test_gpus_that_are_described_alike_look_alike(of: str) -> None:
     for before, card, node, name in _changed(of):
         (first,) = before.gpus
         if look(card, node) != look(first, before):
-            differs = _described(first, before) != _described(card, node)
+            differs = described(first, before) != described(card, node)
             telling[name] = telling.get(name, False) or differs
     needless = [name for name, differs in telling.items() if not differs]
     assert needless == [], (
@@ -141,7 +143,7 @@ def test_selectors_see_what_is_published(of: str) -> None:
             for index in range(len(layout))
             for device in layout.spec(index, generation=1).get("devices", ())
         ]
-        seen = [*_described(card, node).values()]
+        seen = [*described(card, node).values()]
         unlike = [d for d in seen if d not in published] + [d for d in published if d not in seen]
         assert unlike == [], (
             f"with another {of}.{name}, dra/cel/kinds/offers.py:describe and "

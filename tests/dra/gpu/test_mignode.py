@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,13 +13,14 @@ from dra.gpu.inventory import (
     ClaimRef,
     Drain,
     Gpu,
+    GpuFacts,
     Instance,
     InstanceState,
     Inventory,
 )
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
 from dra.gpu.shares import ShareOffer
-from tests.dra.gpus import A100, THIRDS, node_of, sliced_gpu
+from tests.dra.gpus import A100, THIRDS, facts_to_tell, node_of, sliced_gpu
 
 HELD = Instance(
     Placement(4, 4),
@@ -65,6 +66,13 @@ INVENTORY = Inventory(
 
 def test_an_inventory_survives_the_way_through_the_api() -> None:
     assert from_mignode(to_mignode(INVENTORY)) == INVENTORY
+
+
+def test_every_fact_of_a_gpu_survives_the_way_through_the_api() -> None:
+    told = replace(Gpu(0, "GPU-0"), **facts_to_tell(Gpu(0, "GPU-0")))
+    (read,) = from_mignode(to_mignode(replace(INVENTORY, gpus=(told,)))).gpus
+    lost = [f.name for f in fields(GpuFacts) if getattr(read, f.name) != getattr(told, f.name)]
+    assert lost == [], "add the fields to api/mignode.py:GpuField and to api/crds/mignodes.yaml"
 
 
 def test_a_slice_that_claims_share_counts_once() -> None:

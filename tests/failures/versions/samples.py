@@ -22,6 +22,7 @@ from dra.gpu.shares import UNENFORCED, Share, ShareOffer
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
 from tests.controller.helpers.objects import gpu
 from tests.dra.gpu.test_mignode import INVENTORY
+from tests.dra.gpus import facts_to_tell
 
 _MADE = frozenset(State) - {State.INTENT}
 
@@ -78,6 +79,7 @@ def inventory() -> Inventory:
         gpus=(
             replace(
                 first,
+                **facts_to_tell(first),
                 instances=held,
                 idle=(IdleInstance(Placement(6, 1), 19, "ns"),),
                 layout=GpuLayout("all-1g", (Placement(6, 1),)),
