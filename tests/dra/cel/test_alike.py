@@ -124,8 +124,9 @@ def test_gpus_that_are_described_alike_look_alike(of: str) -> None:
             telling[name] = telling.get(name, False) or differs
     needless = [name for name, differs in telling.items() if not differs]
     assert needless == [], (
-        f"no attribute or capacity follows from {needless} of {of}: add them to the fields in "
-        f"dra/cel/kinds/offers.py that GPUs of a kind may differ in, or each node is searched anew"
+        f"no attribute or capacity follows from {needless} of {of}: have one follow in "
+        f"dra/gpu/devices.py, or add them to the fields in dra/cel/kinds/offers.py that GPUs of a "
+        f"kind may differ in, as kinds that selectors cannot tell apart are searched in vain"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import cycle
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from msgspec import structs
 
 import sim.nvml
 from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import GpuFacts
 from kubeletplugin.nvml import changes
 from kubeletplugin.nvml.codes import code_name
 from kubeletplugin.nvml.compute import create_compute_instance
@@ -286,6 +288,31 @@ def test_codes_that_nobody_listed_are_shown_by_number(machine: Machine, session:
     with pytest.raises(NvmlError, match=r"unlisted code \(4242\)"):
         discover(session)
     assert code_name(0) == "SUCCESS"
+
+
+def test_every_fact_of_a_gpu_is_read(card: Card) -> None:
+    lacking = [f.name for f in fields(GpuFacts) if not getattr(card, f.name)]
+    assert lacking == [], (
+        f"read {lacking} in kubeletplugin/nvml/discovery.py:_describe; calls that the simulated "
+        f"library lacks go into sim/nvml/functions: {card.problem}"
+    )
+
+
+def test_facts_are_the_same_for_gpus_of_one_product_but_for_the_identity(tmp_path: Path) -> None:
+    Machine.create(tmp_path / "hw", [GpuSpec("A30"), GpuSpec("A30")])
+    sim.nvml.install(tmp_path / "hw")
+    session = Session()
+    session.open()
+    one, other = discover(session).cards
+    session.close()
+    sim.nvml.uninstall()
+    names = [f.name for f in fields(GpuFacts)]
+    telling = [name for name in names if getattr(one, name) != getattr(other, name)]
+    assert telling == ["pci_bus_id"], (
+        f"{telling} tell which GPU it is: each GPU would be searched on its own; have them in "
+        f"dra/cel/celdata.py:of_gpu and in the fields that GPUs of a kind may differ in "
+        f"(dra/cel/kinds/offers.py)"
+    )
 
 
 def test_a_card_without_mig_and_one_with_mig_off_have_no_geometry(tmp_path: Path) -> None:
