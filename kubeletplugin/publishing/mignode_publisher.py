@@ -103,7 +103,8 @@ class MigNodePublisher(Republisher):
                 # Most likely what is being written: the answer will say.
                 self._heard.append(version)
                 return
-            if version == _version(self._known) or version in list(self._versions)[:-1]:
+            is_own = version in list(self._versions)[:-1] and not change.rewound
+            if version == _version(self._known) or is_own:
                 return
             self._known = change.new
         if change.kind != "added":

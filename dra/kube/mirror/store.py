@@ -59,7 +59,9 @@ class Store:
     def replace(self, objects: Iterable[Obj], *, rewound: bool = False) -> list[Change]:
         """Take a complete list; objects that are not in it are deleted.
 
-        Of one that is ``rewound`` every object is reported, those that seem unchanged as well.
+        Of one that is ``rewound`` every object is reported, those that seem unchanged as well. An
+        object that has become older is rewound too: a restore of etcd may raise the version of
+        everything, so that watches end, and none of the objects'.
         """
         objects = [*objects]
         listed = {_key(obj) for obj in objects}
@@ -67,9 +69,10 @@ class Store:
             gone = [key for key in self._objects if key not in listed]
             changes = [Change("deleted", self._objects.pop(key), None) for key in gone]
             for obj in objects:
-                before = self._objects.get(_key(obj)) if rewound else None
+                before = self._objects.get(_key(obj))
                 found = self._put(obj)
-                if before is not None and not any(c.kind == "added" for c in found):
+                is_back = before is not None and (rewound or _is_older(obj, before))
+                if is_back and not any(c.kind == "added" for c in found):
                     found = [Change("modified", before, obj, rewound=True)]
                 changes += found
         return changes
@@ -92,6 +95,11 @@ class Store:
         """All objects, in no particular order; the list is the caller's own."""
         with self._lock:
             return [*self._objects.values()]
+
+
+def _is_older(obj: Obj, known: Obj) -> bool:
+    version, before = _meta(obj, "resourceVersion"), _meta(known, "resourceVersion")
+    return version.isdigit() and before.isdigit() and int(version) < int(before)
 
 
 def _meta(obj: Obj, field: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.mignode import from_mignode
+from dra.kube.mirror.reflector import Change
 from kubeletplugin.daemon import daemon
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from sim.nvml.faults import Fault
@@ -160,6 +161,30 @@ def test_what_is_known_from_the_mirror_is_not_asked_for(rig: Rig) -> None:
     wait_for("no slice", lambda: rig.published_slices() == [])
     own = [MIG_NODES.path("", rig.node, s) for s in ("", "status")] + [NODES.path("", rig.node)]
     assert {(m, p) for m, p in asked if p in own} == {("PUT", own[1])}
+
+
+def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(rig: Rig) -> None:
+    """As after a restore of etcd; a slow watch reports it too, which is no news."""
+    settle(rig)
+    assert rig.daemon is not None
+    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
+    rig.prepared(ref)
+    wait_for("the slice", lambda: rig.published_slices() != [])
+    early = rig.mignode()
+    assert rig.unprepare(ref) == ""
+    wait_for("no slice", lambda: rig.published_slices() == [])
+    settle(rig)
+    asked: list[str] = []
+    rig.http.refuse = lambda method, path: asked.append(f"{method} {path}")
+    status = f"PUT {MIG_NODES.path('', rig.node, 'status')}"
+    publisher = rig.daemon.publishing.mignode
+    publisher._changed(Change("modified", early, early))
+    publisher.notify()
+    wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+    assert status not in asked
+    publisher._changed(Change("modified", early, early, rewound=True))
+    wait_for("a write", lambda: status in asked)
+    wait_for("the truth", rig.published)
 
 
 @pytest.mark.parametrize("before", [False, True])

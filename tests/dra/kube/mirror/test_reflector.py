@@ -208,6 +208,20 @@ def test_after_a_restore_of_etcd_every_object_is_reported_anew(stub: Stub, start
     assert told == [("deleted", "gone", False), ("modified", "a", True), ("modified", "b", True)]
 
 
+def test_after_a_restore_that_raises_the_version_what_has_become_older_is_true(
+    stub: Stub, start: Start
+) -> None:
+    """As `etcdutl snapshot restore --bump-revision --mark-compacted` does."""
+    a, b = thing("a", version=5), thing("b", version=20)
+    stub.calls += [listing(a, b, version=20), listing(a, thing("b", version=6), version=1000)]
+    stub.watches.append(refuse(410, "Expired"))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "1000"])
+    told = [(c.kind, (c.new or {})["metadata"]["name"], c.rewound) for c in changes[2:]]
+    assert told == [("modified", "b", True)]
+
+
 def test_a_list_of_a_later_version_is_not_reported_anew(stub: Stub, start: Start) -> None:
     a = thing("a", version=5)
     stub.calls += [listing(a, version=20), listing(a, version=21)]
