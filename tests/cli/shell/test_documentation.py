@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.explaining.model import Progress, Why
+from cli.shell import completing
 from cli.shell.arguments import parser
 from cli.shell.exits import Exit
 from dra.allocator.explain.answers import AnswerReason
@@ -19,7 +21,8 @@ from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
 
-PAGE = (Path(__file__).parents[3] / "docs/kubectl-mig.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/kubectl-mig.md").read_text()
 _FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED = set(re.findall(r"`([^`\n]+)`", _FENCES.sub("", PAGE)))
 _NOT_OF_WAITING = {
@@ -36,43 +39,73 @@ _OF_THE_CONTROLLER = {MisfitReason.LEFT_OUT}
 """Answers that need what the controller remembers; it says them by the pod's condition."""
 
 
+LINES = [
+    ["map"],
+    ["profiles"],
+    ["explain", "waiting"],
+    ["explain", "runner"],
+    ["doctor"],
+    ["lint", __file__],
+    ["convert", __file__],
+    ["drain", "node-a"],
+    ["resume", "node-a"],
+    ["release", "c", "wanted"],
+    ["bundle", "--file", "{folder}/b.tar.gz"],
+    ["kueue"],
+    ["map", "nowhere"],
+]
+"""Each command at least once."""
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    found: dict[str, argparse.ArgumentParser]
+    found = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
+    return found
+
+
 def test_every_reason_and_state_is_explained() -> None:
     reasons = {r for r in Reason if r not in _NOT_OF_WAITING}
     known = {*Why, *AnswerReason, *MisfitReason, *Progress, *reasons} - _OF_THE_CONTROLLER
-    assert not {str(r) for r in known} - NAMED
+    missing = {str(r) for r in known} - NAMED
+    assert not missing, f"docs/kubectl-mig.md, 'explain', lacks {sorted(missing)}"
     assert not {str(r) for r in (*_OF_THE_CONTROLLER, Reason.NOT_MADE)} & NAMED
 
 
 def test_every_exit_code_is_explained() -> None:
-    assert not {code for code in Exit if f"\n| {int(code)} | " not in PAGE}
+    missing = {code.name for code in Exit if f"\n| {int(code)} | " not in PAGE}
+    assert not missing, f"docs/kubectl-mig.md, in the table of exit codes, lacks {missing}"
 
 
 def test_every_command_is_in_the_table() -> None:
-    commands = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
-    looking = {"map", "explain", "profiles", "doctor", "lint", "convert"}
-    assert set(commands) == {*looking, "drain", "resume", "release", "kueue", "bundle"}
-    assert not {c for c in commands if f"`{c}" not in PAGE}
+    table = PAGE.partition("\n| command | answers |\n")[2].partition("\n\n")[0]
+    told = {name for row in table.splitlines() for name in re.findall(r"`([a-z]+)", row)}
+    missing = sorted(set(commands()) - told)
+    assert not missing, f"give {missing} a row in docs/kubectl-mig.md, '| command | answers |'"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        ["map"],
-        ["profiles"],
-        ["explain", "waiting"],
-        ["explain", "runner"],
-        ["doctor"],
-        ["lint", __file__],
-        ["convert", __file__],
-        ["drain", "node-a"],
-        ["resume", "node-a"],
-        ["release", "c", "wanted"],
-        ["bundle", "--file", "{folder}/b.tar.gz"],
-        ["kueue"],
-        ["map", "nowhere"],
-    ],
-    ids=" ".join,
-)
+def test_every_module_of_a_command_is_registered() -> None:
+    modules = {p.stem for p in (ROOT / "cli/commands").glob("*.py")} - {"__init__"}
+    assert modules == set(commands()), (
+        "a command has a module of its name in cli/commands and is added to cli/shell/arguments.py"
+    )
+
+
+def test_completion_knows_the_arguments_of_every_command() -> None:
+    asked = {
+        name
+        for name, command in commands().items()
+        if any(not a.option_strings and not a.choices for a in command._actions)
+    }
+    missing = asked - completing._KINDS.keys() - {"lint", "convert"}  # which take files
+    assert not missing, f"say what {sorted(missing)} takes in cli/shell/completing.py:_KINDS"
+
+
+def test_the_json_of_every_command_is_tried() -> None:
+    missing = sorted(set(commands()) - {line[0] for line in LINES})
+    assert not missing, f"add a line with {missing} to LINES of {Path(__file__).name}"
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_every_field_of_the_json_is_in_the_table(
     world: World, mig: Mig, line: list[str], tmp_path: Path
 ) -> None:
@@ -86,8 +119,10 @@ def test_every_field_of_the_json_is_in_the_table(
     made_pod = world.add_pod("waiting", "wanted")
     world.tell(made_pod, "WaitingForSlice", "it waits")
     shown = mig(*(w.format(folder=tmp_path) for w in line), "-o", "json").json
-    assert f"| `{shown['kind']}` |" in PAGE
-    assert not set(_fields(shown)) - NAMED
+    where = "docs/kubectl-mig.md, in '| command | `kind` | fields |',"
+    assert f"| `{shown['kind']}` |" in PAGE, f"{where} lacks the kind {shown['kind']}"
+    missing = sorted(set(_fields(shown)) - NAMED)
+    assert not missing, f"{where} lacks fields of {shown['kind']}: {missing}"
 
 
 def _fields(value: Any, *, free: bool = False) -> Iterator[str]:
