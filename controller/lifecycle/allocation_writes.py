@@ -17,8 +17,9 @@ from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writers import Writers
 from dra.allocator.problem import Decision
 from dra.claims.claims import Claim
+from dra.claims.node_label import node_label
 from dra.claims.requests.wants import ClaimWants
-from dra.common.resources import Obj, ObjectKey
+from dra.common.resources import Obj, ObjectKey, at
 from dra.kube.errors import ConflictError, UnavailableError
 from dra.kube.events.eventlimits import Allowance
 from dra.pods.pods import Pod
@@ -125,13 +126,22 @@ class AllocationWrites:
         # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
         claims = [w.key for w in writes] if writes else pod.claim_keys
         finalizer = self._cluster.finalizer
-        late = [w for w in writes if finalizer in w.claim.finalizers]  # no write brings the label
+        # No write brings the label. One that names the node of an earlier allocation waits: that
+        # was taken back, and a write while kube-scheduler does so again makes it rest for long.
+        late = [
+            w for w in writes if finalizer in w.claim.finalizers and not self._was_labelled(w.key)
+        ]
         labelled = [w for w in late if self._labels.take("", self._now())]
         self._in_flight.start(
             claims,
             lambda: self._requests.make(pod, writes, labelled, lifting=lifting),
             answered,
         )
+
+    def _was_labelled(self, key: ObjectKey) -> bool:
+        known = self._cluster.claims.get(key)
+        label = node_label(self._cluster.driver)
+        return known is not None and label in at(known.obj, "metadata", "labels", default={})
 
     def _take(self, pod: Pod, writes: list[AllocationWrite], answer: WriteAnswer) -> None:
         """Account for what was stored; the first claim without an allocation is what failed."""

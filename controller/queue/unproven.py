@@ -1,7 +1,8 @@
 """Allocations that are of use only once another driver has served the same pod, few at a time.
 
 kube-scheduler allocates for the other driver once our devices are there, or takes ours back. Where
-it is not known which nodes the other driver could serve (``dra.claims.otherdevices``), pods that
+it is not known which nodes the other driver could serve (``dra.claims.otherdevices``), or what is
+known proves wrong (of taints and counters it knows nothing), pods that
 are alike are not all sent to nodes that none of them was taken on: one is allocated, and the next
 when that is proven (another driver has served the pod) or refuted (it was taken back). What is
 proven earns that more may be unproven at a time, so that what is allocated in vain stays a fifth of
@@ -104,11 +105,15 @@ class Unproven:
         self._template_of: dict[str, str] = {}
         self._rests: dict[str, _Rest] = {}
 
-    def hold(self, pod: Pod) -> bool:
-        """Have ``pod`` wait if enough of its template are unproven; True when it does."""
+    def hold(self, pod: Pod, *, is_known: bool) -> bool:
+        """Have ``pod`` wait if enough of its template are unproven; True when it does.
+
+        Not so where ``is_known`` which nodes the other driver could serve, unless more was refuted
+        of that than proven.
+        """
         template, now = self._template(pod), self._now()
         known = self._templates.find(template)
-        if known is None:
+        if known is None or (is_known and known.earned >= 0):
             return False
         rest = self._rests.get(pod.uid)
         if rest is not None and now < rest.until and known.held.keys() - {pod.uid}:

@@ -163,8 +163,8 @@ class PodService:
             return
         held_for = reserved or self._line.is_held_for(pod.uid)
         suited = None if reserved else self._placing.suited(problem)
-        is_blind = foreign is not None and not held_for and suited is None
-        if is_blind and self._unproven.hold(pod):
+        is_unproven = foreign is not None and not held_for
+        if is_unproven and self._unproven.hold(pod, is_known=suited is not None):
             return
         found = reserved or self._placing.place(pod, problem, suited)
         if isinstance(found, Refused):

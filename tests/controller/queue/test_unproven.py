@@ -211,6 +211,18 @@ def test_one_goes_ahead_and_what_is_proven_lets_more_go_at_a_time() -> None:
     assert max(together) == together[-2] == 5
 
 
+def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
+    """Such as devices that are tainted: all are sent to one node, and learn from each other."""
+    site = Site(dict.fromkeys(FAR, 7), published=True)
+    site.tapes = {**dict.fromkeys(FAR, 0), "far17": 7}
+    began = site.bench.time
+    site.start(6)
+    while site.bound < 6 and site.bench.time < began + 60:
+        site.round()
+    assert site.bound == 6
+    assert site.allocations <= len(FAR) + 2 * 6
+
+
 def test_what_is_taken_back_costs_what_was_earned() -> None:
     site = Site(dict.fromkeys(("a", "b", "c", "d"), 7))
     site.start(28)
