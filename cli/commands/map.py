@@ -10,13 +10,16 @@ from typing import Any
 from cli.shell.exits import CliError, Exit
 from cli.shell.output import Output
 from cli.shell.session import Session
-from cli.site.drawing import draw_node, remarks
+from cli.site.drawing import draw_node, legend, remarks
+from cli.site.fleet import list_nodes, summarise
 from cli.site.occupancy import GpuView, NodeView, Site, Slot, survey
 from cli.site.reading import inventories, mignodes, site
 from cli.site.sharing import sharing_json
 from dra.gpu.shares import Share, ShareOffer
 
 _SETTLE_SECONDS = 0.2
+_MOST_DRAWN = 8
+"""Nodes that are drawn without being named; of more there is a line each."""
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
@@ -35,24 +38,42 @@ def _show(found: Site, wanted: list[str], out: Output) -> None:
             content["unreadable"] = dict(found.unreadable)
         out.json("PlacementMap", content)
         return
-    for number, node in enumerate(nodes):
-        if number:
-            out.line()
-        for line in draw_node(node, out):
-            out.line(line)
-        for text in remarks(node):
-            out.paragraph("  ", out.odd("! "), text)
-        if out.form == "wide" and any(v.slots or v.ready for v in node.gpus):
-            out.table(
-                ("GPU", "AT", "PROFILE", "STATE", "NAMESPACE", "POD", "CLAIM", "MIG UUID"),
-                [_row(v, s) for v in node.gpus for s in (*v.slots, *v.ready)],
-                indent="  ",
-            )
+    _write(nodes, out, named=bool(wanted))
     for name, problem in found.unreadable.items():
         out.line(out.bad(f"MigNode {name} cannot be read: {problem}"))
     if not nodes and not found.unreadable:
         out.line("no node has MIG GPUs that this driver manages (kubectl mig doctor says more)")
     out.flush()
+
+
+def _write(nodes: list[NodeView], out: Output, *, named: bool) -> None:
+    if len(nodes) > 1:
+        summarise(nodes, out)
+        out.line()
+    drawn = nodes if named or out.form == "wide" or len(nodes) <= _MOST_DRAWN else []
+    if nodes and not drawn:
+        list_nodes(nodes, out)
+        out.line()
+    for node in drawn:
+        _draw(node, out)
+        out.line()
+    for text in remarks(nodes):
+        out.paragraph("", out.odd("! "), text)
+    for line in legend(drawn, out):
+        out.line(line)
+    if nodes and not drawn:
+        out.line(f"kubectl mig map {nodes[0].name} draws a node, -o wide all of them")
+
+
+def _draw(node: NodeView, out: Output) -> None:
+    for line in draw_node(node, out):
+        out.line(line)
+    if out.form == "wide" and any(v.slots or v.ready for v in node.gpus):
+        out.table(
+            ("GPU", "PLACEMENT", "PROFILE", "STATE", "NAMESPACE", "POD", "CLAIM", "MIG UUID"),
+            [_row(v, s) for v in node.gpus for s in (*v.slots, *v.ready)],
+            indent="  ",
+        )
 
 
 def _chosen(found: Site, wanted: list[str]) -> list[NodeView]:

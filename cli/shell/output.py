@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import textwrap
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from dra.gpu.placement_map import Style
@@ -95,6 +96,17 @@ class Output:
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
             text = "   ".join(cells).rstrip()
             self.line(indent + (self.bold(text) if number == 0 else text))
+
+    def packed(self, entries: Iterable[str]) -> list[str]:
+        """Lines of entries, as many in each as there is room for."""
+        lines: list[str] = []
+        for entry in entries:
+            longer = f"{lines[-1]}   {entry}" if lines else ""
+            if lines and len(_ESCAPES.sub("", longer)) <= self.width:
+                lines[-1] = longer
+            else:
+                lines.append(entry)
+        return lines
 
     def clear(self) -> None:
         """An empty screen, on a terminal."""

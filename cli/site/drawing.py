@@ -2,52 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from cli.shell.output import Output
-from cli.site.occupancy import ALLOCATED, GpuView, NodeView, Slot
+from cli.shell.output import Output, counted
+from cli.site.occupancy import ALLOCATED, READY, GpuView, NodeView, Slot
 from cli.site.sharing import is_shared, sharers, terms
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import InstanceState
-from dra.gpu.placement_map import LABEL_WIDTH, Segment, color_of, compute_slices, draw_gpu, scale
+from dra.gpu.placement_map import (
+    LABEL_WIDTH,
+    Segment,
+    color_of,
+    compute_slices,
+    draw_gpu,
+    sample,
+    scale,
+)
 from dra.gpu.reasons import GpuReason
 
-_NOTE_WIDTH = 24
+_LARGEST = "largest"
 _NARROWEST = 32
+_NAMED = 5
 _IN_USE = frozenset({InstanceState.PREPARED.value, ALLOCATED, InstanceState.PREPARING.value})
+_STATES = {
+    ALLOCATED: "given to a claim, not made yet",
+    READY: "made, free",
+    InstanceState.PREPARING.value: "being made",
+    InstanceState.RECLAIMING.value: "its claim is gone, not removed yet",
+    InstanceState.ORPHAN.value: "left by a failure, not removed yet",
+    InstanceState.FOREIGN.value: "made by another program, left alone",
+    InstanceState.LOST.value: "a claim's, and gone from the GPU",
+}
 
 
 def draw_node(node: NodeView, out: Output) -> list[str]:
     """A node's GPUs, two lines each, and below them what needs words."""
-    width = max(_NARROWEST, out.width - LABEL_WIDTH - _NOTE_WIDTH)
+    noted = max([len(_LARGEST), *(len(text) for v in node.gpus for text in _room(v))])
+    width = max(_NARROWEST, out.width - LABEL_WIDTH - noted - 1)
     lines = [_header(node, out)]
     slices = 0
     for view in node.gpus:
         known = view.gpu.geometry.memory_slices if view.gpu.geometry else 0
         if known and known != slices:
-            lines.append(out.dim(scale(known, width=width).rstrip()))
+            lines.append(out.dim(f"{scale(known, width=width)} {_LARGEST}"))
             slices = known
         lines += _gpu(view, out, width)
     return lines
 
 
-def remarks(node: NodeView) -> list[str]:
-    """Faults with their reasons, one line each."""
-    found = []
+def legend(nodes: Sequence[NodeView], out: Output) -> list[str]:
+    """Meanings of what was drawn of the nodes: columns, signs, colours and states."""
+    drawn = [v for n in nodes for v in n.gpus if v.gpu.geometry and not _words(v)]
+    if not drawn:
+        return []
+    slots = [s for v in drawn for s in (*v.slots, *v.ready) if s.placement is not None]
+    sizes = {compute_slices(v.gpu, s.profile_id) for v in drawn for s in v.slots} - {0}
+    entries = [f"{out.style.dot} free"]
+    if any(v.blocked for v in drawn):
+        entries.append(f"{out.style.hatch} unavailable")
+    if out.style.color:
+        entries += [sample(f" {size}g ", size, out.style) for size in sorted(sizes)]
+    states = {slot.state for slot in slots}
+    entries += [f"{state}: {text}" for state, text in _STATES.items() if state in states]
+    columns = f"columns: memory slices; {_LARGEST}: largest profile that fits, and free memory"
+    return [columns, *out.packed(entries)]
+
+
+def remarks(nodes: Sequence[NodeView]) -> list[str]:
+    """Faults, a line for each reason, with what has it: its number and the first names."""
+    found: dict[str, list[_Faulty]] = {}
+    for node in nodes:
+        for each, text in _faults(node):
+            # A reason that says the node's name is the same reason on another node.
+            same = re.sub(rf"(?<![\w.-]){re.escape(node.name)}(?![\w.-])", "\0", text)
+            found.setdefault(same, []).append(each)
+    lines = []
+    for text, faulty in found.items():
+        at = list(dict.fromkeys(f.node for f in faulty))
+        count = f"{counted(len(faulty), faulty[0].noun)} on " if faulty[0].noun else ""
+        where = f"{count}{_first(at)}"
+        if len(at) == 1 and faulty[0].noun:
+            where = ("" if len(nodes) == 1 else f"{at[0]} ") + _first([f.name for f in faulty])
+        lines.append(f"{where}: {text.replace(chr(0), at[0] if len(at) == 1 else 'NODE')}")
+    return lines
+
+
+class _Faulty(NamedTuple):
+    """A node that has a fault, or a GPU or slice of it, which have a noun and a name."""
+
+    node: str
+    noun: str = ""
+    name: str = ""
+
+
+def _faults(node: NodeView) -> Iterator[tuple[_Faulty, str]]:
     if not node.inventory.ready:
-        found.append(f"{node.name}: {node.inventory.message or 'the driver is not ready'}")
+        yield _Faulty(node.name), node.inventory.message or "the driver is not ready"
     mode = node.inventory.mode
     if mode is not None and mode.state != "success":
         what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
-        found.append(f"{node.name}: {what} is {mode.state}: {mode.message}")
+        yield _Faulty(node.name), f"{what} is {mode.state}: {mode.message}"
     for view in node.gpus:
         if view.blocked and node.inventory.ready:
-            found.append(f"{view.gpu.name}: {view.blocked}")
+            yield _Faulty(node.name, "GPU", view.gpu.name), view.blocked
         for slot in view.slots:
-            text = remark(slot)
-            if text:
-                found.append(f"{view.gpu.name}: {text}")
-    return found
+            if (why := _peculiarity(slot)) is not None:
+                held = f" of claim {slot.claim}" if slot.claim else ""
+                name = f"{view.gpu.name} {slot.where}{held}"
+                yield _Faulty(node.name, "slice", name), why
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _peculiarity(slot: Slot) -> str | None:
+    parts = [p for p in (slot.message, slot.unhealthy) if p]
+    if slot.state in _IN_USE and not parts:
+        return None
+    return ": ".join([slot.state, *parts])
 
 
 def remark(slot: Slot) -> str:
@@ -59,46 +136,40 @@ def remark(slot: Slot) -> str:
     return ": ".join([f"{slot.where} is {slot.state}{held}", *parts])
 
 
-def _header(node: NodeView, out: Output) -> str:
-    inventory = node.inventory
+def gpus_and_memory(views: Sequence[GpuView]) -> str:
+    """``8 x H100-80GB-HBM3   120Gi of 640Gi free``."""
     products: dict[str, int] = {}
-    for view in node.gpus:
+    for view in views:
         product = view.gpu.product_name.removeprefix("NVIDIA ") or "GPU"
         products[product] = products.get(product, 0) + 1
-    free = sum(v.free_mib for v in node.gpus if not v.blocked)
-    total = sum(v.gpu.memory_mib for v in node.gpus)
-    facts = [
-        ", ".join(f"{n} x {p}" for p, n in products.items()) or "no GPU",
-        f"{_gib(free)} of {_gib(total)} free",
-    ]
+    free = sum(v.free_mib for v in views if not v.blocked)
+    total = sum(v.gpu.memory_mib for v in views)
+    named = ", ".join(f"{n} x {p}" for p, n in products.items()) or "no GPU"
+    return f"{named}   {gib(free)} of {gib(total)} free"
+
+
+def gib(mib: int) -> str:
+    """Memory in whole GiB."""
+    return f"{mib // 1024}Gi"
+
+
+def _header(node: NodeView, out: Output) -> str:
+    inventory = node.inventory
+    text = f"{out.bold(node.name)}  {gpus_and_memory(node.gpus)}"
     if inventory.allocator != "controller":
-        facts.append(f"allocated by kube-{inventory.allocator.value}")
-    text = f"{out.bold(node.name)}  {'   '.join(facts)}"
+        text += f"   allocated by kube-{inventory.allocator.value}"
     return text if inventory.ready else f"{text}   {out.bad('NOT READY')}"
 
 
 def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
-    sharing = view.gpu.sharing
-    if sharing is not None and not view.blocked:
-        free = f"{_gib(view.free_mib)} free"
-        notes = f"{view.shared.count} of {sharing.shares} shares, {free}", ""
-    elif view.slots and not view.sliceable:
-        notes = _holder(view), ""
-    elif view.inventory.is_drained(view.gpu.name):
-        notes = out.odd("drained"), ""
-    elif view.gpu.reason == GpuReason.MIG_OFF:
-        notes = "MIG is off: the whole GPU is free", ""
-    elif view.blocked:
-        notes = out.odd(view.gpu.reason or "withheld"), ""
-    else:
-        notes = _room(view)
+    words = _words(view)
     lines = draw_gpu(
-        view.gpu,
+        view.gpu if not words else replace(view.gpu, geometry=None),
         _segments(view, width),
         style=out.style,
         width=width,
-        notes=notes,
-        hatched=bool(view.blocked),
+        notes=(words,) if words else _room(view),
+        shade=_unavailable(view) if view.blocked else None,
     )
     return [*lines, *(_sharer(slot) for slot in view.slots if is_shared(slot))]
 
@@ -112,6 +183,25 @@ def _holder(view: GpuView) -> str:
     return f"MIG is off: {first.profile} of {first.owner} is {first.state}{more}"
 
 
+def _words(view: GpuView) -> str:
+    """Use of a GPU that is not drawn, as nothing is cut from it; empty for one that is."""
+    sharing = view.gpu.sharing
+    if sharing is not None and not view.blocked:
+        return f"{view.shared.count} of {sharing.shares} shares, {gib(view.free_mib)} free"
+    if view.slots and not view.sliceable:
+        return _holder(view)
+    if view.gpu.reason == GpuReason.MIG_OFF and not view.inventory.is_drained(view.gpu.name):
+        return "MIG is off: the whole GPU is free"
+    if view.gpu.geometry is None or not view.gpu.geometry.memory_slices:
+        return _unavailable(view) if view.blocked else "no MIG"
+    return ""
+
+
+def _unavailable(view: GpuView) -> str:
+    drained = view.inventory.is_drained(view.gpu.name)
+    return "drained" if drained else view.gpu.reason or "unavailable"
+
+
 def _sharer(slot: Slot) -> str:
     """The line of a claim that shares the GPU above it, or whose pods share a device of it."""
     where = f"{slot.where}  " if slot.share is None or slot.placement is not None else ""
@@ -119,10 +209,13 @@ def _sharer(slot: Slot) -> str:
 
 
 def _room(view: GpuView) -> tuple[str, str]:
+    """The largest profile that can be placed, and free memory."""
+    if view.blocked or _words(view):
+        return "", ""
     largest, free = view.largest, view.free_mib
-    if largest is not None:
-        return f"fits {largest.name}", f"{_gib(free)} free"
-    return "full", f"{_gib(free)} stranded" if free else ""
+    if largest is None:
+        return ("none", gib(free)) if free else ("full", "")
+    return largest.name, gib(free)
 
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:
@@ -169,7 +262,3 @@ def _fitting(slot: Slot, room: int) -> str:
         return slot.state
     owner = slot.owner
     return owner if len(owner) <= room else owner.partition("/")[2]
-
-
-def _gib(mib: int) -> str:
-    return f"{mib // 1024}Gi"

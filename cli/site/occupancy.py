@@ -127,6 +127,22 @@ class GpuView:
         geometry = self.gpu.geometry
         return geometry.largest_placeable(self.usage) if geometry and self.open else None
 
+    def room_for(self, profile: Profile) -> int:
+        """Slices of a profile that could be made now, if no others were."""
+        geometry, usage, count = self.gpu.geometry, self.usage, 0
+        if geometry is None or not self.open:
+            return 0
+        for placement in profile.placements:
+            if geometry.fits(usage, profile, placement):
+                usage = geometry.add(usage, Occupant(placement, profile.id))
+                count += 1
+        return count
+
+    @property
+    def is_free_whole(self) -> bool:
+        """True if MIG is off and no claim has the GPU or a share of it."""
+        return not (self.sliceable or self.blocked or self.slots or self.gpu.sharing)
+
     @property
     def free_mib(self) -> int:
         """Memory of the free memory slices, whether or not anything can be placed there."""

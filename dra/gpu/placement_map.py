@@ -12,7 +12,7 @@ from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
 WIDTH = 64
 """Columns for the memory slices of a GPU, unless told otherwise."""
 
-LABEL_WIDTH = 8
+LABEL_WIDTH = 7
 """Columns for the GPU's name and the border before its first memory slice."""
 
 _CELL = range(4, 25)  # columns that one memory slice may take, its border included
@@ -98,7 +98,11 @@ def draw(
     for each in inventory.gpus:
         segments = [_segment(each, instance, owner) for instance in each.instances]
         lines += draw_gpu(
-            each, segments, style=style, notes=(each.unavailable,), hatched=bool(each.unavailable)
+            each,
+            segments,
+            style=style,
+            notes=(each.unavailable,),
+            shade="" if each.unavailable else None,
         )
     return "\n".join(lines)
 
@@ -116,33 +120,38 @@ def draw_gpu(  # noqa: PLR0913 - the GPU, and how to draw it
     style: Style,
     width: int = WIDTH,
     notes: tuple[str, ...] = (),
-    hatched: bool = False,
+    shade: str | None = None,
 ) -> list[str]:
     """Two lines: what is held, and by whom. ``notes`` stand behind the first and the second.
 
-    With ``hatched`` what is free is shown as not to be had. A GPU whose slices are not known is one
-    line with the first note.
+    With ``shade`` what is free is shaded, as it cannot be used, and says why where there is room.
+    A GPU whose slices are not known is one line with the first note.
     """
-    label = f" {gpu.name:<{LABEL_WIDTH - 2}}"
+    label = f"{gpu.name:<{LABEL_WIDTH - 1}}"
     first_note, second_note = ((*notes, "", "")[0], (*notes, "", "")[1])
     if gpu.geometry is None or not gpu.geometry.memory_slices:
         return [f"{label}{style.border} {first_note or 'no MIG'}"]
     slices = gpu.geometry.memory_slices
     cell = _cell(slices, width)
     upper = lower = style.border
+    second = None if shade is None else ""
     at = 0
     for segment in sorted(segments, key=lambda s: s.placement):
-        free = _free(segment.placement.start - at, cell, style, hatched=hatched)
-        room = segment.placement.size * cell - 1
-        upper += free + paint(segment.label, room, segment.color, style) + style.border
-        lower += free + paint(segment.owner, room, segment.color, style) + style.border
+        free, room = segment.placement.start - at, segment.placement.size * cell - 1
+        upper += _free(free, cell, style, shade)
+        upper += paint(segment.label, room, segment.color, style) + style.border
+        lower += _free(free, cell, style, second)
+        lower += paint(segment.owner, room, segment.color, style) + style.border
         at = segment.placement.start + segment.placement.size
-    rest = _free(slices - at, cell, style, hatched=hatched)
+    upper += _free(slices - at, cell, style, shade)
+    lower += _free(slices - at, cell, style, second)
     blank = " " * (LABEL_WIDTH - 1)
-    return [
-        f"{label}{upper}{rest} {first_note}".rstrip(),
-        f"{blank}{lower}{rest} {second_note}".rstrip(),
-    ]
+    return [f"{label}{upper} {first_note}".rstrip(), f"{blank}{lower} {second_note}".rstrip()]
+
+
+def sample(text: str, compute_slices: int, style: Style) -> str:
+    """``text`` in the colour of instances of so many compute slices; as it is without colours."""
+    return paint(text, len(text), _COLORS.get(compute_slices, _OTHER_COLOR), style)
 
 
 def color_of(state: str, compute_slices: int) -> int:
@@ -155,7 +164,8 @@ def color_of(state: str, compute_slices: int) -> int:
 def paint(text: str, width: int, color: int, style: Style) -> str:
     """``text`` in exactly ``width`` columns, on a background where colours are wanted."""
     if len(text) > width:
-        text = text[: width - 1] + style.cut
+        tail = (width - 1) // 2  # of names that begin alike the end tells them apart
+        text = text[: width - 1 - tail] + style.cut + text[len(text) - tail :]
     text = text.ljust(width)
     return f"\x1b[30;48;5;{color}m{text}{_RESET}" if style.color else text
 
@@ -178,12 +188,14 @@ def _segment(gpu: Gpu, instance: Instance, owner: Callable[[ClaimRef], str]) -> 
     )
 
 
-def _free(slices: int, cell: int, style: Style, *, hatched: bool) -> str:
+def _free(slices: int, cell: int, style: Style, shade: str | None) -> str:
     """Free memory slices, closed by a border."""
     if slices <= 0:
         return ""
-    if hatched:
-        return style.hatch * (slices * cell - 1) + style.border
+    if shade is not None:
+        room = slices * cell - 1
+        word = f" {shade} " if shade and len(shade) + 2 <= room else ""
+        return word.center(room, style.hatch) + style.border
     inside = (" " * (cell - 1) + style.dot) * slices
     return inside[:-1] + style.border
 

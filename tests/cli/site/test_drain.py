@@ -47,7 +47,7 @@ def test_a_drained_node_says_who_still_uses_it(node: World, mig: Mig) -> None:
     assert drain["since"]
     shown = mig("map").out
     assert "drained" in shown
-    assert "! gpu-0: drained: driver 580 (kubectl mig resume node-a)" in shown
+    assert "! gpu-0, gpu-1: drained: driver 580 (kubectl mig resume node-a)" in shown
 
 
 def test_single_gpus_add_up_and_are_resumed_one_by_one(node: World, mig: Mig) -> None:

@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Instance
 from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
@@ -96,7 +97,7 @@ def test_slices_of_a_gpu_whose_mig_mode_went_do_not_hold_it_whole(
     profile, state = ("3g.20gb", "lost") if made else ("3g20gb", "allocated")
     assert f"MIG is off: {profile} of default/trainer is {state}" in drawn
     assert "whole" not in drawn
-    assert ("gpu-0: 3g.20gb at 4:4 is lost, of claim default/train: it is gone" in drawn) is made
+    assert ("gpu-0 3g.20gb at 4:4 of claim default/train: lost: it is gone" in drawn) is made
     (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
     assert [slot["state"] for slot in found["slots"]] == [state]
     assert "whole" not in mig("map", "-o", "wide").out
@@ -202,6 +203,67 @@ def test_the_map_is_no_wider_than_the_terminal(
     drawn = [line for line in mig("map").out.splitlines() if "│" in line]
     assert drawn
     assert max(map(len, drawn)) <= columns
+
+
+def test_slices_of_an_eighth_can_be_read_at_80_columns(
+    world: World, mig: Mig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for start, end in enumerate("abcdefg"):
+        world.hold(
+            f"c{start}", "n", f"gpu-0-mig-1g10gb-19-{start}", pod_name=f"infer-6d9-{end * 5}"
+        )
+    profile = Profile(19, "1g.10gb", 1, 9856, 16, tuple(Placement(n, 1) for n in range(7)))
+    largest = Profile(0, "7g.180gb", 7, 182000, 132, (Placement(0, 8),))
+    geometry = Geometry((profile, largest))
+    full = replace(gpu(0, "n"), geometry=geometry, memory_mib=81920)
+    world.add_node("n", full, replace(full, minor=1, uuid="GPU-n-1"))
+    lines = mig("map").out.splitlines()
+    assert lines[2] == "gpu-0 │" + "1g.10gb│" * 7 + "       │ none"
+    assert lines[3] == "      │" + "".join(f"inf…{e * 3}│" for e in "abcdefg") + "       │ 10Gi"
+    assert lines[4] == "gpu-1 │" + "       ·" * 7 + "       │ 7g.180gb"
+    assert max(map(len, lines)) == 80
+
+
+def test_the_legend_says_what_is_drawn_and_nothing_else(busy: World, mig: Mig) -> None:
+    columns = "columns: memory slices; largest: largest profile that fits, and free memory"
+    assert mig("map", "node-b").out.splitlines()[-2:] == [columns, "· free"]
+    shown = mig("map", "node-a").out
+    assert "· free   ░ unavailable   allocated: given to a claim" in shown
+    assert "foreign: made by another program" in shown
+    assert "lost:" not in shown
+
+
+def test_of_many_nodes_there_is_a_summary_and_a_line_for_each(world: World, mig: Mig) -> None:
+    busy = {"unavailable": "mig-manager is at work", "reason": "MIGManagerActive"}
+    for number in range(9):
+        name = f"node-{number}"
+        faults: Obj = busy if number in (3, 5) else {}
+        world.add_node(name, gpu(0, name, **faults), gpu(1, name, **faults))
+    lines = mig("map").out.splitlines()
+    assert lines[0] == "9 nodes  18 x A100-SXM4-40GB   560Gi of 720Gi free"
+    free = {line.split()[0]: line.split()[1:] for line in lines[2:9]}
+    assert (free["1g.5gb"], free["1g.5gb+me"]) == (["98", "14", "7"], ["14", "14", "7"])
+    table = lines.index(next(line for line in lines if line.split()[:1] == ["NODE"]))
+    assert lines[table + 1].split() == ["node-0", "2", "80Gi", "7g.40gb"]
+    assert lines[table + 4].split() == ["node-3", "2", "0Gi", "none", "2", "GPUs"]
+    assert [line for line in lines if line.startswith("! ")] == [
+        "! 4 GPUs on node-3, node-5: mig-manager is at work"
+    ]
+    assert not [line for line in lines if "│" in line]
+    assert "│" in mig("map", "node-0").out
+    assert mig("map", "-o", "wide").out.count("gpu-0 │") == 9
+
+
+def test_a_reason_is_said_once_with_the_first_that_have_it(world: World, mig: Mig) -> None:
+    for name in ("node-a", "node-b"):
+        world.add_node(name, *(gpu(n, name) for n in range(7)))
+        assert mig("drain", name, "--reason", "new driver").code == 0
+    lines = mig("map").out.splitlines()
+    assert "! 14 GPUs on node-a, node-b: drained: new driver (kubectl mig resume NODE)" in lines
+    alone = mig("map", "node-b").out
+    named = "gpu-0, gpu-1, gpu-2, gpu-3, gpu-4 and 2 more"
+    assert f"! {named}: drained: new driver (kubectl mig resume node-b)" in alone
 
 
 def test_json_has_every_slot_with_its_owner(busy: World, mig: Mig) -> None:

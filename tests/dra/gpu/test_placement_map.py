@@ -37,19 +37,19 @@ def test_instances_stand_where_they_are_and_free_slices_are_told_apart() -> None
         _inventory(_held(4, 4), _held(1, 1)), owner=lambda claim: claim.name.partition("-")[0]
     )
     assert drawn.splitlines() == [
-        "node-1  0       1       2       3       4       5       6       7        A100-SXM4-40GB",
-        " gpu-0 │       │1g.5gb │       ·       │3g.20gb                        │",
-        "       │       │trainer│       ·       │trainer                        │",
+        "node-1 0       1       2       3       4       5       6       7        A100-SXM4-40GB",
+        "gpu-0 │       │1g.5gb │       ·       │3g.20gb                        │",
+        "      │       │trainer│       ·       │trainer                        │",
     ]
 
 
 def test_an_empty_gpu_is_all_free() -> None:
     lines = draw(_inventory()).splitlines()
-    assert lines[1] == " gpu-0 │" + "       ·" * 7 + "       │"
+    assert lines[1] == "gpu-0 │" + "       ·" * 7 + "       │"
 
 
-def test_text_that_does_not_fit_is_cut() -> None:
-    assert "│traine…│" in draw(_inventory(_held(0, 1)))
+def test_text_that_does_not_fit_is_cut_in_its_middle() -> None:
+    assert "│tra…x7f│" in draw(_inventory(_held(0, 1)))
 
 
 def test_an_instance_that_is_not_simply_in_use_shows_its_state() -> None:
@@ -67,7 +67,7 @@ def test_a_gpu_that_takes_no_slices_says_why() -> None:
     bare = Inventory(
         node="n", pool="n", driver="d", gpus=(Gpu(minor=3, uuid="G", unavailable="no MIG here"),)
     )
-    assert draw(bare) == "n\n gpu-3 │ no MIG here"
+    assert draw(bare) == "n\ngpu-3 │ no MIG here"
 
 
 def test_colour_and_characters_follow_the_style() -> None:
