@@ -175,7 +175,7 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
 
 
 def _holder(view: GpuView) -> str:
-    """Who has a GPU whose slices cannot be drawn: whole, or slices from before MIG mode went."""
+    """Holder of a GPU whose slices cannot be drawn: whole, or slices from before MIG mode went."""
     first, *others = view.slots
     if not first.profile:
         return f"held whole by {first.owner}"

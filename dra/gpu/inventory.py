@@ -113,7 +113,7 @@ class GpuHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What the driver says of a GPU and devices tell of it, whatever is on it.
+    """Facts that the driver has about a GPU and devices tell, whatever is on it.
 
     Each is a text or a number, empty or 0 where it is not known, and has its name in
     ``api.mignode.GpuField`` too.
