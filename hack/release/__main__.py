@@ -16,7 +16,7 @@ import click
 import helm_python
 
 from hack.cluster.driver.chart import REPOSITORY, version
-from hack.release import chart
+from hack.release import chart, manifests
 from hack.release.packages import CONSTRAINTS, IMAGES, package_list, requirements, tools
 from hack.release.provenance import provenance, sums
 
@@ -66,12 +66,16 @@ def _base(_: click.Context, __: click.Parameter, value: str | None) -> str:
 )
 @click.option("--sign", metavar="KEY", help="Sign the checksums with this key of gpg.")
 @click.option("--push", metavar="oci://HOST/PATH", help="Push the chart there.")
-def main(*, folder: Path, base: str, sign: str | None, push: str | None) -> None:
+@click.option(
+    "--registry", metavar="HOST/PATH", default="", help="Where install.yaml has the images from."
+)
+def main(*, folder: Path, base: str, sign: str | None, push: str | None, registry: str) -> None:
     """Complete a release in a folder; what stands in SHA256SUMS belongs to it."""
     made = [*folder.glob(f"*{version()}-*.whl"), *folder.glob("kubectl-mig-*.tar.gz")]
     if len(made) < 2:  # noqa: PLR2004 - the wheel and the archive
         raise click.ClickException(f"{folder} lacks wheel or archive of {version()}: make krew")
     made += [folder / "mig.yaml", archive := chart.package(folder)]
+    made.append(manifests.write(folder, registry=registry))
     with tempfile.TemporaryDirectory() as name:
         programs = tools(Path(name))
         made += [package_list(image, folder, programs=programs) for image in IMAGES]

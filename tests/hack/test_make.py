@@ -49,6 +49,11 @@ def dry(*arguments: str) -> str:
             "-m hack.cluster up --nodes '1' --directory '/tmp/y'",
         ),
         (["cluster-down", "DIR=/tmp/y"], "-m hack.cluster down --directory '/tmp/y'"),
+        (
+            ["install.yaml", "REGISTRY=host/path", "VALUES=v.yaml"],
+            "-m hack.release.manifests --folder dist --registry 'host/path' --values 'v.yaml'",
+        ),
+        (["release", "REGISTRY=host/path"], "-m hack.release --folder dist --registry 'host/path'"),
     ],
 )
 def test_variables_become_options(arguments: list[str], runs: str) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import helm_python
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from hack.cluster.driver.chart import CHART, REPOSITORY, version
-from hack.release import chart
+from hack.cluster.driver.chart import CHART, NAMESPACE, REPOSITORY, render, version
+from hack.release import chart, manifests
 from hack.release.__main__ import main
 from hack.release.provenance import provenance, sums
 from tests.hack.registry import running
@@ -93,3 +94,37 @@ def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
         target = f"oci://127.0.0.1:{registry.server_port}/charts"
     with pytest.raises(helm_python.HelmError, match=f"127.0.0.1:{registry.server_port}"):
         chart.push(chart.package(tmp_path), target, credentials=tmp_path / "l", plain=True)
+
+
+PILOT = {"kubeletPlugin": {"nodeSelector": {"pilot": "yes"}}, "webhook": {"enabled": True}}
+
+
+@pytest.mark.parametrize("values", [{}, PILOT], ids=["default", "others"])
+def test_the_file_for_kubectl_has_what_the_chart_makes_and_its_namespace(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    written = manifests.write(tmp_path, registry="host/path", values=values)
+    namespace, *objects = yaml.safe_load_all(written.read_text())
+    assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", NAMESPACE)
+    assert objects == render({**values, "image": {"registry": "host/path"}})
+
+
+def test_the_file_for_kubectl_takes_values_of_a_file(tmp_path: Path) -> None:
+    given = tmp_path / "values.yaml"
+    given.write_text(yaml.safe_dump({**PILOT, "image": {"registry": "own"}}))
+    arguments = ["--folder", str(tmp_path / "dist"), "--values", str(given)]
+    ran = CliRunner().invoke(manifests.main, arguments)
+    assert ran.exit_code == 0, ran.output
+    _, *objects = yaml.safe_load_all((tmp_path / "dist/install.yaml").read_text())
+    assert objects == render({**PILOT, "image": {"registry": "own"}})
+
+
+def test_the_file_for_kubectl_is_not_written_with_values_that_the_chart_refuses(
+    tmp_path: Path,
+) -> None:
+    given = tmp_path / "values.yaml"
+    given.write_text("kubeletPlugin: {enableMIG: true}")
+    ran = CliRunner().invoke(manifests.main, ["--folder", str(tmp_path), "--values", str(given)])
+    assert ran.exit_code == 1
+    assert "enableMIG" in ran.output
+    assert not (tmp_path / "install.yaml").exists()
