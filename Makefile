@@ -4,7 +4,7 @@
 # make wheel  the Python package, into dist/; make krew: kubectl's plugin as krew takes it
 # make release   what a release consists of, into dist/: BASE=<python image@digest> builds its images,
 #   SIGN=<key> signs it, PUSH=oci://host/path pushes the chart
-# make install.yaml   the chart's objects for kubectl apply, into dist/: REGISTRY=host/path of the images, VALUES=file
+# make manifests   the chart's objects for kubectl apply, into dist/: REGISTRY=host/path of the images, VALUES=file
 # make hashes   the hashes of the images' packages, after a change of constraints.txt
 # make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
 # make fmt    what ruff mends by itself, and the format
@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release install.yaml hashes fmt test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -51,7 +51,7 @@ release: krew
 	    $(if $(SIGN),--sign '$(SIGN)') $(if $(PUSH),--push '$(PUSH)') \
 	    $(if $(REGISTRY),--registry '$(REGISTRY)')
 
-install.yaml: $(VENV)/.dev
+manifests: $(VENV)/.dev
 	@$(BIN)/python -m hack.release.manifests --folder dist $(if $(REGISTRY),--registry '$(REGISTRY)') \
 	    $(if $(VALUES),--values '$(VALUES)')
 

@@ -1,4 +1,4 @@
-"""The chart's objects as one file for ``kubectl apply``: ``make install.yaml``.
+"""The chart's objects as one file for ``kubectl apply``: ``make manifests``.
 
 The renderer is a Kubernetes of 1.36 or newer: before that the API server does not know all kinds.
 """

@@ -50,7 +50,7 @@ def dry(*arguments: str) -> str:
         ),
         (["cluster-down", "DIR=/tmp/y"], "-m hack.cluster down --directory '/tmp/y'"),
         (
-            ["install.yaml", "REGISTRY=host/path", "VALUES=v.yaml"],
+            ["manifests", "REGISTRY=host/path", "VALUES=v.yaml"],
             "-m hack.release.manifests --folder dist --registry 'host/path' --values 'v.yaml'",
         ),
         (["release", "REGISTRY=host/path"], "-m hack.release --folder dist --registry 'host/path'"),

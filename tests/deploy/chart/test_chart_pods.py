@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import find, pod_spec, render
+from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
 from tests.deploy.chart.charts import COMPONENTS, VALUES, containers, rendered
+from tests.docs.handbook.blocks import blocks
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -175,6 +177,16 @@ def test_the_plugin_runs_where_a_label_shows_a_gpu(labels: dict[str, str], *, ch
     spec = pod_spec(rendered("defaults"), "kubelet-plugin")
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert any(matches(term, labels) for term in required["nodeSelectorTerms"]) is chosen
+
+
+def test_a_pilot_as_the_handbook_begins_it_has_the_plugin_on_labelled_nodes_alone() -> None:
+    page = REPOSITORY / "docs/operations.md"
+    (values,) = [yaml.safe_load(b.text) for b in blocks(page) if b.kind == "values"]
+    spec = pod_spec(render(values), "kubelet-plugin")
+    wanted = {"mig.dra.dev/node": "true"}
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", **wanted}
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert any(matches(term, wanted) for term in required["nodeSelectorTerms"])
 
 
 def terms(plugin: Obj) -> list[Obj]:

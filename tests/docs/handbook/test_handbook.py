@@ -52,6 +52,12 @@ def test_it_builds_and_no_link_is_broken(tmp_path: Path) -> None:
     assert (tmp_path / "first-pod/index.html").is_file()
 
 
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs/index.md").read_text().partition("## All pages")[2]
+    missing = [p.name for p in sorted((ROOT / "docs").glob("*.md")) if f"({p.name})" not in index]
+    assert missing == ["index.md"], f"docs/index.md, 'All pages', lacks a row for: {missing}"
+
+
 @pytest.mark.parametrize("block", SHELL, ids=lambda b: b.place)
 def test_commands_say_whether_they_are_run_and_why_not(block: Block) -> None:
     if block.kind == "not run":
