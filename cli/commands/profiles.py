@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from cli.shell.exits import CliError, Exit
+from cli.shell.output import counted
 from cli.shell.session import Session
 from cli.site.occupancy import GpuView
 from cli.site.reading import site
@@ -48,11 +49,15 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
         title = out.bold(product.removeprefix("NVIDIA ") or "GPU")
         out.line(f"{title}  {len(group)} on {who}")
         out.table(
-            ("PROFILE", "CLASS", "MEMORY", "SMS", "COMPUTE", "STARTS", "IN USE", "PLACEABLE NOW"),
+            ("PROFILE", "CLASS", "MEMORY", "SMS", "COMPUTE", "PLACEMENTS", "IN USE", "FREE"),
             [_row(p, geometry, group) for p in _ordered(geometry)],
             indent="  ",
         )
-    if not kinds:
+    if kinds:
+        out.line()
+        out.line("PLACEMENTS: {starts}:size in memory slices, as nvidia-smi mig -lgipp prints them")
+        out.line("FREE: slices that could be made now if no other profile were asked for")
+    else:
         out.line("no GPU reports MIG profiles (kubectl mig doctor says more)")
     return Exit.OK
 
@@ -73,17 +78,17 @@ def _in_use(profile: Profile, group: list[GpuView]) -> int:
 
 
 def _row(profile: Profile, geometry: Geometry, group: list[GpuView]) -> tuple[str, ...]:
-    starts, gpus = _placeable(profile, geometry, group)
-    where = f"{starts} starts on {gpus} GPU{'s' if gpus != 1 else ''}" if starts else "none"
+    free = sum(view.room_for(profile) for view in group)
+    _, gpus = _placeable(profile, geometry, group)
     return (
         profile.name,
         class_name(profile.name),
         f"{profile.memory_mib}Mi",
         str(profile.multiprocessors),
         f"{profile.compute_slices}/{geometry.compute_slices}",
-        ",".join(str(p.start) for p in profile.placements) + f" (size {profile.memory_slices})",
+        f"{{{','.join(str(p.start) for p in profile.placements)}}}:{profile.memory_slices}",
         str(_in_use(profile, group)),
-        where,
+        f"{free} on {counted(gpus, 'GPU')}" if free else "none",
     )
 
 

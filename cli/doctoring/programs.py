@@ -22,7 +22,8 @@ def controller(evidence: Evidence) -> Iterator[Check]:
     if leader is None:
         yield unknown("controller", "leases may not be read")
     elif leader:
-        yield ok("controller", f"{leader} leads, {counted(len(pods), 'pod')} of the chart")
+        made = counted(len(pods), "controller pod") if pods else "no pod, so it runs by hand"
+        yield ok("controller", f"{leader} leads; {made}")
     elif pods:
         names = named([f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods])
         yield fail(

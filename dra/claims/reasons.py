@@ -77,7 +77,7 @@ class NodeReason(StrEnum):
     MIG_PENDING = GpuReason.MIG_PENDING
     MIG_LEFT_OFF = "MIGModeLeftOff"
     MIG_DISABLED = "MIGModeDisabled"
-    LAYOUT_MADE = "LayoutMade"
+    LAYOUT_APPLIED = "LayoutApplied"
     LAYOUT_PENDING = GpuReason.LAYOUT_PENDING
     LAYOUT_FAILED = "LayoutFailed"
     MIG_MANAGER = GpuReason.MIG_MANAGER

@@ -143,7 +143,8 @@ def _where(search: Search, state: GpuState) -> str:
             continue
         starts = geometry.free_placements(state.usage, offer.profile) if geometry else ()
         if starts:
-            return f"{offer.name} fits at {', '.join(map(str, starts))}"
+            where = f"placement{'s' if len(starts) > 1 else ''} (start:size)"
+            return f"{offer.name} can be made at {where} {', '.join(map(str, starts))}"
     return ""
 
 

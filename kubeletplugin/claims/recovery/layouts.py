@@ -311,10 +311,10 @@ class Layouts:
         if mode is None:
             return
         what = f"mode {mode.mode}" + (f", layout {mode.layout}" if mode.layout else "")
-        text = f"{what}: {mode.message or 'made'}"
+        text = f"{what}: {mode.message}" if mode.message else f"{what} is in effect"
         _log.info("%s: %s", mode.state, text)
         reasons = {_FAILED: NodeReason.LAYOUT_FAILED, _PENDING: NodeReason.LAYOUT_PENDING}
-        reason = reasons.get(mode.state, NodeReason.LAYOUT_MADE)
+        reason = reasons.get(mode.state, NodeReason.LAYOUT_APPLIED)
         self._reports.report_node(reason, text, warning=mode.state == _FAILED)
 
 
