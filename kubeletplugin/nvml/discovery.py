@@ -139,6 +139,12 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
     def ask(function: Any) -> Any:
         return session.call(function, device, gpu=uuid)
 
+    def fact(function: Any) -> Any:
+        try:
+            return ask(function)
+        except NotSupportedError:  # the driver may be older than the call
+            return ""
+
     mode = mig_mode(session, device, gpu=uuid)
     enabled, pending = mode or (False, False)
     reason, problem = _availability(enabled=enabled, pending=pending, uuid=uuid)
@@ -150,7 +156,7 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
     return Card(
         uuid=uuid,
         minor=minor,
-        product_name=ask(pynvml.nvmlDeviceGetName),
+        product_name=fact(pynvml.nvmlDeviceGetName),
         brand=_BRANDS.get(brand, f"Brand{brand}"),
         architecture=architecture_name(architecture),
         cuda_compute_capability=f"{major}.{minor_version}",

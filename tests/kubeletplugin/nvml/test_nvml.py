@@ -298,6 +298,15 @@ def test_every_fact_of_a_gpu_is_read(card: Card) -> None:
     )
 
 
+def test_a_gpu_is_used_though_the_driver_does_not_know_its_name(
+    machine: Machine, session: Session
+) -> None:
+    machine.inject(Fault(id="f", function="nvmlDeviceGetName", action="return", code=13))
+    [card] = discover(session).cards
+    assert (card.product_name, card.reason) == ("", "")
+    assert card.geometry is not None
+
+
 def test_facts_are_the_same_for_gpus_of_one_product_but_for_the_identity(tmp_path: Path) -> None:
     Machine.create(tmp_path / "hw", [GpuSpec("A30"), GpuSpec("A30")])
     sim.nvml.install(tmp_path / "hw")
