@@ -194,49 +194,38 @@ def decode_placement(parameters: object) -> dict[str, Any]:
     Raises:
         InvalidObjectError: as ``decode``.
     """
-    said = decode(parameters).placement
-    named = parameters.get("placement", {}) if isinstance(parameters, dict) else {}
-    return {name: getattr(said, name) for name in named}
+    return _named(decode(parameters).placement, parameters, "placement")
+
+
+def decode_preparation(parameters: object) -> dict[str, Any]:
+    """The fields of ``PreparationConfig`` that ``parameters`` name, likewise.
+
+    Raises:
+        InvalidObjectError: as ``decode``.
+    """
+    return _named(decode(parameters).preparation, parameters, "preparation")
 
 
 def decode_share(parameters: object, *, of_class: bool) -> dict[str, Any]:
-    """The fields of ``ShareConfig`` that ``parameters`` name, by name; others stay as they are.
+    """The fields of ``ShareConfig`` that ``parameters`` name, likewise.
 
     Raises:
         InvalidObjectError: as ``decode``; also for ``tenants``, unless it is a class that says so.
     """
     config = decode(parameters)
-    said, named = config.share, parameters.get("share", {}) if isinstance(parameters, dict) else {}
+    named = _named(config.share, parameters, "share")
     if "tenants" in named and not of_class:
         raise InvalidObjectError(
             config.kind, "share.tenants", "only a DeviceClass may say it: take it out of the claim"
         )
-    fields = {"memoryMiB": "memory_mib", "cores": "cores", "tenants": "tenants"}
-    return {fields[name]: getattr(said, fields[name]) for name in named}
+    return named
 
 
-def decode_on_failure(parameters: object) -> OnFailure | None:
-    """``preparation.onFailure`` if ``parameters`` name it; None if they do not.
-
-    Raises:
-        InvalidObjectError: as ``decode``.
-    """
-    return decode(parameters).preparation.on_failure if _names(parameters, "onFailure") else None
-
-
-def decode_bind_when(parameters: object) -> BindWhen | None:
-    """``preparation.bindWhen`` if ``parameters`` name it; None if they do not.
-
-    Raises:
-        InvalidObjectError: as ``decode``.
-    """
-    return decode(parameters).preparation.bind_when if _names(parameters, "bindWhen") else None
-
-
-def _names(parameters: object, field: str) -> bool:
-    """True if ``parameters`` name a field of ``preparation``."""
-    found = parameters.get("preparation") if isinstance(parameters, dict) else None
-    return isinstance(found, dict) and field in found
+def _named(said: msgspec.Struct, parameters: object, part: str) -> dict[str, Any]:
+    """The fields of a part that ``parameters`` name, by their names in ``said``."""
+    given = parameters.get(part, {}) if isinstance(parameters, dict) else {}
+    names = (f.name for f in msgspec.structs.fields(said) if f.encode_name in given)
+    return {name: getattr(said, name) for name in names}
 
 
 def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from api.config import (
     API_VERSION,
     DEFAULT,
     KIND,
+    DeviceConfig,
     NodesConfig,
     PlacementPolicy,
     decode,
@@ -21,6 +26,21 @@ HEAD = {"apiVersion": API_VERSION, "kind": KIND}
 
 def with_nodes(nodes: Any) -> dict[str, Any]:
     return {**HEAD, "placement": {"nodes": nodes}}
+
+
+def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _fields(field.type)
+        else:
+            yield field.name
+
+
+def test_every_field_is_read_by_a_program() -> None:
+    tops = ("api", "controller", "dra", "kubeletplugin")
+    texts = (p.read_text() for top in tops for p in Path(top).rglob("*.py"))
+    unread = {*_fields(DeviceConfig)} - {w for text in texts for w in re.findall(r"\.(\w+)", text)}
+    assert not unread, f"api/config.py takes {sorted(unread)}, and no program does anything by it"
 
 
 def test_a_configuration_says_only_what_differs_from_the_default() -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from api.config import decode_on_failure
 from controller.cluster.cluster import Cluster
-from controller.lifecycle.failures.wishes import last_wish
+from controller.lifecycle.failures.wishes import preparation
 from controller.reporting.report import Reporter
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.pod_writer import PodWriter
@@ -125,4 +124,4 @@ class Evictions:
         if known.claim.allocation is None or not any(o.get("controller") for o in owners):
             return False
         config = known.claim.allocation.config
-        return last_wish(config, decode_on_failure, driver=driver) == _EVICT
+        return preparation(config, driver=driver).on_failure == _EVICT

@@ -1,33 +1,27 @@
-"""Wishes in the configuration of a claim and of its classes: what it says of one field."""
+"""Wishes for the preparation that the configuration of a claim and of its classes holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from api.config import PreparationConfig, decode_preparation
 from api.errors import InvalidObjectError
 from dra.common.resources import at
 
-T = TypeVar("T", bound=str)
 
-
-def last_wish(
-    config: Iterable[Mapping[str, Any]],
-    decode: Callable[[object], T | None],
-    *,
-    driver: str,
-) -> T | None:
-    """The wish of the last entry for ``driver`` that has one, None without any.
+def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> PreparationConfig:
+    """Each field as the last entry for ``driver`` has it that names the field.
 
     ``config`` is ``devices.config`` of an allocation, in which the entries of classes come first.
-    ``decode`` reads the parameters of an entry; entries that it cannot understand are left out.
+    Entries that cannot be understood are left out.
     """
-    wish = None
+    fields: dict[str, Any] = {}
     for entry in config:
         if at(entry, "opaque", "driver") != driver:
             continue
         try:
-            wish = decode(entry["opaque"].get("parameters")) or wish
+            fields |= decode_preparation(entry["opaque"].get("parameters"))
         except InvalidObjectError:
             continue
-    return wish
+    return PreparationConfig(**fields)

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.config import decode_bind_when
 from controller.cluster.cluster import Cluster
-from controller.lifecycle.failures.wishes import last_wish
+from controller.lifecycle.failures.wishes import preparation
 from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.lifecycle.reserving.takeover import decision_of
 from controller.queue.exclusions import Exclusions
@@ -134,7 +133,7 @@ class CutFirst:
         config: list[dict[str, Any]] = []
         for wants in claims:
             config += wants.config(p.request for p in decision.of(wants.claim.ref))
-        return last_wish(config, decode_bind_when, driver=self._cluster.driver) == "made"
+        return preparation(config, driver=self._cluster.driver).bind_when == "made"
 
     def _reservation(
         self, ref: ClaimRef, decision: Decision, inventory: Inventory

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.explaining.model import Progress, Why
+from cli.explaining.remedies import REMEDIES
 from cli.shell import completing
 from cli.shell.arguments import parser
 from cli.shell.exits import Exit
@@ -35,6 +36,15 @@ _NOT_OF_WAITING = {
     Reason.NODE_CLASS,
     Reason.MIGNODE_UNREADABLE,
 }
+_WITHOUT_REMEDY = {
+    *(Why.NOT_OURS, Why.NO_CLAIMS, Why.SOON, Why.MADE_FIRST, Why.PREPARING),
+    *(AnswerReason.FITS, AnswerReason.NO_SUCH_DEVICE, AnswerReason.WITHHELD),
+    *(MisfitReason.NO_NODE, MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.LEFT_OUT),
+    *(Reason.WAITING, Reason.UNSUPPORTED, Reason.TOO_MANY_TEMPLATES, Reason.SCHEDULER),
+    *(Reason.NOTHING_TO_SEE, Reason.NEXT_IN_LINE, Reason.TAKEN_BACK),
+}
+"""Reasons about which nothing is to be done, or whose message says it."""
+
 _OF_THE_CONTROLLER = {MisfitReason.LEFT_OUT}
 """Answers that need what the controller remembers; it says them by the pod's condition."""
 
@@ -69,6 +79,15 @@ def test_every_reason_and_state_is_explained() -> None:
     missing = {str(r) for r in known} - NAMED
     assert not missing, f"docs/kubectl-mig.md, 'explain', lacks {sorted(missing)}"
     assert not {str(r) for r in (*_OF_THE_CONTROLLER, Reason.NOT_MADE)} & NAMED
+
+
+def test_every_reason_has_a_remedy_or_needs_none() -> None:
+    reasons = {*Why, *AnswerReason, *MisfitReason, *Reason} - _NOT_OF_WAITING
+    missing = {str(r) for r in reasons - REMEDIES.keys() - _WITHOUT_REMEDY}
+    assert not missing, (
+        f"say in cli/explaining/remedies.py what to do about {sorted(missing)}, or, where the "
+        f"message says it or there is nothing to be done, name them in {Path(__file__).name}"
+    )
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from api.config import decode_bind_when, decode_on_failure
-from controller.lifecycle.failures.wishes import last_wish
+from controller.lifecycle.failures.wishes import preparation
 from dra.common.resources import Obj
 from tests.controller.helpers.objects import DRIVER
 
 
-def entry(driver: str = DRIVER, **preparation: Any) -> Obj:
+def entry(driver: str = DRIVER, **fields: Any) -> Obj:
     parameters = {
         "apiVersion": "mig.dra.dev/v1alpha1",
         "kind": "MigDeviceConfig",
-        "preparation": preparation,
+        "preparation": fields,
     }
     return {"opaque": {"driver": driver, "parameters": parameters}}
 
@@ -27,7 +26,7 @@ EVICT, WAIT = entry(onFailure="evict"), entry(onFailure="wait")
 @pytest.mark.parametrize(
     ("config", "wish"),
     [
-        ([], None),
+        ([], "wait"),
         ([EVICT], "evict"),
         ([EVICT, WAIT], "wait"),
         ([WAIT, EVICT], "evict"),
@@ -36,14 +35,14 @@ EVICT, WAIT = entry(onFailure="evict"), entry(onFailure="wait")
         ([EVICT, entry(onFailure="never")], "evict"),
         ([EVICT, {"opaque": {"driver": DRIVER}}], "evict"),
         ([EVICT, entry("nic.example", onFailure="wait")], "evict"),
-        ([{}, {"opaque": None}], None),
+        ([{}, {"opaque": None}], "wait"),
     ],
     ids=str,
 )
-def test_the_last_entry_that_names_the_field_counts(config: list[Obj], wish: str | None) -> None:
-    assert last_wish(config, decode_on_failure, driver=DRIVER) == wish
+def test_the_last_entry_that_names_the_field_counts(config: list[Obj], wish: str) -> None:
+    assert preparation(config, driver=DRIVER).on_failure == wish
 
 
 def test_each_field_has_its_own_wish() -> None:
     config = [entry(onFailure="evict", bindWhen="made"), WAIT]
-    assert last_wish(config, decode_bind_when, driver=DRIVER) == "made"
+    assert preparation(config, driver=DRIVER).bind_when == "made"
