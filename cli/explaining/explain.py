@@ -18,6 +18,7 @@ from dra.allocator.explain.answers import AnswerReason, NodeAnswer
 from dra.allocator.problem import Problem, pose_problem
 from dra.cel.kinds.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
+from dra.claims.class_names import no_such_class
 from dra.claims.reading import KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Reason
 from dra.claims.requests.reader import Reader
@@ -188,7 +189,9 @@ class Explainer:
         return read_claims(made, self._reader, driver=self._facts.driver)
 
     def _shared(self, made: list[KnownClaim]) -> str:
-        """Remark on a class that others may serve too; empty without one."""
+        """Remark on a class that is not there, or that others may serve too; empty without one."""
+        if missing := next(filter(None, (self._reader.missing_class(k.claim) for k in made)), ""):
+            return f": {no_such_class(missing, ())}"
         name = next(filter(None, (self._reader.shared_class(k.claim) for k in made)), "")
         text = f" alone: kube-scheduler serves DeviceClass {name!r}, which selects others' too"
         return text if name else ""

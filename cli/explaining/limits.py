@@ -9,7 +9,8 @@ from cli.explaining.model import Finding, Why
 from cli.explaining.waiting import finding
 from dra.common.resources import at
 from dra.gpu.inventory import AllocatorKind
-from dra.limits.asks import CORES, MEMORY
+from dra.limits.asks import CORES, GPUS, MEMORY
+from dra.limits.others import GPUS_ALONE
 from dra.pods.pods import Pod, with_claim
 
 PREFIX = "nvidia.com/mig-"
@@ -23,7 +24,7 @@ def asked_by_limits(pod: Pod) -> Mapping[str, str]:
         name: str(number)
         for container in containers
         for name, number in at(container, "resources", "limits", default={}).items()
-        if name.startswith((PREFIX, MEMORY, CORES))
+        if name == GPUS or name.startswith((PREFIX, MEMORY, CORES))
     }
 
 
@@ -37,6 +38,8 @@ def with_extended(pod: Pod) -> Pod:
 def about_limits(limits: Mapping[str, str], facts: ClusterFacts) -> Finding:
     """Finding about a pod that asks so and has no claim."""
     asked = ", ".join(f"{name}: {number}" for name, number in sorted(limits.items()))
+    if set(limits) == {GPUS}:
+        return Finding(Why.BY_LIMITS, f"the pod has no resource claim but {asked}: {GPUS_ALONE}")
     nodes = [
         n.name for n in facts.site.nodes if n.inventory.allocator is not AllocatorKind.CONTROLLER
     ]

@@ -51,7 +51,8 @@ REMEDIES: Mapping[str, str] = {
     Why.PREEMPTS: "nothing, where those pods may end; else give the pod a PriorityClass with "
     "preemptionPolicy: Never, or ask for less",
     Why.NOT_SCHEDULED: "the slices are there; what the scheduler misses is something else",
-    Reason.NO_SUCH_CLASS: "name a class that exists (kubectl get deviceclasses)",
+    Reason.NO_SUCH_CLASS: "correct deviceClassName: neither a claim nor a template can be "
+    "changed, so delete it and the pod, and create them anew",
     Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",
     Reason.BAD_SELECTOR: "correct the CEL expression",
     Reason.COSTLY_SELECTOR: "write the CEL expression simpler: compare attributes as they are",

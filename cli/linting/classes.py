@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,13 +10,11 @@ from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
 from dra.cel.questions import CostlySelectorError
-from dra.claims.classes import GPU_CLASS, names_driver
+from dra.claims.class_names import meant
+from dra.claims.classes import names_driver
 from dra.gpu.names import DEFAULT_DRIVER
 
 ANY_SLICE = "mig.dra.dev"
-PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*(-me)?")
-_MEMORY_CLASS = re.compile(r"mig-min-\d+gb")
-_ALMOST = re.compile(r"mig[-_.]?(\d+)g[-_.]?(\d+)gb(.*)", re.IGNORECASE)
 
 CheckSelector = Callable[[str], str]
 """Fault of a CEL expression; empty when it compiles, or cannot be checked here."""
@@ -89,12 +86,7 @@ def check_selectors(
 
 def bad_class(name: str) -> str:
     """Fault of the name of a class, if it was meant to be one of ours."""
-    if name in (ANY_SLICE, GPU_CLASS) or PROFILE_CLASS.fullmatch(name):
+    right = meant(name)
+    if right in ("", name):
         return ""
-    if _MEMORY_CLASS.fullmatch(name):
-        return ""
-    almost = _ALMOST.fullmatch(name)
-    if almost is None:
-        return ""
-    rest = almost[3].replace("+", ".").replace("-", ".").replace("_", ".").lower()
-    return f"no profile has class {name!r}; did you mean 'mig-{almost[1]}g.{almost[2]}gb{rest}'?"
+    return f"no profile has class {name!r}; did you mean {right!r}?"

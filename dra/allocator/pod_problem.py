@@ -155,10 +155,9 @@ def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:
 def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> Fault:
     """None of a pod's claims is ours, and nobody else lifts its gate, or says that it is there."""
     ref = present[0].claim.ref
-    names = [c.class_name for k in present for r in k.claim.requests for c in r.choices]
-    missing = next((name for name in names if name not in known.classes), None)
+    missing = next(filter(None, (reader.missing_class(k.claim) for k in present)), "")
     shared = next(filter(None, (reader.shared_class(k.claim) for k in present)), "")
-    if missing is not None:
+    if missing:
         why = f"DeviceClass {missing!r} does not exist: create it, or name another"
     elif shared:
         why = (
@@ -171,7 +170,7 @@ def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> 
         f"scheduling gate {known.finalizer} is lifted once claims of this driver are allocated, "
         f"and the pod has none; {why}"
     )
-    reason = Reason.UNSUPPORTED if missing is None else Reason.NO_SUCH_CLASS
+    reason = Reason.NO_SUCH_CLASS if missing else Reason.UNSUPPORTED
     return Fault(ref, Obstacle(reason, message))
 
 

@@ -7,7 +7,7 @@ in memory slices, memory in MiB.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add, le
@@ -237,6 +237,25 @@ class Geometry:
     def free_placements(self, usage: Usage, profile: Profile) -> tuple[Placement, ...]:
         """The placements of ``profile`` that still fit, in NVML's order."""
         return tuple(p for p in profile.placements if self.fits(usage, profile, p))
+
+    def most(self, profiles: Sequence[Profile]) -> int:
+        """Most instances of ``profiles`` on the empty GPU; of several profiles, a bound on them."""
+        least = replace(
+            profiles[0],
+            compute_slices=min(p.compute_slices for p in profiles),
+            engines=Engines._make(map(min, *(p.engines for p in profiles), profiles[0].engines)),
+        )
+        count, usage = 0, EMPTY
+        placements = {q for p in profiles for q in p.placements}
+        for placement in sorted(placements, key=lambda q: q.start + q.size):
+            if self.fits(usage, least, placement):
+                count += 1
+                usage = Usage(
+                    usage.mask | placement.mask,
+                    usage.compute_slices + least.compute_slices,
+                    usage.engines + least.engines,
+                )
+        return count
 
     def placeable(self, usage: Usage) -> dict[str, int]:
         """Profile name to the number of starts at which one could be made now."""

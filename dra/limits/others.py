@@ -48,6 +48,13 @@ _ANNOTATIONS = {
 }
 """By annotation, whether the pod is refused for it, and why."""
 
+GPUS_ALONE = (
+    "without an amount of memory it stays with the device plugin; write a claim of class "
+    "gpu.dra.dev for a whole GPU here, or, as HAMi gives all of a GPU's memory, "
+    f"'{PERCENTAGE}: 100' beside it for the slice with all of it"
+)
+"""What is said of a limit of GPUs beside which no amount stands."""
+
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _REFUSALS = {
     PERCENTAGE: f"it has to be a whole number from 1 to 100, and {GPUS} one from 1 to {MOST}",
@@ -120,12 +127,7 @@ def _of_container(path: Path, container: Obj, former: dict[str, str]) -> Iterato
         if refusal:
             yield Finding(where, refused=True, message=refusal)
         elif name == GPUS and not {PERCENTAGE, CORES, MEMORY} & limits.keys():
-            message = (
-                "without an amount of memory it stays with the device plugin; write a claim of "
-                "class gpu.dra.dev for a whole GPU here, or, as HAMi gives all of a GPU's memory, "
-                f"'{PERCENTAGE}: 100' beside it for the slice with all of it"
-            )
-            yield Finding(where, refused=False, message=message)
+            yield Finding(where, refused=False, message=GPUS_ALONE)
         elif name == MEMORY and name in former:
             message = "taken for MiB: multiply it where Volcano's gpuMemoryFactor is not 1"
             yield Finding(where, refused=False, message=message)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from dra.allocator.explain.gpus import lacks_mig_mode
-from dra.allocator.fleet.view import FleetView
+from dra.allocator.explain.gpus import lacks_mig_mode, names
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.search.search import Search, all_of
 from dra.cel.kinds.memory import Match
+from dra.cel.kinds.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.reasons import Obstacle, Reason
 
@@ -16,7 +18,8 @@ _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 
 def find_impossible(search: Search, fleet: FleetView) -> Obstacle | None:
     """Reason why no node of ``fleet`` could ever serve ``search``; None where one could."""
-    return _unmatched(search, fleet) or _overlapping(search, fleet)
+    found = _unmatched(search, fleet) or _overlapping(search, fleet)
+    return found or (None if fleet.schedulers else _too_many(search, fleet))
 
 
 def _unmatched(search: Search, fleet: FleetView) -> Obstacle | None:
@@ -57,6 +60,58 @@ def _overlapping(search: Search, fleet: FleetView) -> Obstacle | None:
             f"node, a claim holds at most {MAX_RESULTS}; ask for a count",
         )
     return None
+
+
+def _too_many(search: Search, fleet: FleetView) -> Obstacle | None:
+    """The first want of more devices than a node can hold, or the one GPU that is to give all."""
+    known: dict[GpuKind, int] = {}
+
+    def most_of(state: GpuState, index: int) -> int:
+        if state.kind not in known or index in search.telling:
+            known[state.kind] = _most(search, state, index, fleet)
+        return known[state.kind]
+
+    for index, number in enumerate(search.target):
+        known.clear()
+        if number == 1 or search.types[index].everything:
+            continue
+        most, best = -1, ""
+        for name in sorted(fleet.nodes):
+            of_gpus = [0, *(most_of(state, index) for state in fleet.nodes[name].gpus)]
+            found = max(of_gpus) if search.together else sum(of_gpus)
+            if found >= number:
+                break
+            if found > most:
+                most, best = found, name
+        else:
+            return _never(search, index, fleet.nodes[best], most)
+    return None
+
+
+def _most(search: Search, state: GpuState, index: int, fleet: FleetView) -> int:
+    """Most devices that a GPU can hold; as many as are wanted where that cannot be told."""
+    offers = search.match(state, index).offers
+    profiles = [o.profile for o in offers if o.profile is not None]
+    geometry = state.gpu.geometry
+    if any(o.shared for o in offers):
+        return search.target[index]
+    if not offers:
+        is_unknown = geometry is None or lacks_mig_mode(search, state, index, fleet.kinds)
+        return search.target[index] * is_unknown
+    return geometry.most(profiles) if profiles and geometry else 1
+
+
+def _never(search: Search, index: int, node: NodeGpus, most: int) -> Obstacle:
+    offers = {o.name: o for state in node.gpus for o in search.match(state, index).offers}
+    asked = ", ".join(repr(each.want.request) for each in search.wants[index])
+    where, others = ("GPU", "claims") if search.together else ("node", "pods")
+    return Obstacle(
+        Reason.UNSUPPORTED,
+        f"request{'s' * (len(search.wants[index]) > 1)} {asked}: {search.target[index]} x "
+        f"{names(offers.values())} can never be served: one {where} is to give all, and none has "
+        f"more than {most}, as {node.inventory.node} when it is empty; ask for fewer or smaller "
+        f"ones, or in several {others}",
+    )
 
 
 def _who(search: Search, index: int) -> str:

@@ -130,7 +130,7 @@ class Search:
         return [i for i, kind in enumerate(self.types) if tells_apart(kind.expressions)]
 
     @cached_property
-    def _together(self) -> bool:
+    def together(self) -> bool:
         """True if one GPU is to give everything."""
         return any(
             not c.distinct
@@ -248,7 +248,7 @@ class Search:
             look = self._look(state)
             if look not in self._gives:
                 rooms = (self.has_room(state, i) for i in self.indices)
-                self._gives[look] = all(rooms) if self._together else any(rooms)
+                self._gives[look] = all(rooms) if self.together else any(rooms)
             if self._gives[look] and counts.get(look, 0) < most:
                 counts[look] = counts.get(look, 0) + 1
                 useful.append(state)

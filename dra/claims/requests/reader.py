@@ -11,7 +11,8 @@ from api.config import GPU_KIND, KIND
 from dra.cel.kinds.asked import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
-from dra.claims.classes import DeviceClass, looks_ours
+from dra.claims.class_names import meant_ours, no_such_class
+from dra.claims.classes import DeviceClass
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.placement import Placements, read_placements
 from dra.claims.requests.shares import ask_of
@@ -80,6 +81,11 @@ class Reader:
         """The first class of ``claim`` that selects devices of others besides ours, or empty."""
         named = (self._classes.get(r.class_name) for r in _exact_requests(claim))
         return next((c.name for c in named if c and c.names_us and not self._is_ours(c)), "")
+
+    def missing_class(self, claim: Claim) -> str:
+        """The first class of ``claim`` that does not exist, or empty."""
+        named = (c.class_name for r in claim.requests for c in r.choices)
+        return next((n for n in named if n and n not in self._classes), "")
 
     def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
         """Expressions to be evaluated for ``claim``, once it is known whose it is.
@@ -162,15 +168,11 @@ class Reader:
         known = {n: self._is_ours(self._classes[n]) for n in names if n in self._classes}
         foreign = [n for n in names if known.get(n) is False]
         ours = [n for n in names if known.get(n)]
-        if not ours and (foreign or not any(looks_ours(n) for n in missing)):
+        if not ours and (foreign or not any(map(meant_ours, missing))):
             return None
         if missing:
-            offered = sorted(c.name for c in self._classes.values() if self._is_ours(c))
-            return Obstacle(
-                Reason.NO_SUCH_CLASS,
-                f"DeviceClass {missing[0]!r} does not exist; "
-                f"classes of this driver are: {', '.join(offered) or 'none yet'}",
-            )
+            offered = [c.name for c in self._classes.values() if self._is_ours(c)]
+            return Obstacle(Reason.NO_SUCH_CLASS, no_such_class(missing[0], offered))
         if foreign:
             return Obstacle(
                 Reason.MIXED,

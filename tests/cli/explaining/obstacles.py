@@ -235,7 +235,7 @@ def mixed(world: World) -> None:
 
 def not_together(world: World) -> None:
     world.add_node("node-a")
-    waiting_pod(world, request("a", "mig-4g.20gb"), request("b", "mig-4g.20gb"))
+    waiting_pod(world, request("a", "mig-4g.20gb"), request("b", "mig-7g.40gb"))
 
 
 def too_many_of_one(world: World) -> None:

@@ -114,7 +114,10 @@ SITUATIONS = [
     Situation("mixed drivers", mixed, "MixedDrivers", ("nic.example.com",)),
     Situation("not together", not_together, "NoRoomTogether", ("node-a",)),
     Situation(
-        "too many of one", too_many_of_one, "NoRoomTogether", ("no room for 3 x 3g.20gb together",)
+        "too many of one",
+        too_many_of_one,
+        "UnsupportedRequest",
+        ("3 x 3g.20gb can never be served", "none has more than 2, as node-a"),
     ),
     Situation("the scheduler allocates", by_scheduler, "AllocatedByScheduler", ("node-a",)),
     Situation("no MigNode", no_mignode, "NoMigNode", ("no MigNode exists",)),

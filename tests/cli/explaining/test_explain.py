@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
-from tests.cli.explaining.obstacles import WAITS, all_taken
+from tests.cli.explaining.obstacles import WAITS, all_taken, waiting_pod
 from tests.cli.explaining.situations import LEADS, SITUATIONS, Situation
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance, pod, request
@@ -168,6 +170,30 @@ def test_a_pod_that_asks_by_memory_is_told_where_that_becomes_a_claim(
     words = " ".join(mig("explain", "of-hami").out.split())
     assert f"asks by limits: {limit}: 1. That is served only as claims" in words
     assert "namespace with label mig.dra.dev/limits=claims" in words
+
+
+def test_a_pod_that_asks_for_gpus_alone_is_told_what_lint_says_of_it(
+    classes: World, mig: Mig, tmp_path: Path
+) -> None:
+    by_limits(classes, "whole", "nvidia.com/gpu")
+    (shown,) = mig("explain", "whole", "-o", "json").json["findings"]
+    assert shown["reason"] == "AskedByLimits"
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(classes.api.get(PODS, "whole", namespace="default")))
+    (remark,) = mig("lint", str(file), "-o", "json").json["remarks"]
+    assert "write a claim of class gpu.dra.dev" in remark["message"]
+    assert shown["message"].endswith(remark["message"])
+
+
+def test_a_pod_whose_class_is_nobodys_is_told_that_it_does_not_exist(
+    classes: World, mig: Mig
+) -> None:
+    waiting_pod(classes, request("r", "of-nobody"))
+    (shown,) = mig("explain", WAITS, "-o", "json").json["findings"]
+    assert shown["message"] == (
+        "none of its claims asks for devices of this driver: DeviceClass 'of-nobody' does not "
+        "exist; kubectl get deviceclasses lists all"
+    )
 
 
 def test_a_pod_that_was_served_by_limits_is_told_where_its_slice_is(

@@ -85,6 +85,7 @@ MISTAKES = [
     ("{name: gpu}]", "{name: gpu, request: slcie}]", 12, "no request 'slcie'; there are: slice"),
     ("  containers:\n", "  nodeName: n\n  containers:\n", 8, "must not name its node"),
     ("mig-1g.5gb", "mig-1g5gb", 23, "did you mean 'mig-1g.5gb'?"),
+    ("mig-1g.5gb", "mig-min5gb", 23, "did you mean 'mig-min-5gb'?"),
     ("mig-1g.5gb", "mig-1g.5gb+me", 23, "did you mean 'mig-1g.5gb.me'?"),
     ("deviceClassName: mig-1g.5gb", "count: 1", 22, "deviceClassName is missing"),
     ("mig-1g.5gb\n", "mig-1g.5gb\n          adminAccess: true\n", 24, "use class gpu.dra.dev"),

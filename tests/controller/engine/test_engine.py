@@ -209,7 +209,7 @@ def test_a_class_that_comes_later_makes_the_claims_that_ask_for_it_ours() -> Non
 @pytest.mark.parametrize(
     ("requests", "reason"),
     [
-        ([request("r", "mig1g.5gb")], "NoSuchDeviceClass"),
+        ([request("r", "of-nobody")], "NoSuchDeviceClass"),
         ([request("r", "network")], "UnsupportedRequest"),
         ([], "UnsupportedRequest"),
     ],
@@ -227,6 +227,15 @@ def test_a_pod_is_told_that_nobody_lifts_its_gate(
     bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}] if gated else []))
     bench.run()
     assert bench.recorder.reasons("p") == ([reason] if gated else [])
+
+
+def test_a_pod_is_told_of_a_class_whose_name_is_mistyped() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-1g5gb")))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.recorder.reasons("p") == bench.recorder.reasons("c") == ["NoSuchDeviceClass"]
+    assert "did you mean 'mig-1g.5gb'?" in bench.recorder.events[-1][3]
 
 
 def test_a_pod_behind_the_gate_of_another_is_left_alone_until_that_is_lifted() -> None:

@@ -197,9 +197,15 @@ SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = 
     ),
     "slices that fit one by one only": (
         lambda: Bench("a"),
+        [request("x", "mig-4g.20gb"), request("y", "mig-7g.40gb")],
+        {},
+        ["no room for 1 x 4g.20gb, 1 x 7g.40gb together"],
+    ),
+    "more of a slice than any node has": (
+        lambda: Bench("a"),
         [request("x", "mig-4g.20gb"), request("y", "mig-4g.20gb")],
         {},
-        ["no room for 2 x 4g.20gb together"],
+        ["UnsupportedRequest", "2 x 4g.20gb can never be served"],
     ),
     "kube-scheduler": (taken_back, [], {}, ["WaitingForSlice", "a: kube-scheduler took"]),
     "nobody who has GPUs": (nowhere, SMALL, {}, ["there is no MigNode"]),

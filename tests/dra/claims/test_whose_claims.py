@@ -9,7 +9,8 @@ from dra.cel.kinds.asked import UnansweredError
 from dra.cel.kinds.kinds import Kinds
 from dra.cel.questions import Answer
 from dra.claims.claims import read_claim
-from dra.claims.classes import generated_label, looks_ours, read_class
+from dra.claims.class_names import meant_ours
+from dra.claims.classes import generated_label, read_class
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.reader import Reader
 from tests.controller.helpers.objects import DRIVER, claim, device_class, request, versioned
@@ -142,12 +143,34 @@ def test_a_class_of_which_it_takes_too_much_to_find_out_whose_it_is_gets_nothing
     )
 
 
-def test_a_class_called_like_a_generated_one_is_missed_and_the_existing_ones_named() -> None:
-    found = refused(claim("c", request("r", "mig-9g.99gb")))
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("mig-1g5gb", "mig-1g.5gb"),
+        ("1g.5gb", "mig-1g.5gb"),
+        ("mig-1g.5gb-me", "mig-1g.5gb.me"),
+        ("mig-1g.6gb", "mig-1g.5gb"),
+        ("mig-3g.40gb", "mig-3g.20gb"),
+    ],
+)
+def test_a_class_called_like_a_generated_one_is_missed_and_the_nearest_named(
+    name: str, nearest: str
+) -> None:
+    found = refused(claim("c", request("r", name)))
     assert found.reason is Reason.NO_SUCH_CLASS
-    assert "mig-9g.99gb" in found.message
-    assert "mig-1g.5gb, mig-1g.5gb.me, mig-3g.20gb" in found.message
-    assert looks_ours("mig-1c.3g.20gb") is False
+    assert found.message == (
+        f"DeviceClass {name!r} does not exist; did you mean {nearest!r}? kubectl get "
+        "deviceclasses lists all"
+    )
+
+
+def test_a_class_to_which_none_is_near_is_missed_without_one() -> None:
+    found = refused(claim("c", request("r", "mig-1g.5")))
+    assert found.message == (
+        "DeviceClass 'mig-1g.5' does not exist; kubectl get deviceclasses lists all"
+    )
+    assert not meant_ours("mig-1c.3g.20gb")
+    assert not meant_ours("mig-min-80gb-mine")
 
 
 def test_a_claim_that_mixes_drivers_is_left_alone_and_told_so() -> None:

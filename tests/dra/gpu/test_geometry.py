@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.gpu.geometry import EMPTY, Engines, Geometry, Occupant, Placement, conflicts
+from dra.gpu.geometry import (
+    EMPTY,
+    Engines,
+    Geometry,
+    Occupant,
+    Placement,
+    Profile,
+    Usage,
+    conflicts,
+)
 from dra.gpu.inventory import Gpu, Instance, InstanceState
-from tests.dra.gpus import A100, THIRDS, profile
+from tests.dra.gpus import A100, THIRDS, product_geometry, profile
 
 
 def occupy(geometry: Geometry, *wanted: tuple[str, int]) -> list[Occupant]:
@@ -35,6 +46,24 @@ def test_an_empty_a100_offers_every_placement_that_nvml_lists() -> None:
         "4g.20gb": 1,
         "7g.40gb": 1,
     }
+
+
+def fill(geometry: Geometry, usage: Usage, profiles: Sequence[Profile]) -> int:
+    """The most instances of ``profiles`` beside ``usage``, by trying all."""
+    more = (
+        fill(geometry, geometry.add(usage, Occupant(placement, each.id)), profiles)
+        for each in profiles
+        for placement in geometry.free_placements(usage, each)
+    )
+    return max((1 + count for count in more), default=0)
+
+
+@pytest.mark.parametrize("geometry", [A100, THIRDS, product_geometry("A30")])
+def test_an_empty_gpu_holds_as_many_of_a_profile_as_can_be_made(geometry: Geometry) -> None:
+    for each in geometry.profiles:
+        assert geometry.most([each]) == fill(geometry, EMPTY, [each])
+    two = [geometry.profiles[0], geometry.profiles[-1]]
+    assert geometry.most(two) >= fill(geometry, EMPTY, two)
 
 
 def test_one_small_slice_in_the_wrong_place_blocks_the_large_profiles() -> None:

@@ -97,8 +97,49 @@ def test_a_selector_that_fails_everywhere_is_told_with_its_failure() -> None:
 
 
 def test_more_than_the_gpu_can_hold_together_is_told_as_such() -> None:
-    body = claim("c", request("a", "mig-4g.20gb", count=2))
-    assert "no room for 2 x 4g.20gb together" in why(cluster("node-a"), body).message
+    known = cluster("node-a")
+    held = (instance("3g.20gb", 0, uid="other"),)
+    known.set_mignode(mignode("node-a", gpu(0, "node-a", instances=held)))
+    body = claim("c", request("a", "mig-3g.20gb", count=2))
+    assert "no room for 2 x 3g.20gb together" in why(known, body).message
+
+
+def test_more_than_any_node_can_hold_is_told_as_never_with_the_most_that_one_has() -> None:
+    known = cluster("node-a", "node-b", "node-c")
+    held = (instance("7g.40gb", 0, uid="other"),)
+    two = [gpu(n, "node-b", instances=held) for n in range(2)]
+    known.set_mignode(mignode("node-b", *two))
+    eight = claim("c", request("a", "mig-3g.20gb", count=7), request("b", "mig-3g.20gb"))
+    found = why(known, eight)
+    assert found.reason is Reason.UNSUPPORTED
+    assert found.message == (
+        "requests 'a', 'b': 8 x 3g.20gb can never be served: one node is to give all, and none "
+        "has more than 4, as node-b when it is empty; ask for fewer or smaller ones, or in several "
+        "pods"
+    )
+    four = claim("c", request("a", "mig-3g.20gb", count=4))
+    known.set_mignode(mignode("node-b", two[0], gpu(1, "node-b", unavailable="XID 79")))
+    assert why(known, four).reason is Reason.WAITING
+
+
+def test_more_than_one_gpu_can_hold_is_told_as_never_where_one_is_to_give_all() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
+    same = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    found = why(known, claim("c", request("a", "mig-4g.20gb", count=2), constraints=same))
+    assert found.reason is Reason.UNSUPPORTED
+    assert "2 x 4g.20gb can never be served: one GPU is to give all, and none has" in found.message
+    assert found.message.endswith("in several claims")
+
+
+def test_nothing_is_told_as_never_that_a_gpu_in_mig_mode_or_of_the_scheduler_might_hold() -> None:
+    two = claim("c", request("a", "mig-4g.20gb", count=2))
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1, mig=False)))
+    assert why(known, two).reason is Reason.WAITING
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-b", gpu(0, "node-b"), allocator=AllocatorKind.SCHEDULER))
+    assert why(known, two).reason is Reason.WAITING
 
 
 def test_gpus_that_cannot_be_used_say_why() -> None:
@@ -135,12 +176,13 @@ def test_of_many_nodes_a_few_are_told_gpu_by_gpu_and_the_others_in_short() -> No
     message = why(known, claim("c", request("r", "mig-7g.40gb"))).message
     assert message.startswith("40 nodes - 32 nodes: no room for 7g.40gb; has no such device (MIG")
     assert "; 8 nodes: gpu-0 no room for 7g.40gb (blocked by claim" in message
-    together = request("r", "mig-4g.20gb", count=2)
+    together = request("r", "mig-3g.20gb", count=2)
     same = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    third = instance("3g.20gb", 0, uid="other")
     for name in names:
-        known.set_mignode(mignode(name, gpu(0, name)))
+        known.set_mignode(mignode(name, gpu(0, name, instances=(third,))))
     message = why(known, claim("c", together, constraints=same)).message
-    assert message.startswith("40 nodes - 40 nodes: no room for 2 x 4g.20gb together with the same")
+    assert message.startswith("40 nodes - 40 nodes: no room for 2 x 3g.20gb together with the same")
 
 
 def test_a_driver_that_is_not_ready_gets_nothing() -> None:
