@@ -24,7 +24,7 @@ def plugin_arguments(hardware: Path, arguments: list[str]) -> list[str]:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def main(hardware: Path, arguments: tuple[str, ...]) -> None:
-    """Run the kubelet plugin with ARGUMENTS over the machine in the hardware directory."""
+    """Run the kubelet plugin, or its check, with ARGUMENTS over the machine in the directory."""
     install(hardware)
     # Not before pynvml has its library.
     from kubeletplugin.__main__ import main as plugin  # noqa: PLC0415

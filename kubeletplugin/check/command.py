@@ -1,15 +1,15 @@
 """``python -m kubeletplugin check``: its command line.
 
-Roots and names come from the program's own options, which stand before ``check``; those that are
-not given are taken from the plugin that runs in the same container, as ``kubectl exec`` starts a
-check beside it, without its arguments.
+Roots and names come from the program's own options, which stand before ``check``. In the container
+of a plugin, where ``kubectl exec`` starts a check without them, it is run anew with the plugin's
+command line, and so over simulated GPUs where the plugin is.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ def check(
     Only reads, unless --create is given. Ends with 0 if slices can be made here and
     with 1 if not.
     """
-    given = completed(context)
+    given = _given(context)
     roots = Roots.of(**{name: given[name] for name in _ROOTS})
     search = DriverSearch(roots, directories=given["library_directories"], hook=given["cdi_hook"])
     stopwatch = Stopwatch()
@@ -109,36 +109,28 @@ def _ask(question: str, *, yes: bool) -> bool:
 _PROGRAM = "kubeletplugin"
 _SIGN = "--node-name"
 _OF_A_POD = "KUBERNETES_SERVICE_HOST"
+_PROC = Path("/proc")
 
 
-def completed(
-    context: click.Context,
-    *,
-    proc: Path = Path("/proc"),
-    environment: Mapping[str, str] = os.environ,
-) -> dict[str, Any]:
-    """The program's options, those not given replaced by those of a plugin in the same container.
+def _given(context: click.Context) -> dict[str, Any]:
+    """The program's options. Does not return where a plugin in the same container has others.
 
-    Outside of a pod nothing is replaced: a plugin that runs there may be any other.
+    Outside of a pod the options stay: a plugin that runs there may be any other.
     """
     program = context.parent
     if program is None:
         raise click.UsageError("check is a subcommand of the plugin's program", context)
-    in_a_pod = _OF_A_POD in environment
-    beside = _parsed(program.command, arguments(proc)) if in_a_pod else {}
-    return {
-        name: beside.get(name, value) if _is_default(program, name) else value
-        for name, value in program.params.items()
-    }
+    is_told = program.get_parameter_source("node_name") is ParameterSource.COMMANDLINE
+    if _OF_A_POD in os.environ and not is_told and (beside := plugin_beside(_PROC)):
+        os.execv(sys.executable, [sys.executable, *beside, *sys.argv[1:]])  # noqa: S606 - our own
+    return program.params
 
 
-def arguments(proc: Path) -> list[str]:
-    """The arguments of a plugin in this process's mount namespace; empty if there is none."""
+def plugin_beside(proc: Path) -> list[str]:
+    """The command, after Python, of a plugin in this mount namespace; empty if there is none."""
     here = _namespace(proc / "self")
-    found = (
-        _of_the_program(folder) for folder in _running(proc) if here and _namespace(folder) == here
-    )
-    return next(found, [])
+    found = (_command(f) for f in _folders(proc) if here and _namespace(f) == here)
+    return next(filter(None, found), [])
 
 
 def plugin_lets_go(roots: Roots) -> bool:
@@ -156,34 +148,21 @@ def _holds_devices(folder: Path) -> bool:
 
 
 def _running(proc: Path) -> Iterator[Path]:
-    return (folder for folder in sorted(proc.glob("[0-9]*")) if _of_the_program(folder))
+    return (f for f in _folders(proc) if _command(f)[1:2] == [_PROGRAM])
 
 
-def _of_the_program(folder: Path) -> list[str]:
-    """The arguments of a process that is a plugin; empty if it is another program."""
+def _folders(proc: Path) -> list[Path]:
+    return sorted(proc.glob("[0-9]*"))
+
+
+def _command(folder: Path) -> list[str]:
+    """``-m kubeletplugin --node-name=...`` of a process that is a plugin; empty for any other."""
     try:
         words = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
     except (OSError, ValueError):
         return []
-    if "-m" not in words:
-        return []
-    module = words.index("-m") + 1
-    if words[module : module + 1] != [_PROGRAM]:
-        return []
-    rest = words[module + 1 :]
-    return rest if any(w.partition("=")[0] == _SIGN for w in rest) else []
-
-
-def _parsed(command: click.Command, words: list[str]) -> dict[str, Any]:
-    try:
-        return command.make_context(_PROGRAM, words).params if words else {}
-    except click.ClickException:
-        return {}  # of another version
-
-
-def _is_default(context: click.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source in {ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None}
+    words = words[words.index("-m") :] if "-m" in words else []
+    return words if any(w.partition("=")[0] == _SIGN for w in words) else []
 
 
 def _namespace(folder: Path) -> str:

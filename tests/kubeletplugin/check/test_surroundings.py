@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.check.command import arguments, check, completed, plugin_lets_go
+from kubeletplugin.check.command import plugin_beside, plugin_lets_go
 from kubeletplugin.check.gpus import mapped
 from kubeletplugin.check.host import examine_process
 from kubeletplugin.check.report import Item, Mark, Notebook
@@ -62,38 +61,52 @@ def test_the_pid_namespace_is_compared_with_that_of_the_nodes_first_process(
     assert [f.mark for f in notebook.findings if f.item is Item.PID_NAMESPACE] == [mark]
 
 
-def test_the_options_of_a_plugin_in_the_same_container_count(tmp_path: Path) -> None:
-    def process_of(pid: str, namespace: str, *words: str) -> None:
-        (tmp_path / pid / "ns").mkdir(parents=True)
-        (tmp_path / pid / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
-        (tmp_path / pid / "cmdline").write_bytes("\0".join(words).encode() + b"\0")
-
-    plugin = ("python", "-m", "kubeletplugin", "--node-name=n")
-    process_of("self", "1", "sh")
-    process_of("7", "2", *plugin, "--host-root=/other")
-    process_of("8", "1", "python", "-m", "kubeletplugin", "check")
-    assert arguments(tmp_path) == []
-    process_of("9", "1", *plugin, "--host-root=/host")
-    assert arguments(tmp_path) == ["--node-name=n", "--host-root=/host"]
+def process_of(proc: Path, pid: str, namespace: str, *words: str) -> None:
+    (proc / pid / "ns").mkdir(parents=True)
+    (proc / pid / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+    (proc / pid / "cmdline").write_bytes("\0".join(words).encode() + b"\0")
 
 
-def test_what_is_given_counts_before_what_the_plugin_beside_was_given(tmp_path: Path) -> None:
-    for process_id in ("self", "9"):
-        (tmp_path / process_id / "ns").mkdir(parents=True)
-        (tmp_path / process_id / "ns/mnt").symlink_to("mnt:[1]")
-    words = ("python", "-m", "kubeletplugin", "--node-name=n", "--host-root=/host", "--cdi-root=/a")
-    (tmp_path / "9/cmdline").write_bytes("\0".join(words).encode() + b"\0")
-    parent = kubeletplugin.make_context("program", ["--cdi-root=/b", "check"])
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    context = click.Context(check, parent=parent)
-    given = completed(context, proc=tmp_path, environment=pod)
-    assert (given["host_root"], given["cdi_root"]) == (Path("/host"), Path("/b"))
-    assert given["kubelet_root"] == Path("/var/lib/kubelet")
-    outside = completed(context, proc=tmp_path, environment={})
-    assert outside["host_root"] == Path("/")
-    (tmp_path / "9/cmdline").write_bytes(b"\0".join((b"python", b"-m", b"kubeletplugin", b"--new")))
-    newer = completed(context, proc=tmp_path, environment=pod)
-    assert newer["host_root"] == Path("/")
+PLUGIN = ("-m", "kubeletplugin", "--node-name=n", "--host-root=/host")
+SIMULATED = ("-m", "sim", "plugin", "--hardware=/gpus", "--", "--node-name=n", "--host-root=/host")
+
+
+@pytest.mark.parametrize("words", [PLUGIN, SIMULATED])
+def test_a_plugin_in_the_same_container_is_found(tmp_path: Path, words: tuple[str, ...]) -> None:
+    process_of(tmp_path, "self", "1", "sh")
+    process_of(tmp_path, "7", "2", "python", *PLUGIN, "--driver-root=/other")
+    process_of(tmp_path, "8", "1", "python", "-m", "kubeletplugin", "check")
+    assert plugin_beside(tmp_path) == []
+    process_of(tmp_path, "9", "1", "python", *words)
+    assert plugin_beside(tmp_path) == [*words]
+
+
+@pytest.mark.parametrize("words", [PLUGIN, SIMULATED])
+def test_a_check_in_a_pod_is_run_anew_with_the_command_of_the_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    class Ran(BaseException):
+        """Nothing comes after it."""
+
+    def run(path: str, command: list[str]) -> None:
+        raise Ran(path, command)
+
+    process_of(tmp_path, "self", "1", "sh")
+    process_of(tmp_path, "9", "1", "python", *words)
+    monkeypatch.setattr(os, "execv", run)
+    monkeypatch.setattr("kubeletplugin.check.command._PROC", tmp_path)
+    asked = ["--driver-root", str(tmp_path), "check", "--json", str(tmp_path / "report.json")]
+    monkeypatch.setattr(sys, "argv", ["kubeletplugin", *asked])
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("NODE_NAME", "n")
+    with pytest.raises(Ran) as ran:
+        kubeletplugin(asked)
+    assert ran.value.args == (sys.executable, [sys.executable, *words, *asked])
+    with pytest.raises(SystemExit):  # what was run anew has the options, and stays
+        kubeletplugin(["--node-name=n", *asked])
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    with pytest.raises(SystemExit):
+        kubeletplugin(asked)
 
 
 @pytest.mark.parametrize(("value", "mark"), [("false", Mark.MISSING), ("true", Mark.OK)])
