@@ -1,4 +1,4 @@
-"""Release: chart, lists of packages, checksums and provenance, beside the wheel and krew's archive.
+"""Release: chart, install.yaml, packages, checksums, provenance, beside wheel and krew's archive.
 
 Runs the same on a developer's machine and in a pipeline. Without ``--push`` it publishes nothing,
 and needs no network but for packages and the images' base.

@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from hack.cluster.driver.chart import CHART, NAMESPACE, REPOSITORY, render, version
+from hack.release import __main__ as release
 from hack.release import chart, manifests
 from hack.release.__main__ import main
 from hack.release.provenance import provenance, sums
@@ -62,6 +63,23 @@ def test_a_folder_without_the_wheel_is_refused_before_anything_is_made(tmp_path:
     assert ran.exit_code == 1
     assert f"lacks wheel or archive of {version()}: make krew" in ran.output
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_release_consists_of_stands_in_its_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the packages of the images, which come from an index."""
+    monkeypatch.setattr(release, "IMAGES", {})
+    monkeypatch.setattr(release, "tools", lambda folder: folder)
+    given = {f"a-{version()}-py3-none-any.whl", "kubectl-mig-a.tar.gz", "mig.yaml"}
+    for name in given:
+        (tmp_path / name).write_text(name)
+    ran = CliRunner().invoke(main, ["--folder", str(tmp_path), "--registry", "host/path"])
+    assert ran.exit_code == 0, ran.output
+    listed = {line.split()[1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines()}
+    made = {f"{CHART.name}-{version()}.tgz", "install.yaml", "provenance.json"}
+    assert listed == given | made
+    assert "host/path/dra-driver-nvidia-mig/controller" in (tmp_path / "install.yaml").read_text()
 
 
 def test_the_changelog_begins_with_this_version() -> None:
