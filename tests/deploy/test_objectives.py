@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from dra.common.resources import Obj
 from hack.cluster.driver.chart import CHART, find
+from hack.krew import HOMEPAGE
 from tests.deploy.chart.charts import rendered
 from tests.docs.monitoring.test_observability import PAGE, exported, of_controller, of_plugin
 
@@ -67,7 +68,7 @@ def test_every_bound_is_one_that_the_histogram_has(tmp_path: Path) -> None:
 def test_every_alert_has_a_runbook_and_a_row(alert: Obj) -> None:
     page, _, anchor = alert["annotations"]["runbook"].partition("#")
     text = PAGE.read_text()
-    assert page == f"docs/{PAGE.name}"
+    assert page == f"{HOMEPAGE}/blob/main/docs/{PAGE.name}"
     assert anchor == alert["alert"].lower()
     assert f"### {alert['alert']}\n" in text
     assert f"| [{alert['alert']}](#{anchor}) |" in text
@@ -78,6 +79,23 @@ def test_the_chart_hands_the_rules_to_the_prometheus_operator_where_it_is_asked_
     rule = find(rendered("everything"), "PrometheusRule")
     assert rule["metadata"]["labels"]["release"] == "prom"
     assert rule["spec"] == yaml.safe_load(RULES.read_text())
+
+
+def test_alerts_about_nodes_name_them() -> None:
+    """The PodMonitor gives every series its node; a sum keeps the node only if it is told to."""
+    relabeled = find(rendered("everything"), "PodMonitor")["spec"]["podMetricsEndpoints"][0]
+    assert {r["targetLabel"] for r in relabeled["relabelings"]} == {"node"}
+    (withheld,) = (a for a in alerts() if a["alert"] == "MigPlacesWithheld")
+    assert "sum by (node, gpu) " in withheld["expr"]
+    assert "{{ $labels.node }}" in withheld["annotations"]["summary"]
+    recommended = [
+        line
+        for block in re.findall(r"```promql\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+        for line in block.splitlines()
+        if re.match(r"sum by \((\w+, )*(gpu|operation)\b", line)
+    ]
+    assert len(recommended) == 3
+    assert all(line.startswith("sum by (node, ") for line in recommended)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool, of Debian's prometheus, is not installed")
