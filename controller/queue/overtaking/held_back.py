@@ -3,9 +3,11 @@
 A hold is for a pod, or for a gang: then it has a part for each of its pods, and no part is without
 the others. It ends when all are served or wait no longer, and when nothing of what it waits for has
 become free for as long as it may last. The claims that did not move are then not waited for again
-for a multiple of that time, whoever asks: meanwhile others use what is free beside them. The
-waiter's next hold may last twice as long, so that even a pod that waits for others to end after
-days is served; but not once all that is left to wait for are claims that did not move before.
+for a multiple of that time, whoever asks: meanwhile others use what is free beside them. Pods and
+claims can be made anew, so nothing is held back on its nodes for a while either, whatever ended it
+before its waiter was served. The waiter's next hold may last twice as long, so that even a pod that
+waits for others to end after days is served; but not once all that is left to wait for are claims
+that did not move before.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ FIRST_SECONDS = 60.0
 Always, where all that is waited for did not move before.
 """
 
+NODE_REST_FACTOR = 4
+"""Rest of nodes on which a hold was in vain, as a multiple of the time that it lasted."""
+
 LONGEST_SECONDS = 86400.0
 
 REST_FACTOR = 40
@@ -42,13 +47,14 @@ Places = Mapping[str, tuple[Pod, Decision]]
 
 @dataclass(slots=True)
 class Hold:
-    """Slices held back for ``waiter``, by the UIDs of its pods.
+    """Slices held back for ``waiter``, by the UIDs of its pods, from ``began`` on.
 
     ``blocked`` memory slices of it were in use at ``since``.
     """
 
     waiter: Waiter
     places: dict[str, tuple[Pod, Decision]]
+    began: float
     since: float
     blocked: int
     lasts: float
@@ -87,6 +93,8 @@ class HeldBack:
         self._holds: dict[str, Hold] = {}
         self._unmoved: dict[str, float] = {}
         """Claims that did not move, and until when they are not waited for."""
+        self._resting: dict[str, float] = {}
+        """Nodes on which nothing is held back, and until when."""
         self._patience: dict[str, float] = {}
 
     def of(self, uid: str) -> Hold | None:
@@ -106,6 +114,10 @@ class HeldBack:
         """UIDs of what is not to be waited for: claims that rest, and holds that bind it."""
         now, yielding = self._now(), self.yielding_to(waiter.uid, priority(waiter.place))
         resting = {uid for uid, until in self._unmoved.items() if until > now}
+        self._resting = {node: until for node, until in self._resting.items() if until > now}
+        own = self._holds.get(waiter.uid)
+        for node in self._resting.keys() - (own.nodes if own is not None else frozenset()):
+            resting |= self._fleet.claims_on(node)
         return frozenset(resting | (self._uids() - yielding))
 
     def hold(self, waiter: Waiter, places: Places) -> frozenset[str]:
@@ -114,7 +126,8 @@ class HeldBack:
         if before is not None and before.places == places:
             return frozenset()
         freed = self._drop(before) if before is not None else frozenset[str]()
-        hold = Hold(waiter, dict(places), self._now(), 0, FIRST_SECONDS)
+        now = self._now()
+        hold = Hold(waiter, dict(places), now, now, 0, FIRST_SECONDS)
         has = hold.blockers(self._fleet)
         for other in [*self._holds.values()]:
             yields = priority(other.waiter.place) < priority(waiter.place) and other.uids & has
@@ -122,8 +135,10 @@ class HeldBack:
                 freed |= self._drop(other)  # it is to look for another place
         hold.lasts = self._lasts(hold, has)
         hold.blocked = hold.memory_in_use(self._fleet)
-        if before is not None and before.blocked <= hold.blocked:  # no nearer to its end for that
-            hold.since, hold.blocked = before.since, before.blocked
+        if before is not None:
+            hold.began = before.began
+            if before.blocked <= hold.blocked:  # no nearer to its end for that
+                hold.since, hold.blocked = before.since, before.blocked
         self._holds[waiter.uid] = hold
         for uid, (pod, decision) in hold.places.items():
             namespace, name = pod.key
@@ -135,7 +150,7 @@ class HeldBack:
         """A waiter, or a pod of one, waits no longer; returns the nodes where that makes room."""
         self._patience.pop(uid, None)
         hold = self._holds.get(uid) or self._with(uid)
-        return self._drop(hold) if hold is not None else frozenset()
+        return self._drop_in_vain(hold) if hold is not None else frozenset()
 
     def serve(self, pod_uid: str) -> frozenset[str]:
         """A pod was served; returns the nodes where that makes room for others."""
@@ -179,7 +194,7 @@ class HeldBack:
             for uid in hold.blockers(fleet) - self._uids():
                 self._unmoved[uid] = now + REST_FACTOR * hold.lasts
             self._patience[hold.waiter.uid] = lasts
-            yield hold, self._drop(hold)
+            yield hold, self._drop_in_vain(hold)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone: it has moved."""
@@ -197,6 +212,12 @@ class HeldBack:
     def _with(self, pod_uid: str) -> Hold | None:
         """The hold that has a part for a pod."""
         return next((h for h in self._holds.values() if pod_uid in h.places), None)
+
+    def _drop_in_vain(self, hold: Hold) -> frozenset[str]:
+        now = self._now()
+        for node in hold.nodes:
+            self._resting[node] = now + NODE_REST_FACTOR * (now - hold.began)
+        return self._drop(hold)
 
     def _drop(self, hold: Hold) -> frozenset[str]:
         self._holds.pop(hold.waiter.uid, None)

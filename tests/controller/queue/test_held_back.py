@@ -45,6 +45,12 @@ SLICES = 13
 """Those of two GPUs beside the one that nobody gives back."""
 
 
+def gone(bench: Bench, name: str) -> None:
+    bench.delete_pod(f"p-{name}")
+    bench.api.objects.pop(("resourceclaims", name), None)
+    bench.cluster.remove_claim(("default", name))
+
+
 def idle_share(stream: Stream, seconds: int, step: float) -> float:
     """The part of the slices that is idle while somebody waits for one, over the time."""
     idle, end = 0.0, stream.bench.time + seconds
@@ -95,6 +101,42 @@ def test_many_who_wait_for_the_same_claim_keep_no_more_back_than_one() -> None:
     for number in range(4):
         big(bench, f"both-{number}", count=2)
     assert idle_share(stream, 2 * HOUR, 60.0) < 0.3
+
+
+@pytest.mark.parametrize("waiter_too", [False, True], ids=["", "waiter too"])
+@pytest.mark.parametrize("at_first", [False, True], ids=["after it ends", "before it ends"])
+def test_pods_that_are_made_anew_keep_little_idle(*, waiter_too: bool, at_first: bool) -> None:
+    """A small claim of high priority moves into what is held back for the tenant's own big pod.
+
+    So what is waited for is another each time. It was half of the slices, for ever.
+    """
+    bench = with_two_gpus("node-a")
+    stream = Stream(bench, life=10)
+    for _ in range(20):
+        stream.second()
+    seconds, idle, small, waiter = 900, 0, "", ""
+    for second in range(seconds):
+        if second % 50 == 0:
+            last, small = small, f"blocks-{second}"
+            if last and not at_first:
+                gone(bench, last)
+            bench.claim(claim(small))
+            bench.pod(pod(f"p-{small}", small, cpu="10m", priority=100))
+            bench.run()
+            if last and at_first:
+                gone(bench, last)
+            if waiter and waiter_too:
+                gone(bench, waiter)
+            if not waiter or waiter_too:
+                waiter = f"waits-{second}"
+                big(bench, waiter, count=2)
+        stream.second()
+        if bench.devices(small):
+            bench.bind(f"p-{small}", bench.node_of(small))
+        idle += SLICES - len(stream.running) if stream.waiting else 0
+        assert not bench.devices(waiter)
+    assert "NextInLine" in bench.recorder.reasons(waiter if not waiter_too else "waits-0")
+    assert idle / seconds / SLICES < 0.3
 
 
 def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
