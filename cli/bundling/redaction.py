@@ -12,7 +12,7 @@ from typing import Any
 
 from dra.common.resources import Obj, at
 
-WITHHELD = "withheld"
+REDACTED = "redacted"
 """In place of a value that was left out, where its presence matters."""
 
 _METADATA = (
@@ -46,7 +46,7 @@ _SECRETS = re.compile(r"(?i)\b(bearer\s+|token[\"']?\s*[=:]\s*[\"']?)[\w.~+/=-]{
 def pod(obj: Mapping[str, Any], *, whole: bool = False) -> Obj:
     """A pod: what it asks for and how it fares; ``whole`` adds how its programs are started.
 
-    Values of the environment are withheld from both.
+    Values of the environment are redacted from both.
     """
     spec = _chosen(at(obj, "spec", default={}), _POD)
     for kind in ("containers", "initContainers"):
@@ -96,27 +96,27 @@ def event(obj: Mapping[str, Any]) -> Obj:
 
 def log(text: str) -> str:
     """A log without what looks like a credential."""
-    return _SECRETS.sub(rf"\1{WITHHELD}", text)
+    return _SECRETS.sub(rf"\1{REDACTED}", text)
 
 
 def _container(found: Mapping[str, Any], *, whole: bool) -> Obj:
     fields = ("name", "resources", *(("image", "command", "args") if whole else ()))
     made = _chosen(found, fields)
     if whole and at(found, "env"):
-        made["env"] = [{"name": each["name"], "value": WITHHELD} for each in found["env"]]
+        made["env"] = [{"name": each["name"], "value": REDACTED} for each in found["env"]]
     return made
 
 
 def _parameters(found: Any, driver: str) -> Any:
-    """A copy in which the opaque parameters of others are withheld, however deep they stand."""
+    """A copy in which the opaque parameters of others are redacted, however deep they stand."""
     if isinstance(found, list):
         return [_parameters(each, driver) for each in found]
     if not isinstance(found, dict):
         return found
     if "parameters" in found and found.get("driver") != driver:
-        return {**found, "parameters": WITHHELD}
+        return {**found, "parameters": REDACTED}
     if found.get("driver", driver) != driver and "data" in found:
-        return {**found, "data": WITHHELD}
+        return {**found, "data": REDACTED}
     return {key: _parameters(value, driver) for key, value in found.items()}
 
 

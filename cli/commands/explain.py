@@ -146,7 +146,7 @@ def _show_node(name: str, node: NodeAnswer, site: Site, out: Output) -> None:
 
 def _said(gpu: GpuAnswer, node: str, site: Site) -> str:
     text = text_of(site, node, gpu)
-    told = set(AnswerReason) - {AnswerReason.WITHHELD, AnswerReason.NOT_READY}
+    told = set(AnswerReason) - {AnswerReason.UNAVAILABLE, AnswerReason.NOT_READY}
     return text if gpu.reason in told else f"{gpu.reason}: {text}"
 
 

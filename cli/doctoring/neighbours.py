@@ -62,11 +62,11 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
         yield warn(
             "monitors",
             f"DCGM runs on node {named(found)}: a slice that it watches may not be removed, and "
-            "its place is withheld then",
+            "its placement is unavailable then",
             "where slices come and go keep it off: kubectl label node <node> --overwrite "
             "nvidia.com/gpu.deploy.dcgm=false nvidia.com/gpu.deploy.dcgm-exporter=false where the "
             "GPU operator installs it, the node affinity of its chart otherwise; if it is to stay, "
-            "watch mig_dra_withheld_places",
+            "watch mig_dra_unavailable_placements",
         )
     elif str(PODS) in evidence.facts.unread:
         yield unknown("monitors", "pods may not be read")

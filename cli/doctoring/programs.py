@@ -129,8 +129,8 @@ def modes(evidence: Evidence) -> Iterator[Check]:
                 where = f"{node.name} {view.gpu.name}"
                 yield fail(
                     "modes",
-                    f"{where} is withheld ({view.gpu.reason or 'reason unknown'}): {view.blocked}"
-                    f"{_open_in(view.gpu)}",
+                    f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
+                    f"{view.blocked}{_open_in(view.gpu)}",
                     "docs/troubleshooting.md says what to do about each reason",
                 )
             for note in view.gpu.health.notes if view.gpu.health else ():

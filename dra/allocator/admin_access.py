@@ -1,7 +1,7 @@
 """``adminAccess`` (KEP-5018): claims that look at GPUs and hold nothing.
 
 What is looked at is a whole GPU, in MIG mode or not, whoever uses it: its slices come and go, and
-are seen through it. So nothing is made for a view, nothing is withheld from others, and there is
+are seen through it. So nothing is made for a view, nothing is kept from others, and there is
 always room.
 """
 

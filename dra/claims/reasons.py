@@ -50,7 +50,7 @@ class NodeReason(StrEnum):
     """Reasons of the events of a node's plugin, about its Node and about claims."""
 
     IN_USE = "SliceInUse"
-    WITHHELD = "SliceWithheld"
+    NOT_REMOVED = "SliceNotRemoved"
     LOST = GpuReason.SLICE_LOST
     RESTORED = "SliceRestored"
     PREPARE_FAILED = PREPARE_FAILED

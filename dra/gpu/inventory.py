@@ -101,7 +101,7 @@ class GpuHealth:
     """The driver's word on a GPU, as NVML has it; empty where it does not say.
 
     ``notes`` are for people, and keep nothing from being placed. ``open_in`` are programs that have
-    the GPU open, ``name (pid)``, looked for while it is withheld.
+    the GPU open, ``name (pid)``, looked for while it is unavailable.
     """
 
     recovery: str = ""

@@ -169,4 +169,4 @@ def _out_of_service(gpu: Gpu, inventory: Inventory) -> str:
         return GpuReason.NOT_READY
     if inventory.is_drained(gpu.name):
         return GpuReason.DRAINED
-    return gpu.reason or GpuReason.WITHHELD if gpu.unavailable else ""
+    return gpu.reason or GpuReason.UNAVAILABLE if gpu.unavailable else ""

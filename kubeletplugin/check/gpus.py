@@ -246,7 +246,7 @@ def read_gpu(session: Session, index: int) -> Gpu:
         fabric=said.fabric,
         compute_mode=said.compute_mode,
         notes=said.notes,
-        withheld=trouble(condition, mig=bool(now), uuid=uuid, name=f"gpu-{minor}")[1],
+        unavailable=trouble(condition, mig=bool(now), uuid=uuid, name=f"gpu-{minor}")[1],
         profiles=profiles,
         instances=read_instances(ask, device, profiles) if now else (),
         lost=ask.lost,

@@ -97,14 +97,14 @@ def _modes(notebook: Notebook, gpus: Sequence[Gpu]) -> None:
                 f"{gpu.uuid}: MIG mode turns {gpu.mig_pending} at the next reset",
                 reset(gpu.uuid),
             )
-        if gpu.withheld:
-            notebook.note(item, f"{gpu.uuid} would be withheld: {gpu.withheld}")
+        if gpu.unavailable:
+            notebook.note(item, f"{gpu.uuid} would be unavailable: {gpu.unavailable}")
         for note in gpu.notes:
             notebook.note(item, f"{gpu.uuid}: {note}")
     for words, count in Counter(filter(None, map(_said, gpus))).items():
         notebook.ok(item, f"{count} x {words}")
     in_mode = [g for g in gpus if g.mig == g.mig_pending == "on" and not g.lost]
-    usable = [g for g in in_mode if not g.withheld]
+    usable = [g for g in in_mode if not g.unavailable]
     capable = [g for g in gpus if g.mig != "none"]
     if usable:
         notebook.ok(item, f"{len(usable)} of {len(gpus)} GPUs are in MIG mode")

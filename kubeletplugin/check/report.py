@@ -130,7 +130,7 @@ class Gpu(_Record, frozen=True, kw_only=True):
 
     ``processes`` is how many NVML names, -1 where it was not asked; ``events`` is NVML's mask.
     ``recovery_action``, ``fabric`` and ``compute_mode`` are the driver's words, empty where it says
-    nothing, ``notes`` what else it says. ``withheld`` is why the plugin would give nothing out.
+    nothing, ``notes`` what else it says. ``unavailable`` is why the plugin would give nothing out.
     ``open_in`` are programs that have the GPU open, as far as they are seen.
     """
 
@@ -153,7 +153,7 @@ class Gpu(_Record, frozen=True, kw_only=True):
     fabric: str = ""
     compute_mode: str = ""
     notes: tuple[str, ...] = ()
-    withheld: str = ""
+    unavailable: str = ""
     open_in: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
     instances: tuple[Instance, ...] = ()

@@ -66,7 +66,7 @@ class NodeNeeds:
             return
         self.missing = missing
         reason = NodeReason.DRIVER_INCOMPLETE
-        self._hardware.withhold(Conflict(reason, missing) if missing else None, source=_SOURCE)
+        self._hardware.set_conflict(Conflict(reason, missing) if missing else None, source=_SOURCE)
         if missing:
             _log.error("no slice can be used on this node: %s", missing)
             self._reports.report_node(reason, missing, warning=True)

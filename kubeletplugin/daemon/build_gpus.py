@@ -87,7 +87,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     )
 
     def pause(asked: Pause | None) -> None:
-        hardware.withhold(asked.conflict if asked is not None else None, source="pause")
+        hardware.set_conflict(asked.conflict if asked is not None else None, source="pause")
         loop.notify()
 
     files = None if options.node_classes is None else ClassFiles(options.node_classes)
@@ -98,7 +98,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         common.api,
         options.node_name,
         driver=options.driver_name,
-        on_conflict=hardware.withhold,
+        on_conflict=hardware.set_conflict,
         on_namesake=end,
         pauses=Pauses(options.pause_labels, reports=reports, on_change=pause),
         choice=choice,

@@ -88,9 +88,9 @@ class GpuUnit:
         """Let several claims have the GPU whole, or one of its slices. For ``Hardware`` alone."""
         self._change(sharing=whole, slice_sharing=slices)
 
-    def withhold(self, conflict: Conflict | None) -> None:
+    def set_conflict(self, conflict: Conflict | None) -> None:
         """Give nothing out here for a reason, or for none any more. For ``Hardware`` alone."""
-        self._change(withheld=conflict)
+        self._change(conflict=conflict)
 
     def declare(self, layout: DeclaredLayout | None) -> bool:
         """Offer these slices and no others; True if that is new. For ``ReadySlices`` alone."""

@@ -1,4 +1,4 @@
-"""The node's GPUs as this program knows them: found, named, withheld, looked at."""
+"""The node's GPUs as this program knows them: found, named, unavailable, looked at."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Hardware:
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._ordered: tuple[GpuUnit, ...] = ()
-        self._withheld: dict[str, Conflict] = {}
+        self._conflicts: dict[str, Conflict] = {}
         self.identity = Identity(session, boot_id=self.boot_id)
         self._reader = GpuReader(session, journal, self.identity, on_change=on_change)
 
@@ -146,7 +146,7 @@ class Hardware:
                 unit = self._units[card.uuid]
                 unit.set_card(_still_known(unit.known.card, card))
             for unit in self._units.values():
-                unit.withhold(self._conflict())
+                unit.set_conflict(self._conflict())
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -159,19 +159,19 @@ class Hardware:
         for unit in self.units():
             unit.leave()
 
-    def withhold(self, conflict: Conflict | None, *, source: str = "") -> None:
+    def set_conflict(self, conflict: Conflict | None, *, source: str = "") -> None:
         """Offer no GPU of this node for a reason, such as another program that manages them.
 
         None ends that; each ``source`` has a reason of its own. No GPU is asked.
         """
         with self._mutex:
-            self._withheld.pop(source, None)
+            self._conflicts.pop(source, None)
             if conflict is not None:
-                self._withheld[source] = conflict
+                self._conflicts[source] = conflict
             units = tuple(self._units.values())
             foremost = self._conflict()
         for unit in units:
-            unit.withhold(foremost)
+            unit.set_conflict(foremost)
             if unit.lock.try_enter():
                 try:
                     self._reader.show_again(unit)
@@ -238,7 +238,7 @@ class Hardware:
 
     def _conflict(self) -> Conflict | None:
         """The reason that counts of those that there are: one that freezes, else the oldest."""
-        found = sorted(self._withheld.values(), key=lambda c: not c.frozen)
+        found = sorted(self._conflicts.values(), key=lambda c: not c.frozen)
         return found[0] if found else None
 
     def _addresses(self) -> list[str] | None:

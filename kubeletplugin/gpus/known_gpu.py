@@ -32,7 +32,7 @@ class KnownGpu:
     ``card`` is NVML's description, ``geometry`` what is offered of its profiles: without those that
     could not be delivered as advertised, None without MIG mode.
     ``layout`` is None where slices are made for claims.
-    ``withheld``: no slice is given out here, because of another program or a pause.
+    ``conflict``: no slice is given out here, because of another program or a pause.
     ``unhealthy``: the reason why no slice is made although the GPU answers; empty if one may be.
     ``let_go``: this program has nothing of the GPU open; says why and what ends that.
     ``away``: the GPU may have lost its instances since the last look: it was lost, or its driver or
@@ -40,7 +40,7 @@ class KnownGpu:
     was seen empty right after such a time.
     ``sharing``: several claims may have it whole, while it is not in MIG mode; ``slice_sharing``:
     several claims of shares may have one slice of it, while it is.
-    ``open_in`` are programs that have it open, looked for while the driver has it withheld.
+    ``open_in`` are programs that have it open, looked for while the driver calls it unusable.
     ``seen`` is what was published of it last.
     """
 
@@ -49,7 +49,7 @@ class KnownGpu:
     pcie_root: str = ""
     geometry: Geometry | None = None
     layout: DeclaredLayout | None = None
-    withheld: Conflict | None = None
+    conflict: Conflict | None = None
     unhealthy: str = ""
     let_go: str = ""
     away: bool = True

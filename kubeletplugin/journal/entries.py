@@ -20,7 +20,7 @@ class State(StrEnum):
     was prepared and somebody or a reset took it from the hardware.
 
     On the way out: ``destroying``, ``ci-destroyed`` (the GPU instance is left). What could not be
-    removed on the spot stays withheld: ``leftover`` after an Unprepare, ``orphan`` after a
+    removed on the spot stays unavailable: ``leftover`` after an Unprepare, ``orphan`` after a
     Prepare that failed, ``tombstone`` while its GPU is lost.
     """
 
@@ -50,7 +50,7 @@ LEAVING = frozenset(
         State.TOMBSTONE,
     }
 )
-"""To be removed; the placement is withheld until it is."""
+"""To be removed; the placement is unavailable until it is."""
 
 SUSPECT = "mig.suspect"
 """Namespace of records of places that a GPU may still hold; none of an API server has a dot."""

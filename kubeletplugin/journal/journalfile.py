@@ -1,8 +1,8 @@
 """The journal's bytes: JSON with a version and a checksum, readable one version either way.
 
 Fields that this version does not know are kept. A record that it cannot understand, such as one in
-a state that only a newer version has, is quarantined alone: kept as it is, its placement withheld
-as far as it can be read.
+a state that only a newer version has, is quarantined alone: kept as it is, its placement
+unavailable as far as it can be read.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _read(raw: Any) -> Entry | None:
 
 
 def _outline(raw: Any, why: str) -> Entry | None:
-    """The record as an orphan: its claim is refused, its placement withheld."""
+    """The record as an orphan: its claim is refused, its placement unavailable."""
     if not isinstance(raw, dict):
         return None
     outline = {k: raw[k] for k in _OUTLINE if k in raw}

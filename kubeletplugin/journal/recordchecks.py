@@ -21,7 +21,7 @@ _INTERVALS = get_args(Interval)
 
 
 def unusable(entry: Entry) -> str:
-    """Reason why a record is useless, even to withhold its placement; empty if it is not."""
+    """Reason why a record is useless, even to keep its placement; empty if it is not."""
     claim = entry.claim
     texts = [claim.uid, claim.name, claim.namespace, entry.device, entry.gpu, entry.mig_uuid]
     texts += [entry.profile, entry.boot_id, entry.pool, entry.note, *entry.requests]
@@ -51,7 +51,7 @@ def _no_number(entry: Entry) -> str:
 
 
 def inconsistent(entry: Entry) -> str:
-    """Reason why a record only withholds its placement and cannot be acted on; empty if it can."""
+    """Reason why a record only keeps its placement, and cannot be acted on; empty if it can."""
     try:
         device = parse_device(entry.device)
     except DeviceNameError as error:

@@ -9,7 +9,7 @@ from dra.gpu.inventory import Gpu, InstanceState
 from dra.kube.timing import Clock
 
 SETTLE_SECONDS = 4.0
-"""Time that a slice may take to go before it is withheld.
+"""Time that a slice may take to go before it is unavailable.
 
 Until its claim has been unprepared, which waits for it some seconds longer, the claim's allocation
 accounts for it; and most are gone within a second, so that no ResourceSlice is written for them.

@@ -53,9 +53,9 @@ class NodeMetrics(Collector):
         names = {g.uuid: g.name for g in gpus}
         kept = (e for e in entries if e.state in LEAVING and e.placement is not None and not e.idle)
         # Of a slice that several claims shared each has an entry, and all have one place.
-        places = {(names.get(e.gpu, e.gpu), e.placement, _why_withheld(e)) for e in kept}
+        places = {(names.get(e.gpu, e.gpu), e.placement, _why_unavailable(e)) for e in kept}
         yield _gauge(
-            "withheld_places",
+            "unavailable_placements",
             "Places that nothing new gets, as what was there is not removed yet.",
             ["gpu", "reason"],
             list(Counter((gpu, reason) for gpu, _, reason in places).items()),
@@ -105,7 +105,7 @@ class NodeMetrics(Collector):
         )
 
 
-def _why_withheld(entry: Entry) -> str:
+def _why_unavailable(entry: Entry) -> str:
     if entry.suspect:
         return "Suspect"
     if entry.quarantined:

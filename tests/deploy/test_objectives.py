@@ -85,9 +85,9 @@ def test_alerts_about_nodes_name_them() -> None:
     """The PodMonitor gives every series its node; a sum keeps the node only if it is told to."""
     relabeled = find(rendered("everything"), "PodMonitor")["spec"]["podMetricsEndpoints"][0]
     assert {r["targetLabel"] for r in relabeled["relabelings"]} == {"node"}
-    (withheld,) = (a for a in alerts() if a["alert"] == "MigPlacesWithheld")
-    assert "sum by (node, gpu) " in withheld["expr"]
-    assert "{{ $labels.node }}" in withheld["annotations"]["summary"]
+    (unavailable,) = (a for a in alerts() if a["alert"] == "MigPlacementsUnavailable")
+    assert "sum by (node, gpu) " in unavailable["expr"]
+    assert "{{ $labels.node }}" in unavailable["annotations"]["summary"]
     recommended = [
         line
         for block in re.findall(r"```promql\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)

@@ -38,7 +38,7 @@ class AnswerReason(StrEnum):
     MODE_PENDING = GpuReason.MIG_PENDING
     DRAINED = GpuReason.DRAINED
     NOT_READY = GpuReason.NOT_READY
-    WITHHELD = GpuReason.WITHHELD
+    UNAVAILABLE = GpuReason.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,4 +155,4 @@ def _blocked_reason(state: GpuState) -> str:
         return AnswerReason.NOT_READY
     if state.gpu.mig_enabled != state.gpu.mig_pending:
         return AnswerReason.MODE_PENDING
-    return state.gpu.reason or AnswerReason.WITHHELD
+    return state.gpu.reason or AnswerReason.UNAVAILABLE

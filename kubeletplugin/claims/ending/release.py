@@ -44,7 +44,7 @@ class Release:
         self._keep = keep
 
     def release(self, ref: ClaimRef) -> None:
-        """Take everything of a claim off the node; what is left is withheld and goes later.
+        """Take everything of a claim off the node; what is left is unavailable and goes later.
 
         Raises:
             StartingError: the GPUs cannot be asked yet, or it cannot be told yet whether anything

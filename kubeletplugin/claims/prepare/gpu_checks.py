@@ -56,7 +56,7 @@ def check_room(gpu: KnownGpu, entry: Entry, others: Iterable[Entry]) -> None:
         raise BusyError(f"{gpu} has no room for one more claim: {why}")
 
 
-def check_withheld(gpu: KnownGpu) -> None:
+def check_available(gpu: KnownGpu) -> None:
     """Refuse a GPU that another program manages.
 
     Raises:
@@ -65,7 +65,7 @@ def check_withheld(gpu: KnownGpu) -> None:
     """
     if gpu.let_go:
         raise BusyError(f"{gpu} is {gpu.let_go}")
-    if gpu.withheld is None:
+    if gpu.conflict is None:
         return
-    kind = BusyError if gpu.withheld.passing else DeviceError
-    raise kind(f"{gpu} is withheld: {gpu.withheld.problem}")
+    kind = BusyError if gpu.conflict.passing else DeviceError
+    raise kind(f"{gpu} is unavailable: {gpu.conflict.problem}")

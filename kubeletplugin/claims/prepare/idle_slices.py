@@ -63,4 +63,4 @@ class IdleSlices:
         if unit is None:
             return False
         gpu = unit.known
-        return not (gpu.withheld or gpu.let_go or gpu.unwell or self._leaves(unit.name))
+        return not (gpu.conflict or gpu.let_go or gpu.unwell or self._leaves(unit.name))

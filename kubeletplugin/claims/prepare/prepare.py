@@ -16,7 +16,7 @@ from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.claims.prepare.gpu_checks import check_room, check_withheld
+from kubeletplugin.claims.prepare.gpu_checks import check_available, check_room
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.rollback import Rollback
@@ -243,8 +243,8 @@ class Preparer:
         if entry.view:
             if entry.state in ARRIVING:
                 gpu = unit.known
-                if gpu.let_go or (gpu.withheld and gpu.withheld.reason == NodeReason.PAUSED):
-                    check_withheld(gpu)  # its holder would keep the GPU open
+                if gpu.let_go or (gpu.conflict and gpu.conflict.reason == NodeReason.PAUSED):
+                    check_available(gpu)  # its holder would keep the GPU open
                 self._journal.put(entry)
             return entry
         if entry.placement is None:
@@ -272,7 +272,7 @@ class Preparer:
         others = [e for e in self._journal.of_gpu(unit.uuid) if e.key != entry.key]
         check_room(unit.known, entry, others)
         if entry.state in ARRIVING:
-            check_withheld(unit.known)
+            check_available(unit.known)
             self._journal.put(entry)
         elif entry.interval and entry.boot_id != self._hardware.boot_id:
             entry = replace(entry, boot_id=self._hardware.boot_id)

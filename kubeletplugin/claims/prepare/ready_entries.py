@@ -49,7 +49,7 @@ def ready_entry(entry: Entry, *, gi_id: int | None = None) -> Entry:
 
 
 def suspect_entry(entry: Entry, why: str) -> Entry:
-    """The record of a place that is withheld until an instance can be made there again."""
+    """The record of a placement that is unavailable until an instance can be made there again."""
     left = entry.at(State.LEFTOVER, gi_id=None, ci_id=None, mig_uuid="", layout=False, told=False)
     claim = ClaimRef(SUSPECT, "suspect", f"suspect-{_alone(entry.device)}")
     return replace(_of_nobody(left, claim), note=why)

@@ -45,7 +45,8 @@ class Removal:
         be another's in its place: it is left alone, and the answer says in words what it is.
 
         Where a GPU instance vanishes although its destruction failed, the place is suspect: another
-        entry withholds it (``Entry.suspect``). To remove that one an instance is made there first.
+        entry keeps it unavailable (``Entry.suspect``). To remove that one an instance is made there
+        first.
 
         Raises:
             NvmlError: something is left, InUseError if processes hold it.
@@ -142,7 +143,7 @@ class Removal:
             if self._identity.find_own_instance(entry.at(State.CI_DESTROYED, gi_id=gi_id)).own:
                 raise
             why = _still_held(entry.gpu, error)
-            _log.warning("place withheld", extra=device(entry, error=why))
+            _log.warning("placement unavailable", extra=device(entry, error=why))
             self._journal.put(suspect_entry(entry, why))
 
     def _empty(self, entry: Entry, gi_id: int) -> None:

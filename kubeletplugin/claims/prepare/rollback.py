@@ -1,6 +1,6 @@
 """Removal of a claim's devices from the node: for Unprepare, for rollback, in the background.
 
-What cannot be removed on the spot stays in the journal, and its placement withheld: kubelet gets
+What cannot be removed on the spot stays in the journal, and its placement unavailable: kubelet gets
 its answer, and the pod can end.
 """
 
@@ -39,14 +39,14 @@ _LEAST_PATIENCE = 0.1
 class Remainder:
     """Devices that could not be removed, as texts with the reason.
 
-    ``withheld``: recorded in the journal; ``failed``: not even that.
+    ``recorded``: in the journal, to be removed later; ``failed``: not even that.
     """
 
-    withheld: list[str] = field(default_factory=list)
+    recorded: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return "; ".join([*self.failed, *self.withheld])
+        return "; ".join([*self.failed, *self.recorded])
 
 
 class _AbsentError(HardwareError):
@@ -192,8 +192,8 @@ class Rollback:
         read_back: list[EntryKey] | None = None
         try:
             gpu = unit.known
-            if gpu.withheld is not None and gpu.withheld.frozen:
-                raise HardwareError(f"nothing is changed on {gpu.name}: {gpu.withheld.problem}")
+            if gpu.conflict is not None and gpu.conflict.frozen:
+                raise HardwareError(f"nothing is changed on {gpu.name}: {gpu.conflict.problem}")
             if gpu.let_go:
                 raise HardwareError(f"{gpu.name} is {gpu.let_go}")
             current = self._journal.get(entry)
@@ -228,7 +228,7 @@ class Rollback:
             return
         kept = current.at(_kept_as(current, error, otherwise), note=why, idle=False)
         if kept == current:
-            left.withheld.append(text)
+            left.recorded.append(text)
             return
         try:
             self._journal.alter(current, kept)
@@ -237,11 +237,15 @@ class Rollback:
             if current.state not in LEAVING:
                 left.failed.append(text)
                 return
-        left.withheld.append(text)
-        _log.warning("withheld", extra=device(current, error=why))
-        reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.WITHHELD
+        left.recorded.append(text)
+        _log.warning("placement unavailable", extra=device(current, error=why))
+        reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.NOT_REMOVED
         if entry.suspect:
-            self._reports.report_node(reason, f"{entry.device} is withheld: {why}", warning=True)
+            self._reports.report_node(
+                reason,
+                f"{entry.device} cannot be removed yet, and its placement is unavailable: {why}",
+                warning=True,
+            )
         else:
             text = f"{entry.device} cannot be removed yet: {why}"
             self._reports.report_claim(entry.claim, reason, text, warning=True)

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from dra.gpu.geometry import Placement, Profile
-from kubeletplugin.claims.prepare.gpu_checks import check_mig, check_withheld, mode_is_off
+from kubeletplugin.claims.prepare.gpu_checks import check_available, check_mig, mode_is_off
 from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.ready_entries import is_declared
 from kubeletplugin.claims.prepare.removal import Removal
@@ -68,7 +68,7 @@ class Slices:
             HardwareError: the driver says that the placement or an engine is taken.
         """
         if self._journal.get(entry) is None:
-            check_withheld(unit.known)  # of a GPU that is let go of NVML cannot be asked
+            check_available(unit.known)  # of a GPU that is let go of NVML cannot be asked
         return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
 
     def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:
@@ -228,7 +228,7 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
         BusyError: another program is changing the GPU.
     """
     gpu = unit.known
-    check_withheld(gpu)
+    check_available(gpu)
     check_mig(gpu)
     geometry = gpu.geometry
     profile = (

@@ -132,7 +132,7 @@ class Layouts:
 
     def _can_change(self, unit: GpuUnit) -> bool:
         gpu = unit.known
-        frozen = gpu.withheld is not None and gpu.withheld.frozen
+        frozen = gpu.conflict is not None and gpu.conflict.frozen
         broken = gpu.problem[1] and gpu.problem[0] != GpuReason.MIG_PENDING
         return not (gpu.let_go or broken or gpu.unhealthy or frozen)
 

@@ -159,8 +159,8 @@ def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
         return failure
     if (problem := known.problem)[0]:
         return problem
-    if known.withheld is not None:
-        return known.withheld.reason, known.withheld.problem
+    if known.conflict is not None:
+        return known.conflict.reason, known.conflict.problem
     if known.layout is not None and known.layout.waits:
         return GpuReason.LAYOUT_PENDING, known.layout.waits
     if not card.mig_enabled:

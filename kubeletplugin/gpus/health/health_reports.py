@@ -42,7 +42,7 @@ class HealthReports:
         self._ill: dict[str, Gpu] = {}
 
     def tell_gpus(self, seen: Collection[Gpu]) -> None:
-        """Tell of GPUs that are lost or that the driver has withheld, and when that is over."""
+        """Tell of GPUs that are lost or that the driver calls unusable, and when that is over."""
         ill = {g.uuid: g for g in seen if g.reason in _TOLD}
         for uuid, gpu in ill.items():
             before = self._ill.get(uuid)

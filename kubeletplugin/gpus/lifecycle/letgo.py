@@ -155,7 +155,7 @@ class LettingGo:
         gpu = unit.known
         lost = gpu.seen is not None and gpu.seen.reason == GpuReason.GPU_LOST
         lost = lost or gpu.problem[0] == GpuReason.RECOVERY_REQUIRED
-        frozen = gpu.withheld is not None and gpu.withheld.frozen
+        frozen = gpu.conflict is not None and gpu.conflict.frozen
         found = self._journal.of_gpu(unit.uuid)
         resets = lost or frozen or bool(gpu.unhealthy)
         return [e for e in found if _uses(e) or not (resets or e.suspect)]

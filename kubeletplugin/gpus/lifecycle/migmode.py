@@ -90,7 +90,7 @@ class MigMode:
         session, gpu, known = self._hardware.session, unit.uuid, unit.known
         if known.card.condition.compute_mode != EXCLUSIVE_PROCESS or known.card.mig_enabled:
             return False
-        if known.let_go or known.withheld is not None or not session.names_processes:
+        if known.let_go or known.conflict is not None or not session.names_processes:
             return False
         if self._journal.of_gpu(gpu) or not unit.lock.try_enter():
             return False
@@ -171,7 +171,7 @@ class MigMode:
         session, gpu, enable = self._hardware.session, unit.uuid, change.enable
         known = unit.known
         broken = known.problem[1] and known.problem[0] != GpuReason.MIG_PENDING
-        if not known.card.mig_capable or broken or known.withheld is not None:
+        if not known.card.mig_capable or broken or known.conflict is not None:
             return False
         held = self._journal.of_gpu(gpu)
         if any(e.placement is None for e in held) or (held and not enable):

@@ -136,5 +136,7 @@ class NodeWatch:
         if found is None:
             _log.info("no other program manages this node's GPUs any more")
             return
-        _log.warning("GPUs are withheld: %s", found.problem)
-        self._reports.report_node(found.reason, f"GPUs are withheld: {found.problem}", warning=True)
+        _log.warning("GPUs are unavailable: %s", found.problem)
+        self._reports.report_node(
+            found.reason, f"GPUs are unavailable: {found.problem}", warning=True
+        )

@@ -149,18 +149,18 @@ def test_an_archive_that_fails_half_way_is_not_left(mig: Mig, world: World, tmp_
 @pytest.mark.parametrize(
     ("line", "kept"),
     [
-        ("Authorization: Bearer abcDEF123.456", "Authorization: Bearer withheld"),
-        ('token="abcdefgh1234"', 'token="withheld"'),
-        ("token: abcdefgh1234 and more", "token: withheld and more"),
+        ("Authorization: Bearer abcDEF123.456", "Authorization: Bearer redacted"),
+        ('token="abcdefgh1234"', 'token="redacted"'),
+        ("token: abcdefgh1234 and more", "token: redacted and more"),
         ("claim default/c has a slice", "claim default/c has a slice"),
         ("gpu-0-mig-1g5gb-19-0", "gpu-0-mig-1g5gb-19-0"),
     ],
 )
-def test_credentials_in_logs_are_withheld(line: str, kept: str) -> None:
+def test_credentials_in_logs_are_redacted(line: str, kept: str) -> None:
     assert redaction.log(line) == kept
 
 
-def test_parameters_of_others_are_withheld_and_ours_are_not() -> None:
+def test_parameters_of_others_are_redacted_and_ours_are_not() -> None:
     mine = {"opaque": {"driver": DRIVER, "parameters": {"a": 1}}}
     other = {"opaque": {"driver": "nic.example", "parameters": {"a": SECRET}}}
     told = [
@@ -171,6 +171,6 @@ def test_parameters_of_others_are_withheld_and_ours_are_not() -> None:
     found = redaction.claim(body, DRIVER)
     assert found["spec"]["devices"]["config"] == [
         mine,
-        {"opaque": {"driver": "nic.example", "parameters": "withheld"}},
+        {"opaque": {"driver": "nic.example", "parameters": "redacted"}},
     ]
-    assert found["status"]["devices"] == [{**told[0], "data": "withheld"}, told[1]]
+    assert found["status"]["devices"] == [{**told[0], "data": "redacted"}, told[1]]

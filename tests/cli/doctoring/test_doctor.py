@@ -119,7 +119,7 @@ _GPU = {
 }
 
 
-def withheld(world: World) -> None:
+def unavailable(world: World) -> None:
     world.replace_gpus(
         "node-a", gpu(0, "node-a", unavailable="mig-manager is here", reason="MIGManagerActive")
     )
@@ -173,7 +173,7 @@ FAILURES: list[tuple[Callable[[World], None], str, str]] = [
     (does_not_serve, "plugin", "node node-a: NVML is not there"),
     (mignode_without_node, "plugin", "MigNode node-z has no Node"),
     (unreadable, "plugin", "MigNode node-a cannot be read"),
-    (withheld, "modes", "node-a gpu-0 is withheld (MIGManagerActive): mig-manager is here"),
+    (unavailable, "modes", "node-a gpu-0 is unavailable (MIGManagerActive): mig-manager is here"),
     (needs_reset, "modes", "the driver asks for a reset; it is open in dcgm-exporter (7)"),
     (nvidias_driver, "neighbours", "destroys slices that it does not know; nothing is offered"),
     (nvidias_label, "neighbours", f"{DEPLOY_LABEL}=true) and destroys slices that it does not"),

@@ -38,7 +38,7 @@ _NOT_OF_WAITING = {
 }
 _WITHOUT_REMEDY = {
     *(Why.NOT_OURS, Why.NO_CLAIMS, Why.SOON, Why.MADE_FIRST, Why.PREPARING),
-    *(AnswerReason.FITS, AnswerReason.NO_SUCH_DEVICE, AnswerReason.WITHHELD),
+    *(AnswerReason.FITS, AnswerReason.NO_SUCH_DEVICE, AnswerReason.UNAVAILABLE),
     *(MisfitReason.NO_NODE, MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.LEFT_OUT),
     *(Reason.WAITING, Reason.UNSUPPORTED, Reason.TOO_MANY_TEMPLATES, Reason.SCHEDULER),
     *(Reason.NOTHING_TO_SEE, Reason.NEXT_IN_LINE, Reason.TAKEN_BACK),

@@ -44,7 +44,7 @@ def test_no_command_prints_what_a_node_or_a_tenant_wrote_as_it_is(
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
     found = world.api.get(MIG_NODES, "node-a")["status"]
     (each,) = found["gpus"]
-    each |= {"reason": "Withheld", "message": bad, "productName": bad[:128]}
+    each |= {"reason": "Unavailable", "message": bad, "productName": bad[:128]}
     each["instances"][0]["message"] = bad
     found["conditions"][0] |= {"status": "False", "message": bad}
     world.set_status(MIG_NODES, {"metadata": {"name": "node-a"}}, found)

@@ -67,7 +67,9 @@ def _held(made: Instance, owner: ClaimRef, message: str = "") -> Instance:
     return replace(made, claim=owner, message=message, uuid=f"MIG-{owner.name}")
 
 
-def test_the_map_shows_owners_states_free_room_and_what_is_withheld(busy: World, mig: Mig) -> None:
+def test_the_map_shows_owners_states_free_room_and_what_is_unavailable(
+    busy: World, mig: Mig
+) -> None:
     ran = mig("map")
     assert ran.code == 0
     check("busy", ran.out)

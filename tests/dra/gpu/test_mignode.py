@@ -176,7 +176,7 @@ def test_what_a_mignode_cannot_hold_takes_nothing_else_with_it() -> None:
         found.append(replace(sliced_gpu(number, geometry), uuid=f"GPU-{number}"))
     odd = replace(A100.profiles[0], id=99, name="1g.5gb me")
     found[1] = replace(found[1], geometry=Geometry((odd, *A100.profiles)))
-    found[0] = replace(found[0], unavailable="x" * 10_000, reason="Withheld")
+    found[0] = replace(found[0], unavailable="x" * 10_000, reason="Unavailable")
     read = from_mignode(to_mignode(node_of(*found)))
     *told, ninth, tenth = read.gpus
     assert all(gpu.geometry is not None for gpu in told)

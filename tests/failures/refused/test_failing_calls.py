@@ -97,19 +97,19 @@ def test_whichever_call_of_a_prepare_fails_in_passing_it_succeeds(plant: Plant) 
 def test_whichever_call_of_an_unprepare_fails_the_rest_is_done_in_the_background(
     plant: Plant,
 ) -> None:
-    withheld = 0
+    unavailable = 0
     for number in itertools.count():
         ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
         assert not plant.prepare(ref).error
         with during(plant, Failing(plant, number, code=MEANWHILE_RESET)) as fault:
             assert not plant.unprepare(ref).error
-        withheld += bool(entries(plant.site))
+        unavailable += bool(entries(plant.site))
         plant.tend()
         check_settled(plant.site, {})
         if not fault.reached:
             break
     assert LEAST_CALLS < number < MOST_CALLS
-    assert withheld > 5
+    assert unavailable > 5
 
 
 def back(plant: Plant) -> None:

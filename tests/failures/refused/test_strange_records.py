@@ -100,7 +100,7 @@ def test_a_record_that_names_a_device_of_no_known_kind_is_quarantined_alone(benc
     assert "records in the journal cannot be used" in error
     assert "gpu-0-nvlink-3" in error
     other = bench.site.claim("other", ODD)
-    assert bench.odd.uid in plant.prepare(other).error, "its placement is withheld"
+    assert bench.odd.uid in plant.prepare(other).error, "its placement is unavailable"
     assert not plant.unprepare(bench.odd).error
     assert not plant.prepare(other).error
 

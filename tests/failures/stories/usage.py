@@ -247,7 +247,7 @@ class Usage(Story):
         self._check_gone(claim)
 
     def _check_gone(self, claim: Known) -> None:
-        """No spec; no slice either, but for those that are withheld until they can be removed."""
+        """No spec; no slice either, but for those that are kept until they can be removed."""
         with self.recorder.outside():
             left = {e.device: e for e in entries(self.site) if e.claim.uid == claim.ref.uid}
             assert all(e.state in LEAVING for e in left.values()), left

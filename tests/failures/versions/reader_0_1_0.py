@@ -1,7 +1,7 @@
 """What version 0.1.0 reads of a journal, written down from its source: no code of today's is used.
 
 Fields that it does not know pass; a state that it does not know, or a field of another type, makes
-it set a record aside and withhold its place.
+it set a record aside and keep its placement unavailable.
 """
 
 from __future__ import annotations

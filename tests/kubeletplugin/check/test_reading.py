@@ -218,7 +218,7 @@ def test_what_the_driver_says_of_a_gpu_is_shown_with_those_who_have_it_open(
     assert words.format("Reset", "Completed") + ", open in dcgm-exporter (4711)" in said
     assert words.format("None", "NotSupported") in said
     assert "a memory row is remapped at the next reset" in said
-    assert [(g.recovery_action, bool(g.withheld)) for g in report.gpus] == [
+    assert [(g.recovery_action, bool(g.unavailable)) for g in report.gpus] == [
         ("Reset", True),
         ("None", False),
     ]

@@ -176,24 +176,24 @@ def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() ->
     assert [i.placement.start for i in shown] == [0, 4]
 
 
-WITHHELD = Conflict(NodeReason.PAUSED, "a pause was asked for")
+CONFLICT = Conflict(NodeReason.PAUSED, "a pause was asked for")
 AVAILABILITY = {
     "usable": (KNOWN, ("", ""), ("", "")),
     "not to be looked at": (KNOWN, FAILURE, FAILURE),
     "not to be looked at, whatever else there is": (
-        replace(KNOWN, card=GONE, withheld=WITHHELD),
+        replace(KNOWN, card=GONE, conflict=CONFLICT),
         ("NVMLHang", "it hangs"),
         ("NVMLHang", "it hangs"),
     ),
     "with a trouble of its own": (
-        replace(KNOWN, card=GONE, withheld=WITHHELD),
+        replace(KNOWN, card=GONE, conflict=CONFLICT),
         ("", ""),
         FAILURE,
     ),
-    "withheld": (
-        replace(KNOWN, card=replace(CARD, mig_enabled=False), withheld=WITHHELD),
+    "unavailable": (
+        replace(KNOWN, card=replace(CARD, mig_enabled=False), conflict=CONFLICT),
         ("", ""),
-        (WITHHELD.reason, WITHHELD.problem),
+        (CONFLICT.reason, CONFLICT.problem),
     ),
     "without MIG": (
         replace(KNOWN, card=replace(CARD, mig_capable=False, mig_enabled=False)),

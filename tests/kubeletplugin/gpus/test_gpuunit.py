@@ -25,8 +25,8 @@ SEEN = Gpu(3, "GPU-a", product_name="", memory_mib=0, mig_enabled=True)
 
 CHANGES: tuple[tuple[str, Callable[[GpuUnit], object], dict[str, Any]], ...] = (
     ("card", lambda u: u.set_card(OFF), {"card": OFF, "geometry": None}),
-    ("withheld", lambda u: u.withhold(PAUSED), {"withheld": PAUSED}),
-    ("given out", lambda u: u.withhold(None), {"withheld": None}),
+    ("unavailable", lambda u: u.set_conflict(PAUSED), {"conflict": PAUSED}),
+    ("given out", lambda u: u.set_conflict(None), {"conflict": None}),
     ("shown", lambda u: u.show(SEEN), {"seen": SEEN}),
     ("left", lambda u: u.leave(), {"away": True}),
     ("back", lambda u: u.come_back([KEY]), {"away": False, "wiped": {KEY}, "geometry": GEOMETRY}),
@@ -46,7 +46,7 @@ def unit(*, struck: bool) -> GpuUnit:
     made.come_back([OTHER])
     if struck:
         made.strike(2, "it was not to be had")
-    made.withhold(Conflict(NodeReason.MIG_MANAGER, "at work"))
+    made.set_conflict(Conflict(NodeReason.MIG_MANAGER, "at work"))
     made.set_unhealthy("XID 79")
     made.let_go("paused")
     made.show(Gpu(3, "GPU-a", product_name="earlier", memory_mib=0, mig_enabled=True))

@@ -70,7 +70,7 @@ def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
         rig.machine.create_slice(0, "1g.5gb", start=4)
         hardware.look(gpu)
         _label(rig, "all-disabled")
-        wait_for("the label", lambda: unit.known.withheld is not None)
+        wait_for("the label", lambda: unit.known.conflict is not None)
         assert unit.known.seen is not None
         assert not unit.known.seen.instances
     wait_for("the instance", lambda: unit.known.seen is not None and unit.known.seen.instances)

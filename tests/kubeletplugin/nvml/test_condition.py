@@ -163,7 +163,7 @@ def test_with_confidential_computing_gpus_wait_until_they_are_ready(
 
 
 @pytest.mark.parametrize("code", [3, 13, 999], ids=["unsupported", "missing", "unknown"])
-def test_a_driver_that_says_nothing_withholds_nothing(
+def test_a_driver_that_says_nothing_makes_nothing_unavailable(
     machine: Machine, session: Session, code: int
 ) -> None:
     machine.ask_recovery(0, 1)

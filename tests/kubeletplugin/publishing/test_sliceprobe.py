@@ -1,4 +1,4 @@
-"""Which API servers the probe tells apart, and when a slice that goes is withheld."""
+"""Which API servers the probe tells apart, and when a slice that goes is unavailable."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def on_gpu(state: InstanceState, *, start: int = 4) -> Instance:
 
 
 @pytest.mark.parametrize("state", [InstanceState.RECLAIMING, InstanceState.ORPHAN])
-def test_what_goes_is_withheld_once_it_takes_too_long(state: InstanceState) -> None:
+def test_what_goes_is_unavailable_once_it_takes_too_long(state: InstanceState) -> None:
     clock = HandClock()
     unaccounted = Unaccounted(clock)
     gpu = sliced_gpu(0)
@@ -157,7 +157,7 @@ def test_what_goes_is_withheld_once_it_takes_too_long(state: InstanceState) -> N
     assert unaccounted.look(going) == {}, "another that goes has its own time"
 
 
-def test_what_is_another_s_is_withheld_at_once_and_what_claims_hold_never() -> None:
+def test_what_is_another_s_is_unavailable_at_once_and_what_claims_hold_never() -> None:
     unaccounted = Unaccounted(HandClock())
     held = [s for s in InstanceState if s.value in {"preparing", "prepared", "lost"}]
     assert len(held) == 3
@@ -168,7 +168,7 @@ def test_what_is_another_s_is_withheld_at_once_and_what_claims_hold_never() -> N
     assert found == {"GPU-0": (Occupant(Placement(0, 4), 9),)}
 
 
-def test_a_shared_slice_is_withheld_only_when_all_of_it_goes() -> None:
+def test_a_shared_slice_is_unavailable_only_when_all_of_it_goes() -> None:
     clock = HandClock()
     unaccounted = Unaccounted(clock)
     goes, stays = on_gpu(InstanceState.RECLAIMING), on_gpu(InstanceState.PREPARED)

@@ -136,7 +136,7 @@ def test_a_foreign_instance_takes_its_room_away_until_it_is_gone(scheduled: Rig)
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_a_slice_that_cannot_be_removed_is_withheld(
+def test_a_slice_that_cannot_be_removed_is_unavailable(
     scheduled: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = scheduled

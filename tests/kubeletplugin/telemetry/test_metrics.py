@@ -156,9 +156,9 @@ def test_a_gpu_without_mig_mode_has_a_reason(
     assert (labels["gpu"], labels["reason"]) == ("gpu-0", "MIGDisabled")
 
 
-def test_a_gpu_that_is_withheld_has_room_for_nothing(rig: Rig) -> None:
+def test_a_gpu_that_is_unavailable_has_room_for_nothing(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.withhold(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
+    rig.daemon.gpus.hardware.set_conflict(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
     found = scrape(rig)
     reasons = [labels["reason"] for labels in found.labels("mig_dra_gpu_unavailable")]
     assert reasons == ["DevicePluginActive"] * 2
@@ -166,16 +166,16 @@ def test_a_gpu_that_is_withheld_has_room_for_nothing(rig: Rig) -> None:
     assert found.values("mig_dra_gpu_largest_placeable_memory_slices") == [0, 0]
 
 
-def test_places_that_are_withheld_are_counted_by_reason(
+def test_places_that_are_unavailable_are_counted_by_reason(
     rig: Rig, short_patience: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def withheld() -> dict[tuple[str, str], float]:
+    def unavailable() -> dict[tuple[str, str], float]:
         found = scrape(rig)
-        name = "mig_dra_withheld_places"
+        name = "mig_dra_unavailable_placements"
         keys = [(e["gpu"], e["reason"]) for e in found.labels(name)]
         return {k: found.value(name, gpu=k[0], reason=k[1]) for k in keys}
 
-    assert withheld() == {}
+    assert unavailable() == {}
     ref, lost, kept = in_use(rig), rig.claim("gpu-1-mig-1g5gb-19-0"), rig.claim(f"{SLICE[:-1]}5")
     rig.prepared(lost)
     rig.prepared(kept)
@@ -184,7 +184,7 @@ def test_places_that_are_withheld_are_counted_by_reason(
     for each in (ref, lost, kept):
         assert rig.unprepare(each) == ""
     expected = {("gpu-0", "InUse"): 1, ("gpu-0", "Suspect"): 1, ("gpu-1", "GpuLost"): 1}
-    wait_for("the reasons", lambda: withheld() == expected)
+    wait_for("the reasons", lambda: unavailable() == expected)
 
 
 def test_records_that_cannot_be_understood_are_counted(rig: Rig) -> None:

@@ -125,7 +125,7 @@ def test_none_keeps_a_gpu_from_being_let_go_of(warm: Rig) -> None:
     wait_for("its end", warm.clean)
 
 
-def test_one_that_cannot_be_destroyed_is_withheld_and_shown(warm: Rig) -> None:
+def test_one_that_cannot_be_destroyed_is_unavailable_and_shown(warm: Rig) -> None:
     released(warm)
     fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=IN_USE, times=0)
     warm.machine.inject(fault)

@@ -27,7 +27,7 @@ def test_within_a_call_it_is_waited_for(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_for_longer_it_is_withheld_and_removed_later(rig: Rig) -> None:
+def test_for_longer_it_is_unavailable_and_removed_later(rig: Rig) -> None:
     rig.machine.configure(variants=Variants(instance_lingers=5))
     ref = rig.claim(SLICE)
     rig.prepared(ref)

@@ -1,4 +1,4 @@
-"""Slices that cannot be removed at once: kubelet gets its answer, the placement stays withheld."""
+"""Slices that cannot be removed at once: kubelet gets its answer, the placement stays taken."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def states(rig: Rig) -> list[State]:
     return [e.state for e in rig.journal()]
 
 
-def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_they_end(
+def test_a_slice_in_use_is_unavailable_with_its_processes_named_and_removed_when_they_end(
     rig: Rig,
 ) -> None:
     ref, late = in_use(rig), rig.claim(SLICE)
@@ -131,7 +131,7 @@ def test_a_gpu_instance_that_cannot_be_destroyed_is_used_again_where_it_fits(rig
 
 @pytest.mark.every_variant
 @pytest.mark.usefixtures("frequent_looks", "regained_quickly")
-def test_a_lost_gpu_lets_its_pod_end_and_is_withheld_until_it_is_back(rig: Rig) -> None:
+def test_a_lost_gpu_lets_its_pod_end_and_is_unavailable_until_it_is_back(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
     rig.machine.lose(0)
@@ -213,7 +213,7 @@ def test_a_slice_that_a_monitor_holds_names_what_it_is_most_likely(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("variants", [Variants(gsp_keeps=LONG)])
-def test_a_place_that_the_gpu_keeps_is_nobodys_and_withheld_until_a_reset(rig: Rig) -> None:
+def test_a_place_that_the_gpu_keeps_is_nobodys_and_unavailable_until_a_reset(rig: Rig) -> None:
     ref, late = rig.claim(SLICE), rig.claim(SLICE)
     rig.prepared(ref)
     assert rig.unprepare(ref) == "", "its pod can end"
@@ -226,8 +226,8 @@ def test_a_place_that_the_gpu_keeps_is_nobodys_and_withheld_until_a_reset(rig: R
 
     wait_for("the MigNode", lambda: "which NVML lists no more" in shown().get("message", ""))
     assert (shown()["state"], "claim" in shown()) == ("reclaiming", False)
-    wait_for("the event", lambda: "SliceWithheld" in dict(events(rig, rig.node)))
-    assert "INSUFFICIENT_RESOURCES" in dict(events(rig, rig.node))["SliceWithheld"]
+    wait_for("the event", lambda: "SliceNotRemoved" in dict(events(rig, rig.node)))
+    assert "INSUFFICIENT_RESOURCES" in dict(events(rig, rig.node))["SliceNotRemoved"]
     assert "INSUFFICIENT_RESOURCES" in rig.refused(late)
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-5"))
     rig.restart()

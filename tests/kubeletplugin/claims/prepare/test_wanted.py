@@ -157,8 +157,8 @@ def test_without_mig_mode_no_slice_is_found() -> None:
         resolve(given(GOOD), Node(replace(CARD, mig_enabled=False, mig_pending=False)))
 
 
-def test_what_is_withheld_is_found_all_the_same() -> None:
+def test_what_is_unavailable_is_found_all_the_same() -> None:
     """A device that is prepared stays so; others are judged later, under the GPU's lock."""
     node = Node(CARD)
-    node.found[0].withhold(Conflict(NodeReason.PAUSED, "paused"))
+    node.found[0].set_conflict(Conflict(NodeReason.PAUSED, "paused"))
     assert resolve(given(GOOD), node)[1].device == GOOD

@@ -115,7 +115,7 @@ def test_a_record_that_cannot_be_understood_is_quarantined_alone(
     error = rig.refused(ref)
     assert "records in the journal cannot be used" in error
     assert "delete the pod" in error
-    assert ref.uid in rig.refused(rig.claim(SLICE)), "its placement is withheld"
+    assert ref.uid in rig.refused(rig.claim(SLICE)), "its placement is unavailable"
     assert ("gpu-0", "1g.5gb", 4, "orphan") in rig.published_slices()
     wait_for("the event", lambda: "CheckpointCorrupted" in dict(events(rig, rig.node)))
     kept = json.loads((rig.roots.state / "journal.json").read_bytes())["entries"]

@@ -62,7 +62,7 @@ HINTED = [Variants(), Variants(recovery_action="none")]
 
 
 @pytest.mark.parametrize("variants", HINTED, ids=["verdict", "none"])
-def test_hints_withhold_nothing_by_themselves(rig: Rig) -> None:
+def test_hints_alone_make_no_gpu_unavailable(rig: Rig) -> None:
     well, sick = rig.claim(FIRST), rig.claim(SECOND)
     rig.prepared(well)
     rig.prepared(sick)

@@ -167,7 +167,7 @@ def advertise(rig: Rig, gpus: str = "2") -> None:
     rig.api.patch(NODES, rig.node, body, subresource="status")
 
 
-def test_gpus_that_a_device_plugin_gives_out_are_withheld(rig: Rig) -> None:
+def test_gpus_that_a_device_plugin_gives_out_are_unavailable(rig: Rig) -> None:
     ref, refused = rig.claim(SLICE), rig.claim("gpu-0-mig-1g5gb-19-0")
     rig.prepared(ref)
     advertise(rig)
@@ -178,7 +178,7 @@ def test_gpus_that_a_device_plugin_gives_out_are_withheld(rig: Rig) -> None:
     assert rig.clean(), "what is ours is removed all the same"
 
 
-def test_a_gpu_that_is_found_later_is_withheld_too(make_rig: Callable[..., Rig]) -> None:
+def test_a_gpu_that_is_found_later_is_unavailable_too(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     advertise(rig)
     rig.machine.inject(

@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[NodeBench]:
 
 
 def nothing(left: Remainder) -> bool:
-    return (left.withheld, left.failed, str(left)) == ([], [], "")
+    return (left.recorded, left.failed, str(left)) == ([], [], "")
 
 
 # -- what is removed
@@ -110,7 +110,7 @@ def test_records_of_a_claim_that_cannot_be_read_at_all_are_forgotten(tmp_path: P
 
 
 @pytest.mark.parametrize("otherwise", [State.LEFTOVER, State.ORPHAN])
-def test_a_slice_that_is_held_is_withheld_with_the_reason(
+def test_a_slice_that_is_held_is_unavailable_with_the_reason(
     bench: NodeBench, otherwise: State
 ) -> None:
     entry = bench.made("a", State.PREPARED)
@@ -120,7 +120,7 @@ def test_a_slice_that_is_held_is_withheld_with_the_reason(
     (kept,) = bench.journal.entries()
     assert kept == entry.at(otherwise, ci_id=None, note=kept.note)
     assert "IN_USE (19)" in kept.note
-    assert left.withheld == [f"{entry.device}: {kept.note}"] == [str(left)]
+    assert left.recorded == [f"{entry.device}: {kept.note}"] == [str(left)]
     assert left.failed == []
     assert bench.events.reasons() == [("ResourceClaim", "SliceInUse", True)]
     assert bench.events.seen[0][2] == f"{entry.device} cannot be removed yet: {kept.note}"
@@ -128,7 +128,7 @@ def test_a_slice_that_is_held_is_withheld_with_the_reason(
     assert bench.hardware.looked_at[-1] == bench.unit.uuid
 
 
-def test_what_is_withheld_for_the_same_reason_is_told_once(bench: NodeBench) -> None:
+def test_what_is_unavailable_for_the_same_reason_is_told_once(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI)
     first = bench.rollback.remove_all(UID)
@@ -143,7 +143,7 @@ def test_for_another_reason_it_is_told_again(bench: NodeBench) -> None:
     bench.rollback.remove_all(UID)
     bench.keep(DESTROY_CI, NOT_PERMITTED)
     bench.rollback.retry_removal(UID)
-    assert [r for _, r, _ in bench.events.reasons()] == ["SliceInUse", "SliceWithheld"]
+    assert [r for _, r, _ in bench.events.reasons()] == ["SliceInUse", "SliceNotRemoved"]
     assert "NO_PERMISSION" in bench.journal.entries()[0].note
 
 
@@ -174,8 +174,8 @@ def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem:
     assert bench.hardware.looked_at == [entry.gpu]
     why = f"GPU {entry.gpu} is not in this node now{': ' if problem else ''}{problem}"
     assert bench.journal.entries() == (entry.at(State.TOMBSTONE, note=why),)
-    assert left.withheld == [f"{entry.device}: {why}"]
-    assert bench.events.reasons() == [("ResourceClaim", "SliceWithheld", True)]
+    assert left.recorded == [f"{entry.device}: {why}"]
+    assert bench.events.reasons() == [("ResourceClaim", "SliceNotRemoved", True)]
 
 
 def test_of_a_gpu_that_is_lost_a_tombstone_stays_until_it_is_back_without(
@@ -183,7 +183,7 @@ def test_of_a_gpu_that_is_lost_a_tombstone_stays_until_it_is_back_without(
 ) -> None:
     bench.made("a", State.PREPARED)
     bench.machine.lose(0)
-    assert len(bench.rollback.remove_all(UID).withheld) == 1
+    assert len(bench.rollback.remove_all(UID).recorded) == 1
     assert bench.states() == [State.TOMBSTONE]
     bench.machine.recover(0)
     assert nothing(bench.rollback.retry_removal(UID))
@@ -205,7 +205,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
     entry = bench.made("a", State.PREPARED)
     if case == "frozen":
         conflict = Conflict(NodeReason.PAUSED, "a manager is at work", frozen=True)
-        bench.unit.withhold(conflict)
+        bench.unit.set_conflict(conflict)
     elif case == "let go":
         bench.unit.let_go("let go of")
     else:
@@ -213,7 +213,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
         if case == "hanging":
             monkeypatch.setattr(bench.session, "hangs", lambda _: "a call hangs")
     left = bench.rollback.remove_all(UID)
-    assert left.withheld == [f"{entry.device}: {REFUSING[case]}"]
+    assert left.recorded == [f"{entry.device}: {REFUSING[case]}"]
     assert (bench.slices_now(), bench.states()) == ([(4, 1)], [State.LEFTOVER])
     if case in {"frozen", "let go"}:
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
@@ -221,7 +221,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
 
 def test_on_a_gpu_that_only_is_not_offered_it_is_destroyed(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
-    bench.unit.withhold(Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    bench.unit.set_conflict(Conflict(NodeReason.PAUSED, "a pause was asked for"))
     assert nothing(bench.rollback.remove_all(UID))
 
 
@@ -240,7 +240,7 @@ def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: Node
 def test_pauses_are_no_longer_than_a_second_and_end_with_the_patience(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI)
-    assert bench.rollback.remove_all(UID, patience=5.0).withheld
+    assert bench.rollback.remove_all(UID, patience=5.0).recorded
     assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
@@ -248,14 +248,14 @@ def test_all_devices_share_the_patience(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.made("a", State.PREPARED, ELSEWHERE)
     bench.keep(DESTROY_CI)
-    assert len(bench.rollback.remove_all(UID, patience=2.0).withheld) == 2
+    assert len(bench.rollback.remove_all(UID, patience=2.0).recorded) == 2
     assert sum(bench.clock.waits) <= 2.0
 
 
 def test_what_does_not_pass_is_not_tried_again(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI, NOT_PERMITTED)
-    assert bench.rollback.remove_all(UID, patience=30.0).withheld
+    assert bench.rollback.remove_all(UID, patience=30.0).recorded
     assert bench.clock.waits == []
 
 
@@ -268,17 +268,17 @@ def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(
     entry = bench.made("a", State.PREPARED)
     bench.fill_disk()
     left = bench.rollback.remove_all(UID)
-    assert (left.withheld, len(left.failed)) == ([], 1)
+    assert (left.recorded, len(left.failed)) == ([], 1)
     assert str(left).startswith(f"{entry.device}: cannot write the journal")
     assert bench.events.seen == []
     assert bench.journal.entries() == (entry,)
 
 
-def test_what_is_on_its_way_out_already_is_withheld_all_the_same(bench: NodeBench) -> None:
+def test_what_is_on_its_way_out_already_is_unavailable_all_the_same(bench: NodeBench) -> None:
     bench.made("a", State.LEFTOVER)
     bench.fill_disk()
     left = bench.rollback.remove_all(UID)
-    assert (len(left.withheld), left.failed) == (1, [])
+    assert (len(left.recorded), left.failed) == (1, [])
 
 
 def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_same(
@@ -287,12 +287,12 @@ def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_sam
     bench.made("a", State.PREPARED)
     bench.specs.failure = HostError("/var/run/cdi is read-only")
     left = bench.rollback.remove_all(UID)
-    assert (left.failed, left.withheld) == (["/var/run/cdi is read-only"], [])
+    assert (left.failed, left.recorded) == (["/var/run/cdi is read-only"], [])
     assert bench.places() == []
 
 
-def test_failures_are_told_before_what_is_withheld() -> None:
-    assert str(Remainder(withheld=["w1", "w2"], failed=["f"])) == "f; w1; w2"
+def test_failures_are_told_before_what_is_unavailable() -> None:
+    assert str(Remainder(recorded=["w1", "w2"], failed=["f"])) == "f; w1; w2"
 
 
 # -- processes

@@ -106,9 +106,9 @@ def test_who_is_in_the_way_stays_and_nothing_is_recorded(bench: Bench) -> None:
 # -- what the GPU offers
 
 
-def test_what_is_withheld_is_not_made(bench: Bench) -> None:
-    bench.unit.withhold(Conflict(NodeReason.PAUSED, "a pause was asked for"))
-    with pytest.raises(DeviceError, match="withheld: a pause was asked for"):
+def test_what_is_unavailable_is_not_made(bench: Bench) -> None:
+    bench.unit.set_conflict(Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    with pytest.raises(DeviceError, match="unavailable: a pause was asked for"):
         bench.ensure(bench.entry("a"))
 
 

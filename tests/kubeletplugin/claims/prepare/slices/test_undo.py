@@ -23,7 +23,7 @@ def bench(tmp_path: Path) -> Iterator[NodeBench]:
 
 
 def nothing(left: Remainder) -> bool:
-    return (left.withheld, left.failed, str(left)) == ([], [], "")
+    return (left.recorded, left.failed, str(left)) == ([], [], "")
 
 
 # -- what kubelet was not told of
@@ -44,7 +44,7 @@ def test_a_claim_of_which_kubelet_knows_nothing_is_undone_with_its_spec(
 def test_what_cannot_be_undone_of_it_is_an_orphan(bench: NodeBench) -> None:
     bench.made("a", State.CI_CREATED)
     bench.keep(DESTROY_CI)
-    assert bench.rollback.remove_unfinished(UID).withheld
+    assert bench.rollback.remove_unfinished(UID).recorded
     assert bench.states() == [State.ORPHAN]
 
 
