@@ -18,9 +18,9 @@ from pathlib import Path
 import click
 import yaml
 
+from dra.common.handbook import HOMEPAGE
 from hack.cluster.driver.chart import REPOSITORY, version
 
-HOMEPAGE = "https://github.com/dra-driver-nvidia-mig/dra-driver-nvidia-mig"
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 

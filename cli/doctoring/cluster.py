@@ -11,12 +11,13 @@ from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted
 from cli.site.occupancy import NodeView
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, is_generated, offered_profiles
+from dra.common.handbook import page
 from dra.common.resources import Obj, at
 from dra.gpu.names import class_name
 
 _OLDEST = (1, 34)
 _BINDING_GUARDED = (1, 36)
-_CHART = "install or upgrade the chart (deploy/helm/dra-driver-nvidia-mig)"
+_CHART = f"install or upgrade the chart ({page('install.md')})"
 
 
 def kubernetes(evidence: Evidence) -> Iterator[Check]:
@@ -55,7 +56,7 @@ def definition(evidence: Evidence) -> Iterator[Check]:
         yield fail(
             "crd",
             f"the definition of mignodes.mig.dra.dev is too old: it drops {named(lacking)}",
-            "kubectl apply -f api/crds/mignodes.yaml (Helm does not upgrade definitions)",
+            f"upgrade the chart, which has the definition ({page('install.md')})",
         )
         return
     yield ok("crd", "mignodes.mig.dra.dev is served and has every field")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted
+from dra.common.handbook import page
 from dra.common.resources import Obj, at
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth
 from dra.gpu.reasons import GpuReason
@@ -131,7 +132,7 @@ def modes(evidence: Evidence) -> Iterator[Check]:
                     "modes",
                     f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
                     f"{view.blocked}{_open_in(view.gpu)}",
-                    "docs/troubleshooting.md says what to do about each reason",
+                    page("troubleshooting.md#the-node-offers-nothing"),
                 )
             for note in view.gpu.health.notes if view.gpu.health else ():
                 found = True

@@ -8,13 +8,14 @@ from cli.explaining.model import Why
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
 from dra.claims.reasons import Reason
+from dra.common.handbook import page
 from dra.pods.nodefit import MisfitReason
 
 REMEDIES: Mapping[str, str] = {
     AnswerReason.NO_ROOM: "it is served when one of the claims in the way ends; kubectl mig "
     "profiles shows what else could be had now, if anything",
     Reason.WAITING_FOR_GANG: "its pods are served together: create those that are missing, or "
-    "correct what says how many there are (handbook: Pods that belong together)",
+    "correct what says how many there are: " + page("gangs.md#if-it-waits"),
     AnswerReason.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller "
     "ones, or put them into several pods",
     AnswerReason.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",

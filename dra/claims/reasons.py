@@ -79,7 +79,7 @@ class NodeReason(StrEnum):
     MIG_DISABLED = "MIGModeDisabled"
     LAYOUT_APPLIED = "LayoutApplied"
     LAYOUT_PENDING = GpuReason.LAYOUT_PENDING
-    LAYOUT_FAILED = "LayoutFailed"
+    LAYOUT_FAILED = GpuReason.LAYOUT_FAILED
     MIG_MANAGER = GpuReason.MIG_MANAGER
     DEVICE_PLUGIN = GpuReason.DEVICE_PLUGIN
     DRIVER_INCOMPLETE = "DriverIncomplete"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from dra.common.handbook import page
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.kube.client.transport import KubeApi
 from dra.kube.connect.incluster import SERVICE_ACCOUNT
@@ -125,7 +126,7 @@ def examine_neighbours(notebook: Notebook, roots: Roots) -> None:
         notebook.note(
             Item.NEIGHBOURS,
             f"{', '.join(managers)} may manage the same GPUs",
-            "keep it off this node, or off these GPUs; see docs/migration.md",
+            f"keep it off this node, or off these GPUs: {page('migration.md')}",
         )
     else:
         found = ", ".join(sorted({*running, *sockets}))

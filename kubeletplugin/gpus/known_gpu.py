@@ -17,12 +17,13 @@ class DeclaredLayout:
     """Wish of the node's mode for a GPU that is not cut for claims alone.
 
     ``slices`` are to stay on it, none for one that is to be whole. ``waits`` says why that is not
-    so yet, or cannot be; nothing new is given out meanwhile.
+    so yet, or cannot be if it ``failed``; nothing new is given out meanwhile.
     """
 
     name: str
     slices: tuple[Occupant, ...] = ()
     waits: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

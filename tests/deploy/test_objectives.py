@@ -11,9 +11,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from dra.common.handbook import page as page_address
 from dra.common.resources import Obj
 from hack.cluster.driver.chart import CHART, find
-from hack.krew import HOMEPAGE
 from tests.deploy.chart.charts import rendered
 from tests.docs.monitoring.test_observability import PAGE, exported, of_controller, of_plugin
 
@@ -68,7 +68,7 @@ def test_every_bound_is_one_that_the_histogram_has(tmp_path: Path) -> None:
 def test_every_alert_has_a_runbook_and_a_row(alert: Obj) -> None:
     page, _, anchor = alert["annotations"]["runbook"].partition("#")
     text = PAGE.read_text()
-    assert page == f"{HOMEPAGE}/blob/main/docs/{PAGE.name}"
+    assert page == page_address(PAGE.name)
     assert anchor == alert["alert"].lower()
     assert f"### {alert['alert']}\n" in text
     assert f"| [{alert['alert']}](#{anchor}) |" in text

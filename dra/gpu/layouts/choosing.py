@@ -107,5 +107,7 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
     if layout not in layouts:
         there = ", ".join(sorted(layouts)) or "none"
         also = "".join(f"; {text}" for text in known.problems.values())
-        return replace(choice, problem=f"there is no layout {layout!r}; there are: {there}{also}")
+        where = f"label {CONFIG_LABEL}" if config else f"field layout of the class {name!r}"
+        problem = f"{where}: there is no layout {layout!r}; there are: {there}{also}"
+        return replace(choice, problem=problem)
     return replace(choice, entries=layouts[layout])

@@ -150,6 +150,8 @@ class Layouts:
             name = choice.layout if choice else ""
             text = f"{unit.name} ({card.product_name}) cannot have the layout {name!r}: {error}"
             layout = replace(before or DeclaredLayout(name), waits=text)
+        if layout is not None and layout.waits:
+            layout = replace(layout, failed=unit.uuid in self._failed)
         self._waits[unit.uuid] = layout.waits if layout is not None else ""
         if not self._waits[unit.uuid]:
             self._since.pop(unit.uuid, None)
@@ -170,7 +172,8 @@ class Layouts:
             if not choice.passing:
                 self._failed.add(unit.uuid)
             # What was made stays; a GPU of which nothing is known is not given out either way.
-            return before or DeclaredLayout(choice.layout, waits=choice.problem)
+            made = before is not None and not before.waits
+            return before if made else DeclaredLayout(choice.layout, waits=choice.problem)
         layout = self._chosen(unit, index, choice, at_once=at_once)
         self._looked_at.add(unit.uuid)
         return layout

@@ -162,7 +162,8 @@ def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
     if known.conflict is not None:
         return known.conflict.reason, known.conflict.problem
     if known.layout is not None and known.layout.waits:
-        return GpuReason.LAYOUT_PENDING, known.layout.waits
+        failed = known.layout.failed
+        return GpuReason.LAYOUT_FAILED if failed else GpuReason.LAYOUT_PENDING, known.layout.waits
     if not card.mig_enabled:
         return (GpuReason.MIG_OFF if card.mig_capable else GpuReason.NO_MIG), ""
     reported, offered = card.geometry, known.geometry

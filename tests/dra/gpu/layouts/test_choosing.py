@@ -51,7 +51,10 @@ def test_labels_go_before_the_class(labels: dict[str, str], expected: Choice) ->
         ({CLASS: "broken"}, "broken.yaml: MigNodeClass: field 'mode': no"),
         ({MODE: "fast"}, "label mig.dra.dev/mode: 'fast' is not allowed; allowed are: on-demand"),
         ({MODE: "layout"}, "no layout is named; set the label nvidia.com/mig.config"),
-        ({CONFIG: "y"}, "there is no layout 'y'; there are: all, own; broken.yaml"),
+        (
+            {CONFIG: "y"},
+            "label nvidia.com/mig.config: there is no layout 'y'; there are: all, own; broken.yaml",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(labels: dict[str, str], text: str) -> None:

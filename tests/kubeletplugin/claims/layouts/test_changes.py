@@ -168,10 +168,18 @@ def test_what_cannot_be_is_said_and_nothing_is_given_out(declare: Callable[..., 
     for labels, texts in WRONG:
         label(rig, **labels)
         wait_state(rig, "failed", *texts)
-        assert status(rig)["gpus"][0]["reason"] == "LayoutPending"
+        assert status(rig)["gpus"][0]["reason"] == "LayoutFailed"
         assert rig.slices() == []
         label(rig, **dict.fromkeys(labels))
         wait_state(rig, "success")
+
+
+def test_of_two_wrong_labels_the_present_one_is_told(declare: Callable[..., Rig]) -> None:
+    rig = declare()
+    label(rig, config="trios")
+    wait_state(rig, "failed", "label nvidia.com/mig.config: there is no layout 'trios'")
+    label(rig, config="quads")
+    wait_state(rig, "failed", "label nvidia.com/mig.config: there is no layout 'quads'")
 
 
 def test_what_was_made_stays_while_the_label_is_wrong_and_is_made_again_after_a_reset(

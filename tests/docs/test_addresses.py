@@ -1,0 +1,73 @@
+"""Messages that send to the handbook have the address of a page, and the page is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from dra.common.handbook import HANDBOOK
+from tests.docs.test_failures_table import ROOT
+
+PACKAGES = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin")
+CHART = ROOT / "deploy/helm/dra-driver-nvidia-mig"
+_PATH = re.compile(r"\b(docs|deploy|api/crds|hack)/\w|\bhandbook\b", re.IGNORECASE)
+_ADDRESS = re.compile(re.escape(HANDBOOK) + r"/([\w#.-]+)")
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def named() -> Iterator[str]:
+    """The pages that the programs and the chart send people to."""
+    for _, tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id="page"), args=[ast.Constant(value=str(name))]):
+                    yield name
+    for file in CHART.rglob("*"):
+        if file.is_file():
+            yield from _ADDRESS.findall(file.read_text())
+
+
+def messages(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The strings of a module but those that stand by themselves, which are for its readers."""
+    nodes = list(ast.walk(tree))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and id(node) not in alone:
+            yield node
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_address_is_that_of_a_page_and_a_heading_of_it() -> None:
+    found = sorted(set(named()))
+    assert len(found) > 6
+    for name in found:
+        file, _, anchor = name.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / file).read_text(), re.MULTILINE)
+        assert not anchor or anchor in {anchor_of(h) for h in headings}, name
+
+
+def test_no_message_sends_people_to_a_file_of_the_repository() -> None:
+    found = [
+        f"{path}:{node.lineno}: {node.value!r}: name the page by dra/common/handbook.py:page"
+        for path, tree in trees()
+        for node in messages(tree)
+        if isinstance(node.value, str)
+        if path != "dra/common/handbook.py" and _PATH.search(node.value)
+    ]
+    for file in sorted(CHART.rglob("*.*")):
+        found += [
+            f"{file.name}: {line.strip()}: name the page by its address, {HANDBOOK}/..."
+            for line in file.read_text().splitlines()
+            if re.search(r"(?<!/main/)\bdocs/\w", line)
+        ]
+    assert found == []
