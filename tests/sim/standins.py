@@ -22,6 +22,7 @@ from dra.common.resources import (
 )
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, ObjectNotFoundError
+from tests.helpers.fields import checked
 from tests.sim.apiserver.running import running_server
 
 DRIVER = "mig.dra.dev"
@@ -77,7 +78,7 @@ def pod(name: str, *, claim: Obj | None = None, node: str = "", **spec: Any) -> 
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [container], **spec},
+        "spec": {"containers": [container], **checked("V1PodSpec", spec)},
     }
     if claim is not None:
         container["resources"] = {"claims": [{"name": "slice"}]}
@@ -102,7 +103,10 @@ def create_template(api: KubeApi, name: str = "one", **metadata: Any) -> Obj:
 
 
 def create_claim(api: KubeApi, name: str, **metadata: Any) -> Obj:
-    body = {"metadata": {"name": name, "namespace": "default", **metadata}, "spec": claim_spec()}
+    body = {
+        "metadata": {"name": name, "namespace": "default", **checked("V1ObjectMeta", metadata)},
+        "spec": claim_spec(),
+    }
     return api.create(RESOURCE_CLAIMS, body)
 
 
@@ -113,7 +117,10 @@ def create_class(api: KubeApi, name: str = CLASS) -> Obj:
 
 
 def create_node(api: KubeApi, name: str, *, cpu: str = "4", **spec: Any) -> Obj:
-    api.create(NODES, {"metadata": {"name": name, "labels": {"name": name}}, "spec": spec})
+    api.create(
+        NODES,
+        {"metadata": {"name": name, "labels": {"name": name}}, "spec": checked("V1NodeSpec", spec)},
+    )
     status = {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}
     return api.patch(NODES, name, {"status": status}, subresource="status")
 

@@ -55,7 +55,9 @@ class Session:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def list(self, resource: Resource, *, namespace: str = "", **_: Any) -> SimpleNamespace:
+    def list(
+        self, resource: Resource, *, namespace: str = "", field_selector: str = ""
+    ) -> SimpleNamespace:
         if resource in self._refused:
             raise self._refused[resource]
         if self._elsewhere is not None and not namespace:

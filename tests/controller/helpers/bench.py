@@ -24,6 +24,7 @@ from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.layouts.choosing import Classes
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.objects import DRIVER, FINALIZER, copied, mignode, node
+from tests.helpers.fields import checked
 
 
 class Inline:
@@ -178,7 +179,7 @@ class Bench:
     def change_claim(self, name: str, **status: Any) -> None:
         """Somebody else changes a claim's status; None removes a field."""
         obj = copied(self.api.get(RESOURCE_CLAIMS, name))
-        merged = {**obj.get("status", {}), **status}
+        merged = {**obj.get("status", {}), **checked("V1ResourceClaimStatus", status)}
         obj["status"] = {k: v for k, v in merged.items() if v is not None}
         self.claim(obj)
 

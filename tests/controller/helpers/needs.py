@@ -9,6 +9,7 @@ from controller.cluster.cluster import Cluster
 from dra.common.resources import Obj
 from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import claim, cluster, mignode, node, pod, versioned
+from tests.helpers.fields import checked
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 
@@ -53,14 +54,20 @@ def selector(**labels: str) -> Obj:
 
 def affine(topology: str, labels: Obj | None, *, anti: bool = False, **term: Any) -> Obj:
     """The affinity of a pod with one required term."""
-    terms = [{"topologyKey": topology, "labelSelector": labels, **term}]
+    terms = [
+        {"topologyKey": topology, "labelSelector": labels, **checked("V1PodAffinityTerm", term)}
+    ]
     kind = "podAntiAffinity" if anti else "podAffinity"
     return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
 def spread(topology: str, labels: Obj | None, *, skew: int = 1, **more: Any) -> list[Obj]:
     constraint = {"topologyKey": topology, "labelSelector": labels, "maxSkew": skew}
-    return [constraint | {"whenUnsatisfiable": "DoNotSchedule"} | more]
+    return [
+        constraint
+        | {"whenUnsatisfiable": "DoNotSchedule"}
+        | checked("V1TopologySpreadConstraint", more)
+    ]
 
 
 def ports(*numbers: int, address: str = "", protocol: str = "TCP") -> list[Obj]:

@@ -15,6 +15,7 @@ from dra.gpu.geometry import Geometry, Placement
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.mignode import to_mignode
 from tests.dra.gpus import A100
+from tests.helpers.fields import checked
 
 DRIVER = "mig.dra.dev"
 FINALIZER = "mig.dra.dev/allocation"
@@ -95,7 +96,7 @@ def node(
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": labels or {}},
-        "spec": spec,
+        "spec": checked("V1NodeSpec", spec),
         "status": {
             "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"},
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -109,7 +110,10 @@ def device_class(name: str, expression: str, **spec: Any) -> Obj:
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
         "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}], **spec},
+        "spec": {
+            "selectors": [{"cel": {"expression": expression}}],
+            **checked("V1DeviceClassSpec", spec),
+        },
     }
 
 
@@ -117,7 +121,7 @@ def request(
     name: str = "r", device_class: str = "mig-1g.5gb", *selectors: str, **exactly: Any
 ) -> Obj:
     """A request for devices of a class."""
-    body: Obj = {"deviceClassName": device_class, **exactly}
+    body: Obj = {"deviceClassName": device_class, **checked("V1ExactDeviceRequest", exactly)}
     if selectors:
         body["selectors"] = [{"cel": {"expression": s}} for s in selectors]
     return {"name": name, "exactly": body}
@@ -166,7 +170,7 @@ def pod(name: str, *claims: str, cpu: str = "100m", **spec: Any) -> Obj:
                 }
             ],
             "resourceClaims": [{"name": c, "resourceClaimName": c} for c in claims],
-            **spec,
+            **checked("V1PodSpec", spec),
         },
     }
 

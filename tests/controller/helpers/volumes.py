@@ -6,6 +6,7 @@ from typing import Any
 
 from dra.common.resources import Obj
 from tests.controller.helpers.objects import versioned
+from tests.helpers.fields import checked
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -38,7 +39,12 @@ def volume_claim(
     return versioned(
         {
             "metadata": metadata,
-            "spec": {**default, "resources": resources, **body, **spec},
+            "spec": {
+                **default,
+                "resources": resources,
+                **body,
+                **checked("V1PersistentVolumeClaimSpec", spec),
+            },
             "status": {"phase": phase or ("Bound" if volume else "Pending")},
         }
     )
@@ -64,7 +70,12 @@ def volume(
     return versioned(
         {
             "metadata": {"name": name, "labels": labels or {}},
-            "spec": {**default, "capacity": {"storage": size}, **affinity, **spec},
+            "spec": {
+                **default,
+                "capacity": {"storage": size},
+                **affinity,
+                **checked("V1PersistentVolumeSpec", spec),
+            },
             "status": {"phase": phase},
         }
     )

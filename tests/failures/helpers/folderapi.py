@@ -69,7 +69,7 @@ class FolderHttp(HttpClient):
         data = msgspec.json.encode(self.call("GET", path, query=query))
         return msgspec.json.decode(data, type=Page), len(data)
 
-    def stream(self, path: str, **_: Any) -> Any:
+    def stream(self, path: str, *, query: Mapping[str, str], silence_seconds: float | None) -> Any:
         raise UnavailableError(f"watch {path}: not here")
 
     def _listed(self, place: Path, query: Mapping[str, str]) -> Obj:

@@ -236,7 +236,7 @@ def _one_by_one(begin: Begin) -> Begin:
     return begin_and_wait
 
 
-def _at_once(name: str, work: Callable[[], T], **_: Any) -> T:
+def _at_once(name: str, work: Callable[[], T], *, gpu: str, factor: float = 1.0) -> T:
     return work()
 
 

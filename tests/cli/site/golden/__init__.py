@@ -13,4 +13,6 @@ def check(name: str, shown: str) -> None:
     path = HERE / f"{name}.txt"
     if os.environ.get("MIG_GOLDEN") == "write":
         path.write_text(shown)
-    assert shown == path.read_text()
+    assert shown == path.read_text(), (
+        f"tests/cli/site/golden/{path.name} differs: MIG_GOLDEN=write writes it anew; read the diff"
+    )
