@@ -17,6 +17,7 @@ EXAMINATIONS: tuple[Examination, ...] = (
     cluster.definition,
     cluster.classes,
     cluster.rights,
+    cluster.limits,
     programs.controller,
     programs.plugins,
     programs.versions,

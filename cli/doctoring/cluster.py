@@ -129,6 +129,25 @@ def rights(evidence: Evidence) -> Iterator[Check]:
         yield ok("controller-rights", "the controller may allocate claims")
 
 
+def limits(evidence: Evidence) -> Iterator[Check]:
+    """Something makes claims of limits where namespaces opted in: such pods wait for ever else."""
+    if not evidence.by_limits:
+        return
+    spaces = named(sorted(evidence.by_limits))
+    if evidence.rewriters is None:
+        yield unknown("limits", "admission policies and webhooks may not be read")
+    elif not evidence.rewriters:
+        yield fail(
+            "limits",
+            f"namespace {spaces} opted in, and nothing makes claims of its pods' limits: the "
+            "chart's admission policy, or its webhook before Kubernetes 1.36, is missing",
+            f"{_CHART} with podLimits.enabled, and webhook.enabled before Kubernetes 1.36; pods "
+            "that were made without it have to be made anew",
+        )
+    else:
+        yield ok("limits", f"limits become claims in namespace {spaces}")
+
+
 def _own_schema() -> Obj:
     """The schema that this program knows."""
     (version,) = mignode_definition()["spec"]["versions"]

@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cli.explaining.facts import CONTROLLER, PLUGIN, ClusterFacts, is_component, read_facts
+from cli.explaining.facts import (
+    CHART_NAME,
+    CONTROLLER,
+    PLUGIN,
+    ClusterFacts,
+    is_component,
+    read_facts,
+)
 from cli.shell.session import Session
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
+    MUTATING_POLICIES,
+    MUTATING_POLICY_BINDINGS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
     RESOURCE_SLICES,
     SELF_SUBJECT_ACCESS_REVIEWS,
@@ -23,6 +34,10 @@ from dra.common.resources import (
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.resourceslices.nvidiadra import summary
+
+_OF_CHART = f"app.kubernetes.io/name={CHART_NAME}"
+_REWRITING = "-pod-limits"
+_OPTED_IN = "mig.dra.dev/limits=claims"
 
 Permission = bool | None
 """True if something is allowed; None when nobody could say."""
@@ -47,6 +62,8 @@ class Evidence:
     """Objects that were read. One that may not be read is None, and named in ``facts.unread``.
 
     ``nvidia_slices`` are summaries of the ResourceSlices of NVIDIA's DRA driver, by node.
+    ``by_limits`` are the namespaces whose pods may ask by limits, ``rewriters`` the chart's
+    policies and webhooks that make claims of these.
     """
 
     facts: ClusterFacts
@@ -57,6 +74,8 @@ class Evidence:
     nodes: tuple[Obj, ...] = ()
     class_objects: tuple[Obj, ...] = ()
     nvidia_slices: Mapping[str, tuple[Obj, ...]] | None = None
+    by_limits: tuple[str, ...] = ()
+    rewriters: tuple[str, ...] | None = None
     controller_pods: tuple[Obj, ...] = ()
     plugin_pods: tuple[Obj, ...] = ()
     mine: Mapping[str, Permission] = field(default_factory=dict)
@@ -77,6 +96,8 @@ def gather(session: Session) -> Evidence:
         nodes=tuple(_listed(session, NODES)),
         class_objects=tuple(_listed(session, DEVICE_CLASSES)),
         nvidia_slices=_nvidia_slices(session),
+        by_limits=tuple(n["metadata"]["name"] for n in _listed(session, NAMESPACES, _OPTED_IN)),
+        rewriters=rewriters(session),
         controller_pods=controller_pods,
         plugin_pods=tuple(p for p in pods if is_component(p, PLUGIN)),
         mine={
@@ -117,9 +138,31 @@ def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
     return by_node
 
 
-def _listed(session: Session, resource: Resource) -> list[Obj]:
+def rewriters(session: Session) -> tuple[str, ...] | None:
+    """The chart's webhooks and bound policies that make claims of limits."""
     try:
-        return session.api.list(resource).items
+        webhooks, policies, bindings = (
+            _of_chart(session, resource)
+            for resource in (MUTATING_WEBHOOKS, MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
+        )
+    except ForbiddenError:
+        return None
+    bound = {str(binding["spec"]["policyName"]) for binding in bindings}
+    named = [str(each["metadata"]["name"]) for each in policies]
+    by_policy = (name for name in named if name in bound and name.endswith(_REWRITING))
+    return (*(str(each["metadata"]["name"]) for each in webhooks), *by_policy)
+
+
+def _of_chart(session: Session, resource: Resource) -> list[Obj]:
+    try:
+        return session.api.list(resource, label_selector=_OF_CHART).items
+    except ObjectNotFoundError:  # of policies, before Kubernetes 1.36
+        return []
+
+
+def _listed(session: Session, resource: Resource, label_selector: str = "") -> list[Obj]:
+    try:
+        return session.api.list(resource, label_selector=label_selector).items
     except ForbiddenError:
         return []
 

@@ -48,7 +48,7 @@ _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 COMPONENT = "app.kubernetes.io/component"
 PLUGIN = "kubelet-plugin"
 CONTROLLER = "controller"
-_CHART_NAME = "dra-driver-nvidia-mig"
+CHART_NAME = "dra-driver-nvidia-mig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,8 @@ def _read_volumes(session: Session, hosts: Hosts, unread: list[str]) -> None:
 def is_component(pod: Obj, component: str) -> bool:
     """True if a pod is one of the driver's, as the chart labels them."""
     labels = at(pod, "metadata", "labels", default={})
-    part_of = labels.get("app.kubernetes.io/name") == _CHART_NAME
-    image = any(_CHART_NAME in c.get("image", "") for c in at(pod, "spec", "containers"))
+    part_of = labels.get("app.kubernetes.io/name") == CHART_NAME
+    image = any(CHART_NAME in c.get("image", "") for c in at(pod, "spec", "containers"))
     return labels.get(COMPONENT) == component and (part_of or image)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from cli.doctoring.cluster import rights
-from cli.doctoring.evidence import Evidence, gather
+from cli.doctoring.cluster import limits, rights
+from cli.doctoring.evidence import Evidence, gather, rewriters
 from cli.explaining.facts import ClusterFacts
 from cli.shell.output import Output
 from cli.shell.session import Session
@@ -19,10 +20,12 @@ from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Obj,
 )
 from dra.gpu.inventory import AllocatorKind, GpuHealth, Publication
 from dra.pods.hosts import Hosts
@@ -263,6 +266,59 @@ def test_dcgm_beside_slices_is_said_before_it_holds_one(
     [(said, message)] = found["monitors"]
     assert (code, said) == (0, status)
     assert ("node-a" in message) is (status == "warn")
+
+
+def of_chart(name: str, **spec: str) -> Obj:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+POLICY = of_chart("x-controller-pod-limits")
+REWRITERS: dict[str, tuple[list[Obj], list[Obj], list[Obj], tuple[str, ...]]] = {
+    "none": ([], [], [], ()),
+    "webhook": ([of_chart("x-webhook")], [], [], ("x-webhook",)),
+    "policy": (
+        [],
+        [POLICY],
+        [of_chart("b", policyName="x-controller-pod-limits")],
+        ("x-controller-pod-limits",),
+    ),
+    "unbound": ([], [POLICY], [], ()),
+    "only bound": ([], [], [of_chart("b", policyName="x-controller-pod-limits")], ()),
+    "another": (
+        [],
+        [of_chart("x-claim-finalizer")],
+        [of_chart("b", policyName="x-claim-finalizer")],
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REWRITERS)
+def test_limits_that_nothing_makes_claims_of_are_said(case: str) -> None:
+    """Their pods wait at kube-scheduler, which knows nothing of it, for ever."""
+    *objects, found = REWRITERS[case]
+    listed = iter(objects)
+    api = SimpleNamespace(list=lambda *_, **__: SimpleNamespace(items=next(listed)))
+    assert rewriters(cast("Session", SimpleNamespace(api=api))) == found
+    [check] = limits(evidence(by_limits=("by-limits",), rewriters=found))
+    assert check.status == ("ok" if found else "fail")
+    assert "by-limits" in check.message
+
+
+def test_where_nobody_asks_by_limits_nothing_is_said_of_them() -> None:
+    assert list(limits(evidence(rewriters=()))) == []
+
+
+def test_namespaces_that_opted_in_are_found(healthy: World, mig: Mig) -> None:
+    labels = {"mig.dra.dev/limits": "claims"}
+    healthy.api.create(NAMESPACES, {"metadata": {"name": "by-limits", "labels": labels}})
+    try:
+        code, found = checks(mig)
+    finally:
+        healthy.api.delete(NAMESPACES, "by-limits")
+    [(status, message)] = found["limits"]
+    assert (code, status) == (1, "fail")
+    assert "by-limits" in message
 
 
 def test_neighbours_that_do_no_harm_are_not_spoken_of(healthy: World, mig: Mig) -> None:
