@@ -27,7 +27,7 @@ def check_arguments(hardware: Path, program: Options) -> list[str]:
     return [f"--{name.replace('_', '-')}={path}" for name, path in places.items()]
 
 
-def lets_go(hardware: Path) -> bool:
+def has_released(hardware: Path) -> bool:
     """True if no other process has the machine's driver open."""
     return all(client.pid == os.getpid() for client in clients(hardware))
 
@@ -53,5 +53,5 @@ def main(hardware: Path, arguments: tuple[str, ...], **program: Path | float | N
     kubeletplugin(
         [*check_arguments(hardware, program), "check", *arguments],
         prog_name="python -m kubeletplugin",
-        obj=partial(lets_go, hardware),
+        obj=partial(has_released, hardware),
     )

@@ -19,8 +19,8 @@ from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, Unava
 from dra.kube.timing import rfc3339
 
 _POLL_SECONDS = 2.0
-_LET_GO_SECONDS = 30.0
-"""Patience of --wait with the node's plugin, which may not run, to let go of idle GPUs."""
+_RELEASE_SECONDS = 30.0
+"""Patience of --wait with the node's plugin, which may not run, to release idle GPUs."""
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
@@ -48,7 +48,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
         done = not users and not held
         if done or not arguments.wait or now >= deadline:
             break
-        if idle is not None and now - idle >= _LET_GO_SECONDS:
+        if idle is not None and now - idle >= _RELEASE_SECONDS:
             break
         session.pause(_POLL_SECONDS)
     _report(session, node, users, held=held, evicted=sorted(evicted), refused=refused)
@@ -80,12 +80,12 @@ def _users(node: NodeView, gpus: Iterable[str]) -> list[tuple[GpuView, Slot]]:
 
 
 def _held(node: NodeView, gpus: Iterable[str]) -> list[str]:
-    """The GPUs that the node's plugin has not let go of, of those that this call is about."""
+    """The GPUs that the node's plugin has not released, of those that this call is about."""
     wanted = set(gpus)
     return [
         v.gpu.name
         for v in node.gpus
-        if (not wanted or v.gpu.name in wanted) and v.gpu.reason != GpuReason.LET_GO
+        if (not wanted or v.gpu.name in wanted) and v.gpu.reason != GpuReason.RELEASED
     ]
 
 
@@ -164,9 +164,9 @@ def _report(  # noqa: PLR0913 - what it tells
         out.line(out.good("nothing of this driver is in use there"))
         if held:
             names = ", ".join(held)
-            out.line(out.odd(f"the node's plugin has not let go of {names} yet") + "; --wait waits")
+            out.line(out.odd(f"the node's plugin has not released {names} yet") + "; --wait waits")
         else:
-            out.line("the node's plugin has let go of them:")
+            out.line("the node's plugin has released them:")
             for view in node.gpus:
-                if view.gpu.reason == GpuReason.LET_GO:
+                if view.gpu.reason == GpuReason.RELEASED:
                     out.paragraph("  ", f"{view.gpu.name}  ", view.gpu.unavailable)

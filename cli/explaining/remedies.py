@@ -24,7 +24,7 @@ REMEDIES: Mapping[str, str] = {
     AnswerReason.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it "
     "on the node; a monitoring agent that holds it may have to be restarted",
     AnswerReason.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1, after kubectl mig "
-    "drain, so that the plugin lets go of it), or let the plugin do it where its option allows it",
+    "drain, so that the plugin releases it), or let the plugin do it where its option allows it",
     AnswerReason.MODE_PENDING: "drain the GPU and reset it (nvidia-smi -r), or reboot the node, so "
     "that the pending MIG mode takes effect",
     AnswerReason.DRAINED: "kubectl mig resume, when the work on it is done",

@@ -175,7 +175,9 @@ def _drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     command.add_argument("gpu", nargs="*", help="only these GPUs, such as gpu-0; default: all")
     command.add_argument("--reason", default="", help="what others read in map and explain")
     command.add_argument(
-        "--wait", action="store_true", help="until nobody uses them and the plugin has let go"
+        "--wait",
+        action="store_true",
+        help="until nobody uses them and the plugin has none open",
     )
     command.add_argument(
         "--timeout", type=float, default=600.0, metavar="SECONDS", help="of --wait; default: 600"

@@ -11,7 +11,7 @@ from dra.claims.claims import Claim
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Reason why a claim is not let go; ``forcible`` where a node says so, maybe long ago."""
+    """Reason why a claim is not released; ``forcible`` where a node says so, maybe long ago."""
 
     message: str
     forcible: bool = False

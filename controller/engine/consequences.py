@@ -77,7 +77,7 @@ class Consequences:
     def take(self) -> bool:
         """Turn what has changed into work; False when nothing has.
 
-        It may have effects of its own: who leaves the line lets go what was held back for it.
+        It may have effects of its own: who leaves the line releases what was held back for it.
         """
         if not self._cluster.has_effects:
             return False

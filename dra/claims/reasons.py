@@ -85,7 +85,7 @@ class NodeReason(StrEnum):
     DRIVER_INCOMPLETE = "DriverIncomplete"
     NVIDIA_DRA = GpuReason.NVIDIA_DRA
     PAUSED = GpuReason.PAUSED
-    LET_GO = GpuReason.LET_GO
+    RELEASED = GpuReason.RELEASED
     TAKEN_UP = "GpuTakenUp"
     LIBRARY_REPLACED = "DriverLibraryReplaced"
     NO_SLICES = "SlicesNotPublished"

@@ -16,7 +16,7 @@ class GpuReason(StrEnum):
     MIG_OFF = "MIGDisabled"
     MIG_PENDING = "MIGModePending"
     DRAINED = "Drained"
-    LET_GO = "GpuLetGo"
+    RELEASED = "GpuReleased"
     """The node's plugin has nothing of the GPU open, so that it may be reset."""
     PAUSED = "GpuClientsPaused"
     MIG_MANAGER = "MIGManagerActive"

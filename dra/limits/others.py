@@ -53,7 +53,7 @@ GPUS_ALONE = (
     "gpu.dra.dev for a whole GPU here, or, as HAMi gives all of a GPU's memory, "
     f"'{PERCENTAGE}: 100' beside it for the slice with all of it"
 )
-"""What is said of a limit of GPUs beside which no amount stands."""
+"""Answer to a limit of GPUs beside which no amount stands."""
 
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _REFUSALS = {

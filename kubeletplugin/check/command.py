@@ -81,7 +81,7 @@ def check(
             around = Surroundings(
                 session=session,
                 roots=roots,
-                lets_go=context.obj or partial(plugin_lets_go, roots),
+                has_released=context.obj or partial(plugin_has_released, roots),
                 ask=partial(_ask, yes=yes),
                 say=partial(click.echo, err=True),
             )
@@ -133,7 +133,7 @@ def plugin_beside(proc: Path) -> list[str]:
     return next(filter(None, found), [])
 
 
-def plugin_lets_go(roots: Roots) -> bool:
+def plugin_has_released(roots: Roots) -> bool:
     """True if no plugin on this node has a device file of NVIDIA's open; False if none is seen."""
     found = [_holds_devices(folder) for folder in _running(roots.on_host("/proc"))]
     return bool(found) and not any(found)

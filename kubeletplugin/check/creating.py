@@ -68,13 +68,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Surroundings:
     """Means of ``--create``.
 
-    ``lets_go`` is true if the plugin that runs has no GPU open; ``ask`` puts a question to a
+    ``has_released`` is true if the plugin that runs has no GPU open; ``ask`` puts a question to a
     person; ``say`` tells how far it is.
     """
 
     session: Session
     roots: Roots
-    lets_go: Callable[[], bool]
+    has_released: Callable[[], bool]
     ask: Callable[[str], bool]
     say: Callable[[str], None]
 
@@ -277,7 +277,7 @@ def _refusals(gpu: Gpu, state: Path) -> Iterator[str]:
 def _alone(around: Surroundings) -> Iterator[None]:
     """Keep the plugin off this node's GPUs: it waits at its start for as long as this lasts.
 
-    A plugin that runs is left alone if it lets go of all GPUs, as one does whose node is drained:
+    A plugin that runs is left alone if it releases all GPUs, as one does whose node is drained:
     should it be resumed meanwhile, it takes the slices for another's and touches none. A state
     directory that was not there is gone again in the end.
     """
@@ -285,10 +285,10 @@ def _alone(around: Surroundings) -> Iterator[None]:
     made = [folder for folder in (state, *state.parents) if not folder.exists()]
     try:
         with owned_at_once(state) as owned:
-            if not owned and not around.lets_go():
+            if not owned and not around.has_released():
                 raise Refused(
                     f"--create: a plugin, or another check, runs on this node (it owns {state}) "
-                    "and holds its GPUs: with kubectl mig drain <node> a plugin lets go of them as "
+                    "and holds its GPUs: with kubectl mig drain <node> a plugin releases them as "
                     "soon as no pod has a slice; afterwards kubectl mig resume <node>"
                 )
             yield

@@ -131,7 +131,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         pool=options.pool,
         observer=observer,
     )
-    idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=gpus.letting_go.leaves)
+    idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=gpus.releasing.leaves)
     release = Release(
         journal,
         prepare.rollback,
@@ -255,7 +255,7 @@ def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
         journal,
         ReadySlices(gpus.hardware, journal, removal),
         choice=gpus.choice.current,
-        leaves=gpus.letting_go.leaves,
+        leaves=gpus.releasing.leaves,
         enable_mig=options.enable_mig,
         allocated=allocated,
         reports=common.reports,

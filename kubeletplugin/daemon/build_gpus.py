@@ -14,8 +14,8 @@ from kubeletplugin.gpus.health.health_reports import RefreshStatus
 from kubeletplugin.gpus.health.monitor import HealthMonitor
 from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.lifecycle.hardwareloop import HardwareLoop
-from kubeletplugin.gpus.lifecycle.letgo import LettingGo
 from kubeletplugin.gpus.lifecycle.migmode import MigMode
+from kubeletplugin.gpus.lifecycle.releasing import Releasing
 from kubeletplugin.gpus.looks import Looks
 from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
@@ -41,7 +41,7 @@ class GpuParts:
     choice: NodeChoice
     mig_mode: MigMode
     library: DriverLibrary
-    letting_go: LettingGo
+    releasing: Releasing
     loop: HardwareLoop
 
 
@@ -111,7 +111,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         node_watch.look()
         return read_mignode()
 
-    letting_go = LettingGo(
+    releasing = Releasing(
         hardware,
         journal,
         options.node_name,
@@ -125,7 +125,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     loop = HardwareLoop(
         hardware,
         common.readiness,
-        holding=letting_go,
+        holding=releasing,
         recover=recover,
         settle=settle,
         library=library,
@@ -134,7 +134,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     mig_mode = MigMode(hardware, journal, roots=options.roots, reports=reports, clock=SystemClock())
     looks = Looks(hardware.try_look, follow=hardware.follow, on_read_back=common.changed)
     return GpuParts(
-        hardware, looks, monitor, node_watch, choice, mig_mode, library, letting_go, loop
+        hardware, looks, monitor, node_watch, choice, mig_mode, library, releasing, loop
     )
 
 

@@ -128,17 +128,17 @@ class GpuUnit:
         """Make no slice here because of ``why``; empty ends that. For ``HealthMonitor`` alone."""
         self._change(unhealthy=why)
 
-    def let_go(self, why: str) -> None:
-        """Have nothing of the GPU open from now on. For ``LettingGo`` alone, with the lock."""
-        self._change(let_go=why)
+    def release(self, why: str) -> None:
+        """Have nothing of the GPU open from now on. For ``Releasing`` alone, with the lock."""
+        self._change(released=why)
 
     def hold(self) -> None:
-        """Go on as before, with nothing closed. For ``LettingGo`` alone, with the lock."""
-        self._change(let_go="")
+        """Go on as before, with nothing closed. For ``Releasing`` alone, with the lock."""
+        self._change(released="")
 
     def take_up(self) -> None:
-        """Have the GPU open again, which may have been reset. For ``LettingGo`` alone."""
-        self._change(let_go="", away=True)
+        """Have the GPU open again, which may have been reset. For ``Releasing`` alone."""
+        self._change(released="", away=True)
 
     def strike(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:
         """Offer a profile as it can be had, or not for a while (``Offers.learn``).

@@ -121,7 +121,7 @@ class Hardware:
             raise HostError(f"{error}; {problem}") from error
 
     def discover(self) -> None:
-        """Look for GPUs, name them, and look at each; none that is let go of is touched.
+        """Look for GPUs, name them, and look at each; none that is released is touched.
 
         Raises:
             NvmlError: the driver cannot be asked.
@@ -135,7 +135,7 @@ class Hardware:
             unread = {
                 uuid: unit
                 for uuid, unit in known.items()
-                if found.problems or unit.known.let_go or self._journal.of_gpu(uuid)
+                if found.problems or unit.known.released or self._journal.of_gpu(uuid)
             }
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
@@ -180,9 +180,9 @@ class Hardware:
             else:
                 self._look_later(unit.uuid)
 
-    def show_let_go(self, unit: GpuUnit) -> None:
-        """Publish that a GPU is let go of; the caller holds its lock."""
-        self._reader.show_let_go(unit)
+    def show_released(self, unit: GpuUnit) -> None:
+        """Publish that a GPU is released; the caller holds its lock."""
+        self._reader.show_released(unit)
 
     def listed_by_kernel(self) -> frozenset[str]:
         """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
@@ -242,9 +242,9 @@ class Hardware:
         return found[0] if found else None
 
     def _addresses(self) -> list[str] | None:
-        """PCI addresses of the GPUs that are not let go of; None: by index, which touches all."""
+        """PCI addresses of the GPUs that are not released; None: by index, which touches all."""
         gpus = [u.known for u in self.units()]
-        gone = {g.card.pci_bus_id for g in gpus if g.let_go}
+        gone = {g.card.pci_bus_id for g in gpus if g.released}
         if not gone:
             return None
         known = {g.card.pci_bus_id for g in gpus if g.card.pci_bus_id}
@@ -267,7 +267,7 @@ class Hardware:
     def _look_for_openers(self, unit: GpuUnit) -> None:
         """Programs that would keep a GPU from being mended: only then, as all of /proc is read."""
         known = unit.known
-        ill = bool(known.problem[1]) and not known.let_go
+        ill = bool(known.problem[1]) and not known.released
         found = openers(self._roots, known.card.minor)[:_MOST_OPENERS] if ill else ()
         if found != known.open_in:
             unit.set_openers(found)

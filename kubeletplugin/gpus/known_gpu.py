@@ -35,7 +35,7 @@ class KnownGpu:
     ``layout`` is None where slices are made for claims.
     ``conflict``: no slice is given out here, because of another program or a pause.
     ``unhealthy``: the reason why no slice is made although the GPU answers; empty if one may be.
-    ``let_go``: this program has nothing of the GPU open; says why and what ends that.
+    ``released``: this program has nothing of the GPU open; says why and what ends that.
     ``away``: the GPU may have lost its instances since the last look: it was lost, or its driver or
     this program did not run. ``wiped``: keys of journal entries that were prepared on it when it
     was seen empty right after such a time.
@@ -52,7 +52,7 @@ class KnownGpu:
     layout: DeclaredLayout | None = None
     conflict: Conflict | None = None
     unhealthy: str = ""
-    let_go: str = ""
+    released: str = ""
     away: bool = True
     wiped: frozenset[tuple[str, str]] = frozenset()
     open_in: tuple[str, ...] = ()

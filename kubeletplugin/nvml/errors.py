@@ -11,7 +11,7 @@
      +-- InUseError                  processes hold the instance; ``pids`` names them
      +-- InsufficientResourcesError  the placement is taken, or engines are used up
      +-- GpuLostError                off the bus, or needs a reset
-     +-- LetGoError                  let go of by this program, so that it may be reset
+     +-- GpuReleasedError            released by this program, so that it may be reset
      +-- UndeliverableError          the driver makes no slice with what the profile advertises
      +-- ReadBackError               NVML said success, and what it then shows is something else
      +-- HangError                   a call has not come back; nothing is known of what it did
@@ -138,15 +138,15 @@ class UndeliverableError(NvmlError):
         return ""
 
 
-class LetGoError(NvmlError):
-    """The GPU is let go of by this program: no call is made for it, no handle taken."""
+class GpuReleasedError(NvmlError):
+    """The GPU is released by this program: no call is made for it, no handle taken."""
 
     def __init__(self, gpu: str) -> None:
         super().__init__(
             "nvmlDeviceGetHandleByPciBusId",
             pynvml.NVML_ERROR_NOT_READY,
             gpu=gpu,
-            detail="this plugin has let go of the GPU, which is drained or to pause",
+            detail="this plugin has released the GPU, which is drained or to pause",
         )
 
     @property

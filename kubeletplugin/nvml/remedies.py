@@ -1,14 +1,14 @@
 """Remedies that several messages name.
 
 This program has every GPU open that it serves, and nobody can reset a GPU that is open: what needs
-a reset begins with a drain, upon which this program lets go.
+a reset begins with a drain, upon which this program releases the GPU.
 """
 
 from __future__ import annotations
 
 SEE_PROCESSES = "run the plugin in the host's pid namespace (hostPID: true)"
 RELEASE_DCGM = (
-    "DCGM lets go where the node is labelled nvidia.com/gpu.deploy.dcgm=false and "
+    "DCGM releases it where the node is labelled nvidia.com/gpu.deploy.dcgm=false and "
     "nvidia.com/gpu.deploy.dcgm-exporter=false, until that is done"
 )
 """Remedy against monitors of the GPU operator, which hold GPUs and instances."""

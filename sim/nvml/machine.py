@@ -196,7 +196,7 @@ class Machine(Administration):
             )
 
     def end_process(self, pid: int) -> None:
-        """A process lets go of every GPU."""
+        """A process releases every GPU."""
         with self.store.change() as state:
             for gpu in state.gpus:
                 gpu.processes = [p for p in gpu.processes if p.pid != pid]
@@ -210,7 +210,7 @@ class Machine(Administration):
 
     def end_monitor(self, pid: int) -> None:
         """The program that `start_monitor` began ends."""
-        self._monitors.pop(pid).let_go()
+        self._monitors.pop(pid).release()
         host.hide_process(self.host_root, pid)
 
     def raise_event(

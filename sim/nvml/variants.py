@@ -38,7 +38,7 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     `mode_held`: a change of MIG mode while another client holds the GPU stays `pending`, with
     IN_USE as activation status, or is `refused` with that code and leaves nothing pending.
     `monitored`: a monitor (DCGM) subscribes to each new compute instance, whose destroy is refused
-    with IN_USE so many times, with no process to name; then the monitor lets go (0: there is none).
+    with IN_USE so many times, with no process to name; then the monitor releases it (0: none).
     `gsp_keeps`: of the first GPU instance that is destroyed on a GPU the GSP's part fails: the
     answer is UNKNOWN, the instance is listed no more, and so many creations that touch its place
     are refused until the GPU is reset (0: it does not fail).

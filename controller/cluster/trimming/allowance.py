@@ -40,7 +40,7 @@ class _List(list[Any]):
 
 
 class Allowance:
-    """Counts by namespace. ``share`` is for one thread; what it gave may be let go in any."""
+    """Counts by namespace. ``share`` is for one thread; what it gave may be released in any."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

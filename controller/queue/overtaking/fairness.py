@@ -151,7 +151,7 @@ class WaitingLine:
         return min(times, default=None)
 
     def look_again(self) -> list[ObjectKey]:
-        """Let go what was held back in vain; returns the pods that are to be looked at."""
+        """Release what was held back in vain; returns the pods that are to be looked at."""
         again = self._planner.call()
         found = [again] if again is not None else []
         for hold, freed in self._held.expire():
@@ -172,7 +172,7 @@ class WaitingLine:
     def leaves(self, uid: str) -> None:
         """A pod waits no longer, or a gang, whatever the reason.
 
-        Of the gang of such a pod what is held back is let go; it waits on.
+        Of the gang of such a pod what is held back is released; it waits on.
         """
         self._line.leave(uid)
         self._planned.pop(uid, None)

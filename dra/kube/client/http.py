@@ -279,7 +279,7 @@ def _encoded(query: tuple[tuple[str, str], ...]) -> str:
 def _allow_silence(response: Stream, seconds: float) -> None:
     """Give the rest of the body more time than the headers had.
 
-    urllib3 has one read timeout for both. With "Connection: close" the connection has let go of
+    urllib3 has one read timeout for both. With "Connection: close" the connection has released
     its socket already, and only the response's shutdown method still knows it.
     """
     if isinstance(response, Streamed):

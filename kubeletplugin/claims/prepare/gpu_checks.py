@@ -60,11 +60,11 @@ def check_available(gpu: KnownGpu) -> None:
     """Refuse a GPU that another program manages.
 
     Raises:
-        BusyError: it is at work, and will have ended by itself; or the GPU is let go of.
+        BusyError: it is at work, and will have ended by itself; or the GPU is released.
         DeviceError: it stays until somebody takes it away.
     """
-    if gpu.let_go:
-        raise BusyError(f"{gpu} is {gpu.let_go}")
+    if gpu.released:
+        raise BusyError(f"{gpu} is {gpu.released}")
     if gpu.conflict is None:
         return
     kind = BusyError if gpu.conflict.passing else DeviceError

@@ -18,7 +18,7 @@ from kubeletplugin.journal.entries import Entry, State
 class IdleSlices:
     """Tells what is kept, and when it has been kept for ``seconds``. Thread-safe.
 
-    With 0 nothing is. ``leaves`` says of a GPU, by name, that it is to be let go of.
+    With 0 nothing is. ``leaves`` says of a GPU, by name, that it is to be released.
     """
 
     def __init__(
@@ -63,4 +63,4 @@ class IdleSlices:
         if unit is None:
             return False
         gpu = unit.known
-        return not (gpu.conflict or gpu.let_go or gpu.unwell or self._leaves(unit.name))
+        return not (gpu.conflict or gpu.released or gpu.unwell or self._leaves(unit.name))

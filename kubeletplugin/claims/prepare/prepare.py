@@ -243,7 +243,7 @@ class Preparer:
         if entry.view:
             if entry.state in ARRIVING:
                 gpu = unit.known
-                if gpu.let_go or (gpu.conflict and gpu.conflict.reason == NodeReason.PAUSED):
+                if gpu.released or (gpu.conflict and gpu.conflict.reason == NodeReason.PAUSED):
                     check_available(gpu)  # its holder would keep the GPU open
                 self._journal.put(entry)
             return entry

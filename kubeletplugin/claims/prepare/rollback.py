@@ -194,8 +194,8 @@ class Rollback:
             gpu = unit.known
             if gpu.conflict is not None and gpu.conflict.frozen:
                 raise HardwareError(f"nothing is changed on {gpu.name}: {gpu.conflict.problem}")
-            if gpu.let_go:
-                raise HardwareError(f"{gpu.name} is {gpu.let_go}")
+            if gpu.released:
+                raise HardwareError(f"{gpu.name} is {gpu.released}")
             current = self._journal.get(entry)
             if current is None:
                 return

@@ -68,7 +68,7 @@ class Slices:
             HardwareError: the driver says that the placement or an engine is taken.
         """
         if self._journal.get(entry) is None:
-            check_available(unit.known)  # of a GPU that is let go of NVML cannot be asked
+            check_available(unit.known)  # of a GPU that is released NVML cannot be asked
         return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
 
     def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:

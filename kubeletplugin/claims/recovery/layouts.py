@@ -42,8 +42,8 @@ _PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
 class Layouts:
     """Settles all GPUs, in the thread that looks at the hardware.
 
-    ``choice`` is what is to become of them, ``leaves`` says of a GPU by name that it is to be let
-    go of, ``enable_mig`` is the option of that name. ``allocated`` asks the API server, with no
+    ``choice`` is what is to become of them, ``leaves`` says of a GPU by name that it is to be
+    released, ``enable_mig`` is the option of that name. ``allocated`` asks the API server, with no
     lock held. ``on_change`` hears that :attr:`mode`, which is published, is another.
     """
 
@@ -134,7 +134,7 @@ class Layouts:
         gpu = unit.known
         frozen = gpu.conflict is not None and gpu.conflict.frozen
         broken = gpu.problem[1] and gpu.problem[0] != GpuReason.MIG_PENDING
-        return not (gpu.let_go or broken or gpu.unhealthy or frozen)
+        return not (gpu.released or broken or gpu.unhealthy or frozen)
 
     def _gpu(self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool) -> None:
         before = unit.known.layout

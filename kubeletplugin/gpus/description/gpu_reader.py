@@ -32,7 +32,7 @@ _Found = tuple[tuple[GpuInstance, ...], Mapping[int, Entry]]
 class GpuReader:
     """Looks at GPUs; ``on_change`` is called when what is to be published of one has changed.
 
-    It is called with the GPU's lock held, unless the GPU is let go of or hangs.
+    It is called with the GPU's lock held, unless the GPU is released or hangs.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GpuReader:
         Raises:
             DriverUnavailableError: the driver is gone.
         """
-        if unit.known.let_go:
+        if unit.known.released:
             return True
         if not unit.lock.try_enter():
             # Whoever works on it looks when done, which may be never.
@@ -76,7 +76,7 @@ class GpuReader:
 
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
-        if unit.known.let_go:
+        if unit.known.released:
             return
         try:
             self.read(unit)
@@ -103,7 +103,7 @@ class GpuReader:
         and NVML has said so. False if that does not tell all, so that it takes a look.
         """
         known, last = unit.known, self._last.get(unit.uuid)
-        if last is None or known.let_go or known.away or not known.card.mig_enabled:
+        if last is None or known.released or known.away or not known.card.mig_enabled:
             return False
         entries = self._journal.of_gpu(unit.uuid)
         found = followed(*last, entries, read_back)
@@ -132,9 +132,9 @@ class GpuReader:
 
         return self._session.as_one(found, gpu=unit.uuid)
 
-    def show_let_go(self, unit: GpuUnit) -> None:
-        """Publish that a GPU is let go of."""
-        self._show(unit, (), {}, failure=(GpuReason.LET_GO, unit.known.let_go))
+    def show_released(self, unit: GpuUnit) -> None:
+        """Publish that a GPU is released."""
+        self._show(unit, (), {}, failure=(GpuReason.RELEASED, unit.known.released))
 
     def _is_current(self, unit: GpuUnit) -> bool:
         known = unit.known
@@ -178,7 +178,7 @@ class GpuReader:
         before = unit.show(gpu)
         if gpu == before:
             return
-        if failure[0] not in {"", GpuReason.LET_GO} and (
+        if failure[0] not in {"", GpuReason.RELEASED} and (
             before is None or before.unavailable != gpu.unavailable
         ):
             _log.error("%s: %s", unit.name, gpu.unavailable)

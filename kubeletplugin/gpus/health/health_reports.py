@@ -50,8 +50,8 @@ class HealthReports:
                 self._reports.report_node(
                     NodeReason(gpu.reason), f"{gpu.name}: {gpu.unavailable}", warning=True
                 )
-        # Of a GPU that is let go of nothing is known.
-        silent = {g.uuid for g in seen if g.reason == GpuReason.LET_GO}
+        # Of a GPU that is released nothing is known.
+        silent = {g.uuid for g in seen if g.reason == GpuReason.RELEASED}
         for uuid, gpu in self._ill.items():
             if uuid in silent:
                 ill[uuid] = gpu

@@ -146,7 +146,7 @@ class HealthMonitor:
     def forget_gpu(self, gpu: str) -> None:
         """Forget the problems of a GPU that is taken up again: what is left of them shows anew."""
         for problem in self._gpu_problems.forget(gpu):
-            _log.info("over, as the GPU was let go of: %s", problem.message)
+            _log.info("over, as the GPU was released: %s", problem.message)
         self.review()
 
     def review(self) -> None:
@@ -185,8 +185,8 @@ class HealthMonitor:
         return REVIEW_SECONDS
 
     def _follow(self) -> None:
-        """A watch for each GPU of the node; none for those that left, or are let go of."""
-        held = {u.uuid for u in self._hardware.units() if not u.known.let_go}
+        """A watch for each GPU of the node; none for those that left, or are released."""
+        held = {u.uuid for u in self._hardware.units() if not u.known.released}
         for uuid in self._watches.keys() - held:
             self._watches.pop(uuid).stop()
         if not self._ready():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock
-from kubeletplugin.nvml.errors import GpuLostError, LetGoError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.errors import GpuLostError, GpuReleasedError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.events import GpuEvents, RecoveryChanged, Xid
 from kubeletplugin.nvml.session.session import Session
 
@@ -66,8 +66,8 @@ class XidWatch:
         except NotSupportedError as error:
             self._on_unsupported(str(error))
             self._loop.stop()
-        except LetGoError:
-            _log.debug("XIDs of GPU %s are not listened to: it is let go of", self._gpu)
+        except GpuReleasedError:
+            _log.debug("XIDs of GPU %s are not listened to: it is released", self._gpu)
         except GpuLostError as error:
             self._say(error)
             self._on_lost()

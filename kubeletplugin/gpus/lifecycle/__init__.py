@@ -1,1 +1,1 @@
-"""GPUs brought up and looked at, let go of, regained, switched to MIG, or given another driver."""
+"""GPUs brought up and looked at, released, regained, switched to MIG, or given another driver."""

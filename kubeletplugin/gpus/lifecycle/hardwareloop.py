@@ -13,8 +13,8 @@ from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
-from kubeletplugin.gpus.lifecycle.letgo import LettingGo
 from kubeletplugin.gpus.lifecycle.regaining import Regaining
+from kubeletplugin.gpus.lifecycle.releasing import Releasing
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.readiness import Readiness
 
@@ -38,7 +38,7 @@ class HardwareLoop:
         hardware: Hardware,
         readiness: Readiness,
         *,
-        holding: LettingGo,
+        holding: Releasing,
         recover: Callable[[], None],
         library: DriverLibrary,
         settle: Callable[[], float | None] = lambda: None,
@@ -79,7 +79,7 @@ class HardwareLoop:
             self.thread.notify()
 
     def _turn(self) -> float:
-        """A look if one is due, or GPUs are to be let go of; returns seconds until the next."""
+        """A look if one is due, or GPUs are to be released; returns seconds until the next."""
         left = self._due - self._clock.monotonic()
         if left > 0 and not self._holding.pending and not self._hurried:
             return left

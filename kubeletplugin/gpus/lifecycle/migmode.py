@@ -70,7 +70,7 @@ class MigMode:
             change = unit.mode_change
             if change is None or change.enable != mode:
                 change = unit.mode_change = ModeChange(self._clock, enable=mode)
-            if not unit.known.let_go and not change.again.due() and unit.lock.try_enter():
+            if not unit.known.released and not change.again.due() and unit.lock.try_enter():
                 try:
                     changed = self._gpu(unit, change) or changed
                 except NvmlError as error:
@@ -90,7 +90,7 @@ class MigMode:
         session, gpu, known = self._hardware.session, unit.uuid, unit.known
         if known.card.condition.compute_mode != EXCLUSIVE_PROCESS or known.card.mig_enabled:
             return False
-        if known.let_go or known.conflict is not None or not session.names_processes:
+        if known.released or known.conflict is not None or not session.names_processes:
             return False
         if self._journal.of_gpu(gpu) or not unit.lock.try_enter():
             return False

@@ -64,7 +64,7 @@ class Regaining:
     def _missing(self) -> frozenset[str]:
         """GPUs that do not answer, by name, and those that would not even say who they are."""
         gpus = (u.known for u in self._hardware.units())
-        seen = (g.seen for g in gpus if not g.let_go)
+        seen = (g.seen for g in gpus if not g.released)
         known = {
             f"gpu-{gpu.minor}"
             for gpu in seen

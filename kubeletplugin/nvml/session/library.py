@@ -74,7 +74,7 @@ class Library:
 
     @property
     def wanted(self) -> bool:
-        """True if it is to be closed or opened anew: who listens for events lets go of it now."""
+        """True if it is to be closed or opened anew: who listens for events releases it now."""
         return self._use.wanted
 
     @property

@@ -16,7 +16,7 @@ from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     GpuLostError,
     GpuNotFoundError,
-    LetGoError,
+    GpuReleasedError,
     NvmlError,
     translate,
 )
@@ -48,7 +48,7 @@ class Session(Library):
         self._handles = Handles()
         self.names_processes = True
         """True if NVML can name all processes of the node; without, an empty list says nothing."""
-        self.let_go: frozenset[str] = frozenset()
+        self.released: frozenset[str] = frozenset()
         """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
         self.compute_profiles = ComputeProfiles()
 
@@ -92,7 +92,7 @@ class Session(Library):
 
         Raises:
             GpuLostError: this machine has no such GPU now, as far as could be seen.
-            LetGoError: it is let go of.
+            GpuReleasedError: it is released.
         """
         if self._use.inside:
             return self._device(uuid)
@@ -100,8 +100,8 @@ class Session(Library):
             return self._device(uuid)
 
     def _device(self, uuid: str) -> Any:
-        if uuid in self.let_go:
-            raise LetGoError(uuid)
+        if uuid in self.released:
+            raise GpuReleasedError(uuid)
         kept = self._handles.get(uuid, self._generation)
         if kept is not None:
             return kept.handle

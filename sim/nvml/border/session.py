@@ -117,7 +117,7 @@ class Session:
         self._addresses.clear()
         self.event_sets.clear()
         self._held.clear()
-        self.client.let_go()
+        self.client.release()
 
     def new_address(self) -> int:
         """An address that this process never had before."""

@@ -50,7 +50,7 @@ class Administration:
             )
 
     def end_monitors(self) -> None:
-        """Monitors let go of the compute instances that they have subscribed to."""
+        """Monitors release the compute instances that they have subscribed to."""
         with self.store.change() as state:
             for gpu in state.gpus:
                 for instance in gpu.gpu_instances:

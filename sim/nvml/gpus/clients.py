@@ -63,7 +63,7 @@ class Client:
         else:
             self._write(gpus)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Has nothing open."""
         if self._file is not None:
             self._path.unlink(missing_ok=True)

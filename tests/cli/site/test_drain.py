@@ -122,30 +122,30 @@ def test_wait_ends_when_nobody_uses_it_any_more(node: World) -> None:
         while drain_of(node) is None:
             assert process.poll() is None
         node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
-        let_go(node, "gpu-0")
+        release(node, "gpu-0")
         assert process.wait(PATIENCE) == 0
         assert process.stdout is not None
         assert "nothing of this driver is in use there" in process.stdout.read()
 
 
-def let_go(world: World, name: str) -> None:
+def release(world: World, name: str) -> None:
     """What the node's plugin says of a GPU that may be reset."""
     found = world.api.get(MIG_NODES, "node-a")
     for each in found["status"]["gpus"]:
         if each["name"] == name:
-            each.update(reason="GpuLetGo", message="let go of: it may be reset")
+            each.update(reason="GpuReleased", message="released: it may be reset")
     world.api.replace(MIG_NODES, found, subresource="status")
 
 
-def test_it_says_whether_the_plugin_has_let_go(node: World, mig: Mig) -> None:
+def test_it_says_whether_the_plugin_has_released_it(node: World, mig: Mig) -> None:
     node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
     ran = mig("drain", "node-a", "gpu-0")
     assert ran.code == 0
-    assert "has not let go of gpu-0 yet; --wait waits" in ran.out
+    assert "has not released gpu-0 yet; --wait waits" in ran.out
     assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == ["gpu-0"]
-    let_go(node, "gpu-0")
+    release(node, "gpu-0")
     assert mig("drain", "node-a", "gpu-0", "--wait").out.endswith(
-        "the node's plugin has let go of them:\n  gpu-0  let go of: it may be reset\n"
+        "the node's plugin has released them:\n  gpu-0  released: it may be reset\n"
     )
     assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == []
 

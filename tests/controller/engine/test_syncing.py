@@ -92,7 +92,7 @@ def test_what_is_listed_is_not_held_until_all_is_listed() -> None:
     api = SlowApi()
     with syncing(api, SystemClock()):
         wait_for("the list of nodes", lambda: api.made)
-        wait_for("its objects to be let go of", lambda: all(ref() is None for ref in api.made))
+        wait_for("its objects to be released", lambda: all(ref() is None for ref in api.made))
         assert not api.answer.is_set()
 
 

@@ -219,7 +219,7 @@ def held(name: str) -> tuple[Bench, Stream]:
     return bench, stream
 
 
-def test_a_pod_whose_look_fails_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _, stream = held("big")
     assert stream.waiting
     go_on = OngoingDecision.go_on

@@ -26,7 +26,7 @@ def test_a_world_comes_to_rest_with_nothing_given_out_twice_leaked_or_forgotten(
     for _ in range(300):
         world.act()
     world.end()
-    world.bench.run(seconds=FIRST_SECONDS)  # what was held back in vain is let go
+    world.bench.run(seconds=FIRST_SECONDS)  # what was held back in vain is released
     world.end()
     claims = dict(world.all("resourceclaims"))
     used = {name for _, p in world.live() for name in claims_of(p)}

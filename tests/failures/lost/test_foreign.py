@@ -203,7 +203,7 @@ def test_a_whole_instance_where_ours_was_only_meant_to_be_stays(plant: Plant) ->
 
 
 def leftover(plant: Plant) -> ClaimRef:
-    """A claim that kubelet has let go of, whose slice a process kept from being removed."""
+    """A claim that kubelet has released, whose slice a process kept from being removed."""
     site = plant.site
     ref = site.claim("left", [DEVICE])
     assert not plant.prepare(ref).error

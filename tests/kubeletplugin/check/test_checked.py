@@ -1,4 +1,4 @@
-"""The check beside a plugin that serves: reading always, making slices only while it lets go."""
+"""The check beside a plugin that serves: it makes slices only while no GPU is open in that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from kubeletplugin.check.report import Item, Mark, Report, decode
 from kubeletplugin.journal.ownership import owned_at_once
 from tests.helpers.waiting import PATIENCE, wait_for
-from tests.kubeletplugin.helpers.lettinggo import drain, let_go, resume
+from tests.kubeletplugin.helpers.releasing import drain, resume, wait_released
 from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import Rig
 
@@ -60,11 +60,11 @@ def test_slices_are_made_beside_a_plugin_only_while_it_lets_go_of_all_gpus(rig: 
         assert code == 1
         assert "kubectl mig drain" in said
         drain(rig, "gpu-1")
-        let_go(rig, 1)
+        wait_released(rig, 1)
         assert check(rig, "--create", "1", "--yes")[0] == 1  # it holds the other one
         assert rig.machine.mutations() == before
         drain(rig)
-        let_go(rig, 0, 1)
+        wait_released(rig, 0, 1)
         code, said, report = check(rig, "--create", "gpu-1", "--yes")
         assert code == 0, said
         assert report is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.check.command import plugin_beside, plugin_lets_go
+from kubeletplugin.check.command import plugin_beside, plugin_has_released
 from kubeletplugin.check.gpus import mapped
 from kubeletplugin.check.host import examine_process
 from kubeletplugin.check.report import Item, Mark, Notebook
@@ -183,16 +183,16 @@ current-context: c
 """
 
 
-def test_a_plugin_lets_go_when_it_has_no_device_file_open_and_is_not_believed_unseen(
+def test_a_plugin_has_released_when_it_has_no_device_file_open_and_is_not_believed_unseen(
     tmp_path: Path,
 ) -> None:
     host = Roots(tmp_path, tmp_path, tmp_path / "cdi", tmp_path / "kubelet", tmp_path / "state")
     process = tmp_path / "proc/4711"
     (process / "fd").mkdir(parents=True)
     (process / "cmdline").write_bytes(b"/bin/sh\0")
-    assert not plugin_lets_go(host)
+    assert not plugin_has_released(host)
     (process / "cmdline").write_bytes(b"python\0-m\0kubeletplugin\0--node-name=n\0")
     (process / "fd/3").symlink_to("/dev/null")
-    assert plugin_lets_go(host)
+    assert plugin_has_released(host)
     (process / "fd/4").symlink_to("/dev/nvidia0")
-    assert not plugin_lets_go(host)
+    assert not plugin_has_released(host)

@@ -26,8 +26,8 @@ from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.daemon.test_program import Process, arguments, running
-from tests.kubeletplugin.helpers.lettinggo import drain, let_go, resume
 from tests.kubeletplugin.helpers.lostjournals import reserve
+from tests.kubeletplugin.helpers.releasing import drain, resume, wait_released
 from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import A100, Rig
 
@@ -213,7 +213,7 @@ def test_a_drained_node_gets_a_new_driver_while_the_plugin_runs(
     with plugin(rig) as process:
         wait_for("the MigNode", lambda: published(rig) == [""])
         drain(rig)
-        let_go(rig, 0)
+        wait_released(rig, 0)
         rig.machine.upgrade_driver(NEW)
         resume(rig)
         ended(process)

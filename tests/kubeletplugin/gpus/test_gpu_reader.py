@@ -106,7 +106,7 @@ HAPPENED: dict[str, Callable[[GpuBench, Entry], object]] = {
         replace(entry, share=Share(1024, 10, "default"))
     ),
     "the GPU was away": lambda bench, _: bench.unit.leave(),
-    "the GPU is let go of": lambda bench, _: bench.unit.let_go("somebody resets it"),
+    "the GPU is released": lambda bench, _: bench.unit.release("somebody resets it"),
 }
 
 

@@ -34,9 +34,9 @@ CHANGES: tuple[tuple[str, Callable[[GpuUnit], object], dict[str, Any]], ...] = (
     ("not wiped", lambda u: u.forget_wiped(KEY), {}),
     ("unhealthy", lambda u: u.set_unhealthy("XID 48"), {"unhealthy": "XID 48"}),
     ("healthy", lambda u: u.set_unhealthy(""), {"unhealthy": ""}),
-    ("let go", lambda u: u.let_go("drained"), {"let_go": "drained"}),
-    ("held", lambda u: u.hold(), {"let_go": ""}),
-    ("taken up", lambda u: u.take_up(), {"let_go": "", "away": True}),
+    ("released", lambda u: u.release("drained"), {"released": "drained"}),
+    ("held", lambda u: u.hold(), {"released": ""}),
+    ("taken up", lambda u: u.take_up(), {"released": "", "away": True}),
 )
 
 
@@ -48,7 +48,7 @@ def unit(*, struck: bool) -> GpuUnit:
         made.strike(2, "it was not to be had")
     made.set_conflict(Conflict(NodeReason.MIG_MANAGER, "at work"))
     made.set_unhealthy("XID 79")
-    made.let_go("paused")
+    made.release("paused")
     made.show(Gpu(3, "GPU-a", product_name="earlier", memory_mib=0, mig_enabled=True))
     return made
 

@@ -96,7 +96,7 @@ class GpuBench:
         return entry
 
     def bare(self, name: str) -> Entry:
-        """The rest of a slice whose GPU instance the driver does not let go of."""
+        """The rest of a slice whose GPU instance the driver does not released."""
         entry = self.made(name, State.CI_DESTROYED, ci_id=None, mig_uuid="")
         self.destroy_compute_instances(entry)
         self.keep(DESTROY_GI)

@@ -160,7 +160,7 @@ def test_a_gang_that_cannot_be_whole_lets_go_what_is_held_back(
     check_others_are_served(stream)
 
 
-def test_a_gang_whose_look_fails_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = holding()
 
     def fails(*_: object, **__: object) -> None:

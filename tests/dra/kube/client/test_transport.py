@@ -196,7 +196,7 @@ def test_of_a_list_no_more_than_a_page_is_held_whole(stub: Stub, api: KubeApi) -
 
     listed = api.list(PODS, namespace="ns", keep=keep)
     assert listed.items == [{"kind": "Pod", "metadata": {"name": name}} for name in "ab"]
-    assert asked_by_then == [1, 2], "each page is let go before the next is asked for"
+    assert asked_by_then == [1, 2], "each page is released before the next is asked for"
 
 
 def test_pages_grow_as_long_as_they_are_small(stub: Stub, api: KubeApi) -> None:

@@ -256,7 +256,7 @@ def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
     assert told == [(5 + OVERDUE_SECONDS, "a")]
 
 
-def test_while_kubelet_goes_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:
+def test_while_kubereleases_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:
     overdue = Overdue()
     clock, shown = overdue.clock, overdue.shown
     assert shown(("a", True, 0)) == OVERDUE_SECONDS

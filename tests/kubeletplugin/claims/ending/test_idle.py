@@ -119,7 +119,7 @@ def test_none_outlives_the_program(warm: Rig, end: str) -> None:
         warm.prepared(warm.claim(DEVICE))
 
 
-def test_none_keeps_a_gpu_from_being_let_go_of(warm: Rig) -> None:
+def test_none_keeps_a_gpu_from_being_released(warm: Rig) -> None:
     released(warm)
     drain(warm)
     wait_for("its end", warm.clean)

@@ -199,12 +199,12 @@ def test_what_was_made_stays_while_the_label_is_wrong_and_is_made_again_after_a_
     wait_for("the layout", lambda: rig.slices() == PAIRS)
 
 
-def test_none_keeps_a_gpu_from_being_let_go_of(declare: Callable[..., Rig]) -> None:
+def test_none_keeps_a_gpu_from_being_released(declare: Callable[..., Rig]) -> None:
     rig = declare(config="pairs")
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": {"since": "2026-01-01T00:00:00Z"}}})
     assert rig.daemon is not None
     wait_for("its end", lambda: (rig.daemon.gpus.loop.hurry(), rig.clean())[1])  # type: ignore[union-attr]
-    wait_for("the release", lambda: status(rig)["gpus"][0].get("reason") == "GpuLetGo")
+    wait_for("the release", lambda: status(rig)["gpus"][0].get("reason") == "GpuReleased")
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": None}})
     wait_for("the layout", lambda: (rig.daemon.gpus.loop.hurry(), rig.slices())[1] == PAIRS)  # type: ignore[union-attr]
 

@@ -193,7 +193,7 @@ class FakeHardware:
         return [
             SimpleNamespace(
                 known=SimpleNamespace(
-                    let_go="", seen=SimpleNamespace(minor=n, reason=GpuReason.GPU_LOST)
+                    released="", seen=SimpleNamespace(minor=n, reason=GpuReason.GPU_LOST)
                 )
             )
             for n in self.lost

@@ -1,1 +1,1 @@
-"""GPUs that are let go of, paused, or somebody else's."""
+"""GPUs that are released, paused, or somebody else's."""

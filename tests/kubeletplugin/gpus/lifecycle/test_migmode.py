@@ -150,7 +150,7 @@ def test_mig_mode_is_tried_again_until_no_monitor_has_the_gpu_open(
     def told() -> str:
         return dict(events(rig, rig.node)).get("MIGModePending", "")
 
-    wait_for("its holder", lambda: "open in dcgm-exporter (4711); DCGM lets go" in told())
+    wait_for("its holder", lambda: "open in dcgm-exporter (4711); DCGM releases it" in told())
     if restarted:
         rig.stop()
     rig.machine.end_monitor(4711)

@@ -144,8 +144,8 @@ def test_where_it_gives_out_what_it_finds_ours_are_still_removed(
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    # A pause of one of NVIDIA's programs is one of all: the GPUs are let go of.
-    [("true", ACTIVE), ("paused-for-driver-upgrade", GpuReason.LET_GO)],
+    # A pause of one of NVIDIA's programs is one of all: the GPUs are released.
+    [("true", ACTIVE), ("paused-for-driver-upgrade", GpuReason.RELEASED)],
 )
 def test_its_label_is_enough_and_false_ends_it(rig: Rig, value: str, reason: str) -> None:
     label(rig, {DEPLOY_LABEL: value})

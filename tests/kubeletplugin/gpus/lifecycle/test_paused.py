@@ -11,14 +11,14 @@ from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.sharing.test_views import view
 from tests.kubeletplugin.gpus.lifecycle.test_managers import label
-from tests.kubeletplugin.helpers.lettinggo import (
+from tests.kubeletplugin.helpers.releasing import (
     FIRST,
-    LET_GO,
+    RELEASED,
     SECOND,
     drain,
     held,
-    let_go,
     message,
+    wait_released,
 )
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import A100, Rig
@@ -55,11 +55,11 @@ def test_the_keys_of_a_pause_can_be_chosen() -> None:
 
 
 @pytest.mark.every_variant
-def test_a_paused_node_prepares_nothing_new_and_is_let_go_of_once_it_is_empty(rig: Rig) -> None:
+def test_a_paused_node_prepares_nothing_new_and_is_released_once_it_is_empty(rig: Rig) -> None:
     ref, late = rig.claim(FIRST), rig.claim(SECOND)
     rig.prepared(ref)
     label(rig, {CLIENT: UPGRADE})
-    wait_for("the MigNode", lambda: reasons(rig) == ["GpuClientsPaused", LET_GO])
+    wait_for("the MigNode", lambda: reasons(rig) == ["GpuClientsPaused", RELEASED])
     assert CLIENT in rig.refused(late)
     assert verdict(rig, late) == "", "it ends by itself"
     also = rig.claim("gpu-0-mig-1g5gb-19-0")
@@ -67,21 +67,21 @@ def test_a_paused_node_prepares_nothing_new_and_is_let_go_of_once_it_is_empty(ri
     assert verdict(rig, also) == ""
     assert rig.prepared(ref), "kubelet asks again when a container restarts"
     assert rig.unprepare(ref) == ""
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
     assert held(rig) == []
     assert CLIENT in message(rig)
     rig.machine.reload_driver()
     wait_for("the event", lambda: "GpuClientsPaused" in dict(events(rig, rig.node)))
     label(rig, {CLIENT: "true"})
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(late)
 
 
 def test_a_label_that_is_taken_away_ends_the_pause(rig: Rig) -> None:
     label(rig, {CLIENT: "paused-for-mig-change"})
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
     label(rig, {CLIENT: None})
-    let_go(rig)
+    wait_released(rig)
 
 
 def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
@@ -91,9 +91,9 @@ def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
     wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
     assert held(rig) == []
     wait_for("the MigNode", rig.published)
-    assert reasons(rig) == [LET_GO, LET_GO]
+    assert reasons(rig) == [RELEASED, RELEASED]
     label(rig, {CLIENT: "true"})
-    let_go(rig)
+    wait_released(rig)
 
 
 def test_a_view_of_a_gpu_is_refused_too_as_its_holder_would_keep_it_open(
@@ -102,7 +102,7 @@ def test_a_view_of_a_gpu_is_refused_too_as_its_holder_would_keep_it_open(
     rig = make_rig(GpuSpec(A100))
     rig.start()
     drain(rig)
-    let_go(rig, 0)
+    wait_released(rig, 0)
     ref = view(rig, "gpu-0")
-    assert "let go of" in rig.refused(ref)
+    assert "released" in rig.refused(ref)
     assert rig.journal() == ()

@@ -192,7 +192,7 @@ def test_of_a_gpu_that_is_lost_a_tombstone_stays_until_it_is_back_without(
 
 REFUSING = {
     "frozen": "nothing is changed on gpu-0: a manager is at work",
-    "let go": "gpu-0 is let go of",
+    "released": "gpu-0 is released",
     "busy": "gpu-0 is busy with another claim; it is tried again",
     "hanging": "gpu-0 is busy with another claim; a call hangs",
 }
@@ -206,8 +206,8 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
     if case == "frozen":
         conflict = Conflict(NodeReason.PAUSED, "a manager is at work", frozen=True)
         bench.unit.set_conflict(conflict)
-    elif case == "let go":
-        bench.unit.let_go("let go of")
+    elif case == "released":
+        bench.unit.release("released")
     else:
         assert bench.unit.lock.try_enter()
         if case == "hanging":
@@ -215,7 +215,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
     left = bench.rollback.remove_all(UID)
     assert left.recorded == [f"{entry.device}: {REFUSING[case]}"]
     assert (bench.slices_now(), bench.states()) == ([(4, 1)], [State.LEFTOVER])
-    if case in {"frozen", "let go"}:
+    if case in {"frozen", "released"}:
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
 
 

@@ -1,4 +1,4 @@
-"""Drains, and what the node says of GPUs that it lets go of."""
+"""Drains, and what the node says of GPUs that it releases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import Rig
 
 FIRST, SECOND = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-0"
-LET_GO = "GpuLetGo"
+RELEASED = "GpuReleased"
 
 
 def drain(rig: Rig, *gpus: str) -> None:
@@ -27,9 +27,9 @@ def held(rig: Rig) -> list[int]:
     return sorted(uuids.index(u) for c in clients for u in c.gpus) or [-1] * len(clients)
 
 
-def let_go(rig: Rig, *gpus: int) -> None:
-    wanted = [LET_GO if index in gpus else "" for index in range(len(reasons(rig)))]
-    wait_for("the GPUs to be let go of", lambda: reasons(rig) == wanted)
+def wait_released(rig: Rig, *gpus: int) -> None:
+    wanted = [RELEASED if index in gpus else "" for index in range(len(reasons(rig)))]
+    wait_for("the GPUs to be released", lambda: reasons(rig) == wanted)
     assert not set(held(rig)) & set(gpus)
 
 

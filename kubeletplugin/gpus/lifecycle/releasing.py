@@ -1,7 +1,7 @@
-"""Letting go of GPUs: while anybody has a GPU's device file open, nobody can reset it.
+"""Releasing GPUs: while anybody has a GPU's device file open, nobody can reset it.
 
 The same holds for MIG mode before Hopper, and of all GPUs together for unloading the driver. A GPU
-that is drained, or whose node is to pause, is let go of as soon as nothing of ours is prepared on
+that is drained, or whose node is to pause, is released as soon as nothing of ours is prepared on
 it: no handle, no event set, no open file, until it is wanted again. Kubelet is served meanwhile.
 """
 
@@ -17,8 +17,8 @@ from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.lifecycle.letgo_request import LetGoRequest
-from kubeletplugin.gpus.lifecycle.opening import close_let_go, open_held
+from kubeletplugin.gpus.lifecycle.opening import close_released, open_held
+from kubeletplugin.gpus.lifecycle.release_request import ReleaseRequest
 from kubeletplugin.gpus.neighbours.pausing import Pause
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry
 from kubeletplugin.journal.journal import Journal
@@ -29,8 +29,8 @@ _LOCK_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
 
 
-class LettingGo:
-    """Lets go of GPUs and takes them up again; all of it in the thread that looks at the hardware.
+class Releasing:
+    """Releases GPUs and takes them up again; all of it in the thread that looks at the hardware.
 
     ``drain`` and ``pause`` say what is asked for now, ``look`` finds that out for the first time,
     and what the MigNode said ``before``. ``on_taken_up`` hears of a GPU that may have been reset.
@@ -64,26 +64,26 @@ class LettingGo:
 
     @property
     def rests(self) -> bool:
-        """True if NVML is closed because every GPU is let go of."""
+        """True if NVML is closed because every GPU is released."""
         return self._resting.is_set()
 
     @property
     def pending(self) -> bool:
-        """True if there is something to let go of, or to take up again."""
+        """True if there is something to release, or to take up again."""
         units, request = self._hardware.units(), self._request()
         if not units:
             return self.rests and not request.why_node()
         if request.pause is None and request.drain is None:
-            return any(u.known.let_go for u in units)
+            return any(u.known.released for u in units)
         return any(
             not request.why(u.name)
-            if u.known.let_go
+            if u.known.released
             else request.why(u.name) and not self._users(u)
             for u in units
         )
 
     def settle(self) -> bool:
-        """Let go of what is not to be held, take up the rest; False: NVML is to be left alone.
+        """Release what is not to be held, take up the rest; False: NVML is to be left alone.
 
         Raises:
             NvmlError: NVML could not be opened again.
@@ -98,13 +98,13 @@ class LettingGo:
         request = self._request()
         wanted = {u.uuid for u in units if request.why(u.name)}
         self._say_waiting(units, wanted)
-        back = [u for u in units if u.known.let_go and u.uuid not in wanted]
+        back = [u for u in units if u.known.released and u.uuid not in wanted]
         if back:
             self._take_up(back)
-        new = [u for u in units if u.uuid in wanted and not u.known.let_go and not self._users(u)]
+        new = [u for u in units if u.uuid in wanted and not u.known.released and not self._users(u)]
         if new and not self._unknown:
-            self._let_go(new, request)
-        if all(u.known.let_go for u in self._hardware.units()):
+            self._release(new, request)
+        if all(u.known.released for u in self._hardware.units()):
             self._resting.set()
         return not self.rests
 
@@ -120,11 +120,11 @@ class LettingGo:
             self._resting.clear()
         return not self.rests
 
-    def _request(self) -> LetGoRequest:
-        return LetGoRequest(self._node_name, self._pause(), self._drain())
+    def _request(self) -> ReleaseRequest:
+        return ReleaseRequest(self._node_name, self._pause(), self._drain())
 
     def leaves(self, gpu: str) -> bool:
-        """True if a GPU, by name, is asked to be let go of."""
+        """True if a GPU, by name, is asked to be released."""
         return bool(self._request().why(gpu))
 
     def unseen(self) -> str:
@@ -134,7 +134,7 @@ class LettingGo:
         """
         if not self._unseen or self._hardware.gpus():
             return ""
-        return GpuReason.LET_GO if self.rests else GpuReason.NVML_ERROR
+        return GpuReason.RELEASED if self.rests else GpuReason.NVML_ERROR
 
     def reason(self) -> str:
         """Text about a node that was not looked at because it rests; empty otherwise."""
@@ -148,7 +148,7 @@ class LettingGo:
         return self._journal.rebuild or bool(self._journal.unread())
 
     def _users(self, unit: GpuUnit) -> list[Entry]:
-        """Entries that keep a GPU from being let go of.
+        """Entries that keep a GPU from being released.
 
         Those whose slices only have to be removed are among them, unless only a reset removes them.
         """
@@ -160,7 +160,7 @@ class LettingGo:
         resets = lost or frozen or bool(gpu.unhealthy)
         return [e for e in found if _uses(e) or not (resets or e.suspect)]
 
-    def _let_go(self, units: list[GpuUnit], request: LetGoRequest) -> None:
+    def _release(self, units: list[GpuUnit], request: ReleaseRequest) -> None:
         with ExitStack() as locks:
             free: list[GpuUnit] = []
             for unit in units:
@@ -172,21 +172,21 @@ class LettingGo:
                     free.append(unit)
             if not free:
                 return
-            held = [u for u in self._hardware.units() if not u.known.let_go and u not in free]
+            held = [u for u in self._hardware.units() if not u.known.released and u not in free]
             for unit in free:
-                unit.let_go(request.text(unit.known, others_held=bool(held)))
-            if not close_let_go(self._hardware, _CLOSE_SECONDS):
+                unit.release(request.text(unit.known, others_held=bool(held)))
+            if not close_released(self._hardware, _CLOSE_SECONDS):
                 for unit in free:
                     unit.hold()
-                self._say("NVML", "not let go of yet: a call of NVML has not come back")
+                self._say("NVML", "not released yet: a call of NVML has not come back")
                 return
             for unit in free:
-                self._hardware.show_let_go(unit)
+                self._hardware.show_released(unit)
         for unit in free:
             gpu = unit.known
-            _log.info("%s: %s", gpu.name, gpu.let_go)
-            text = f"{gpu}: {gpu.let_go}"
-            self._reports.report_node(NodeReason.LET_GO, text)
+            _log.info("%s: %s", gpu.name, gpu.released)
+            text = f"{gpu}: {gpu.released}"
+            self._reports.report_node(NodeReason.RELEASED, text)
 
     def _take_up(self, units: list[GpuUnit]) -> None:
         self._resting.clear()
@@ -204,7 +204,7 @@ class LettingGo:
 
     def _say_waiting(self, units: tuple[GpuUnit, ...], wanted: set[str]) -> None:
         for unit in units:
-            users = self._users(unit) if unit.uuid in wanted and not unit.known.let_go else []
+            users = self._users(unit) if unit.uuid in wanted and not unit.known.released else []
             if users:
                 holders = ", ".join(sorted({str(e.claim) for e in users}))
                 self._say(unit.name, f"held open as long as there is something of {holders} on it")

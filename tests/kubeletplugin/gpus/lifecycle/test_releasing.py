@@ -1,4 +1,4 @@
-"""A drained GPU, or node, is let go of: it can be reset under the plugin."""
+"""A drained GPU, or node, is released: it can be reset under the plugin."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS, Variants
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.helpers.lettinggo import (
+from tests.kubeletplugin.helpers.releasing import (
     FIRST,
-    LET_GO,
+    RELEASED,
     SECOND,
     drain,
     held,
-    let_go,
     message,
     resume,
+    wait_released,
 )
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import A100, Rig
@@ -36,17 +36,17 @@ def test_a_plugin_that_serves_keeps_its_gpus_from_being_reset(rig: Rig) -> None:
         rig.machine.reload_driver()
 
 
-def test_a_drained_gpu_is_let_go_of_reset_and_taken_up_again(rig: Rig) -> None:
+def test_a_drained_gpu_is_released_reset_and_taken_up_again(rig: Rig) -> None:
     other = rig.claim(SECOND)
     rig.prepared(other)
     drain(rig, "gpu-0")
-    let_go(rig, 0)
+    wait_released(rig, 0)
     # Opened anew, the library holds a GPU from the first call about it on.
     wait_for("the other GPU", lambda: held(rig) == [1])
     uuid = rig.machine.gpu(0).uuid
     for words in (f"nvidia-smi -r -i {uuid}", f"kubectl mig resume {rig.node} gpu-0"):
         assert words in message(rig)
-    wait_for("the event", lambda: LET_GO in dict(events(rig, rig.node)))
+    wait_for("the event", lambda: RELEASED in dict(events(rig, rig.node)))
     rig.machine.reset_gpu(0)
     # Kubelet is served meanwhile.
     refused = rig.claim(FIRST)
@@ -57,7 +57,7 @@ def test_a_drained_gpu_is_let_go_of_reset_and_taken_up_again(rig: Rig) -> None:
     rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
     wait_for("the GPUs held", lambda: held(rig) == [1])
     resume(rig)
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(rig.claim(FIRST))
     wait_for("the event", lambda: "GpuTakenUp" in dict(events(rig, rig.node)))
 
@@ -74,17 +74,17 @@ def test_a_gpu_that_keeps_a_place_is_drained_and_reset_as_the_message_says(rig: 
 
     wait_for("the message", lambda: "kubectl mig drain" in told())
     drain(rig, "gpu-0")
-    let_go(rig, 0)
+    wait_released(rig, 0)
     rig.machine.reset_gpu(0)
     resume(rig)
-    let_go(rig)
+    wait_released(rig)
     wait_for("the place", rig.clean)
     assert rig.prepared(rig.claim(FIRST))
 
 
-def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> None:
+def test_looking_at_the_hardware_does_not_open_what_is_released(rig: Rig) -> None:
     drain(rig, "gpu-0")
-    let_go(rig, 0)
+    wait_released(rig, 0)
     assert rig.daemon is not None
     rig.daemon.gpus.hardware.poll()
     rig.daemon.gpus.hardware.discover()
@@ -93,14 +93,14 @@ def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> No
 
     def heard() -> bool:
         rig.machine.ask_recovery(1, 1)  # for its watch had to begin anew
-        return reasons(rig) == [LET_GO, "GpuRecoveryRequired"]
+        return reasons(rig) == [RELEASED, "GpuRecoveryRequired"]
 
     wait_for("the other GPU to be watched", heard)
     wait_for("the GPUs held", lambda: held(rig) == [1])
     assert [g["name"] for g in rig.mignode()["status"]["gpus"]] == ["gpu-0", "gpu-1"]
 
 
-def test_a_gpu_is_not_let_go_of_while_a_claim_is_prepared_on_it(rig: Rig) -> None:
+def test_a_gpu_is_not_released_while_a_claim_is_prepared_on_it(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
     drain(rig, "gpu-0")
@@ -111,14 +111,14 @@ def test_a_gpu_is_not_let_go_of_while_a_claim_is_prepared_on_it(rig: Rig) -> Non
     assert rig.prepared(ref), "kubelet asks again when a container restarts"
     wait_for("the GPUs held", lambda: held(rig) == [0, 1])
     assert rig.unprepare(ref) == ""
-    let_go(rig, 0)
+    wait_released(rig, 0)
     assert rig.slices() == []
 
 
 @pytest.mark.every_variant
 def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     drain(rig)
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
     assert held(rig) == []
     assert rig.daemon is not None
     calls = rig.daemon.gpus.hardware.session._calls
@@ -135,12 +135,12 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
 
 def test_gpus_drained_one_by_one_are_a_drained_node(rig: Rig) -> None:
     drain(rig, "gpu-0")
-    let_go(rig, 0)
+    wait_released(rig, 0)
     drain(rig, "gpu-0", "gpu-1")
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
     assert held(rig) == []
     drain(rig, "gpu-1")
-    let_go(rig, 1)
+    wait_released(rig, 1)
     wait_for("the GPUs held", lambda: held(rig) == [0])
 
 
@@ -151,7 +151,7 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     rig.machine.configure(variants=OTHERS["one-handle-holds-all"])
     rig.start()
     drain(rig, "gpu-0")
-    wait_for("the GPU to be let go of", lambda: reasons(rig) == [LET_GO, ""])
+    wait_for("the GPU to be released", lambda: reasons(rig) == [RELEASED, ""])
     assert rig.daemon is not None
     rig.daemon.gpus.hardware.poll()  # takes the other's handle anew
     wait_for("the GPUs held", lambda: held(rig) == [0, 1])
@@ -159,12 +159,12 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
         rig.machine.reset_gpu(0)
     assert f"kubectl mig drain {rig.node}" in message(rig)
     drain(rig)
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
     rig.machine.reset_gpu(0)
 
 
 @pytest.mark.parametrize("variants", [Variants(recovery_action="none")], ids=["by XID"])
-def test_a_sick_gpu_is_healthy_after_it_was_let_go_of_and_reset(rig: Rig) -> None:
+def test_a_sick_gpu_is_healthy_after_it_was_released_and_reset(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
     rig.machine.raise_event(0, min(RESET_XIDS))
@@ -172,10 +172,10 @@ def test_a_sick_gpu_is_healthy_after_it_was_let_go_of_and_reset(rig: Rig) -> Non
     assert f"kubectl mig drain {rig.node} gpu-0" in message(rig)
     assert rig.unprepare(ref) == ""
     drain(rig, "gpu-0")
-    let_go(rig, 0)
+    wait_released(rig, 0)
     rig.machine.reset_gpu(0)
     resume(rig)
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(rig.claim(FIRST))
 
 
@@ -186,11 +186,11 @@ def test_what_is_left_on_a_lost_gpu_does_not_keep_it_from_being_reset(rig: Rig) 
     assert rig.unprepare(ref) == ""
     assert rig.journal()
     drain(rig, "gpu-0")
-    let_go(rig, 0)
+    wait_released(rig, 0)
     rig.machine.reset_gpu(0)
     rig.machine.recover(0)
     resume(rig)
-    let_go(rig)
+    wait_released(rig)
     assert rig.daemon is not None
     rig.daemon.claims.janitor.tend(everything=True)
     wait_for("the leftover to go", lambda: not rig.journal())
@@ -198,17 +198,17 @@ def test_what_is_left_on_a_lost_gpu_does_not_keep_it_from_being_reset(rig: Rig) 
 
 def test_a_plugin_that_starts_on_a_drained_node_does_not_open_the_driver(rig: Rig) -> None:
     drain(rig)
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
     rig.stop()
     rig.start(ready=False)
     wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
-    assert "let go of" in rig.refused(rig.claim(FIRST))
+    assert "released" in rig.refused(rig.claim(FIRST))
     assert held(rig) == []
     wait_for("the MigNode", rig.published)
-    assert reasons(rig) == [LET_GO, LET_GO]
+    assert reasons(rig) == [RELEASED, RELEASED]
     rig.machine.reload_driver()
     resume(rig)
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(rig.claim(FIRST))
 
 
@@ -220,7 +220,7 @@ def test_a_plugin_that_starts_with_claims_opens_the_driver_although_the_node_is_
     drain(rig)
     rig.restart()
     assert rig.unprepare(ref) == ""
-    let_go(rig, 0, 1)
+    wait_released(rig, 0, 1)
 
 
 # -- remedies that messages name
@@ -233,7 +233,7 @@ def follow(rig: Rig, text: str) -> None:
     uuid = rig.machine.gpu(0).uuid
     if f"kubectl mig drain {rig.node} gpu-0 --wait" in words:
         drain(rig, "gpu-0")
-        let_go(rig, 0)
+        wait_released(rig, 0)
     if f"nvidia-smi -i {uuid} -mig 1" in words:
         assert rig.machine.ask_mig_mode(0, enabled=True) == Return.SUCCESS
     elif f"nvidia-smi -r -i {uuid}" in words:
@@ -253,7 +253,7 @@ def test_mig_mode_can_be_turned_on_as_the_message_says(make_rig: Callable[..., R
     with rig.machine.store.change() as state:
         state.gpus[0].mig_pending = False
     follow(rig, text)
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(ref)
 
 
@@ -265,7 +265,7 @@ def test_a_pending_mode_is_brought_into_force_as_the_message_says(
         state.gpus[0].mig_pending = True
     rig.start()
     follow(rig, message(rig))
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(rig.claim(FIRST))
 
 
@@ -279,5 +279,5 @@ def test_a_gpu_that_needs_a_reset_gets_it_as_the_message_says(rig: Rig, reason: 
     rig.machine.raise_event(0, min(RESET_XIDS))
     wait_for("the MigNode", lambda: reasons(rig) == [reason, ""])
     follow(rig, message(rig))
-    let_go(rig)
+    wait_released(rig)
     assert rig.prepared(rig.claim(FIRST))

@@ -1,4 +1,4 @@
-"""Who asks for GPUs to be let go of, and what is said of it: a table."""
+"""Who asks for GPUs to be released, and what is said of it: a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from dra.gpu.inventory import Drain
 from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.gpus.lifecycle.letgo_request import LetGoRequest
+from kubeletplugin.gpus.lifecycle.release_request import ReleaseRequest
 from kubeletplugin.gpus.neighbours.pausing import Pause
 from kubeletplugin.nvml.discovery import Card
 
@@ -28,7 +28,7 @@ GPU = KnownGpu(1, Card("GPU-b", 1))
 def test_a_pause_covers_all_gpus_and_a_drain_those_that_it_names(
     pause: Pause | None, drain: Drain | None, of_gpu_0: str, of_gpu_1: str, of_node: str
 ) -> None:
-    request = LetGoRequest("node-a", pause, drain)
+    request = ReleaseRequest("node-a", pause, drain)
     found = (request.why("gpu-0"), request.why("gpu-1"), request.why_node())
     assert found == (of_gpu_0, of_gpu_1, of_node)
 
@@ -37,7 +37,7 @@ def test_a_pause_covers_all_gpus_and_a_drain_those_that_it_names(
     ("request_", "others_held", "parts"),
     [
         (
-            LetGoRequest("node-a", drain=ONE),
+            ReleaseRequest("node-a", drain=ONE),
             True,
             (
                 "(drained: repair)",
@@ -47,24 +47,24 @@ def test_a_pause_covers_all_gpus_and_a_drain_those_that_it_names(
             ),
         ),
         (
-            LetGoRequest("node-a", drain=ALL),
+            ReleaseRequest("node-a", drain=ALL),
             False,
             ("(drained)", "the driver unloaded; ", "kubectl mig resume node-a gpu-1 ends it"),
         ),
         (
-            LetGoRequest("node-a", PAUSE, ALL),
+            ReleaseRequest("node-a", PAUSE, ALL),
             False,
             ("taken up again when example.com/gpu is true again or gone",),
         ),
     ],
 )
 def test_the_text_says_what_may_be_done_and_what_ends_it(
-    request_: LetGoRequest, parts: tuple[str, ...], *, others_held: bool
+    request_: ReleaseRequest, parts: tuple[str, ...], *, others_held: bool
 ) -> None:
     text = request_.text(GPU, others_held=others_held)
     assert [part for part in parts if part not in text] == []
 
 
 def test_a_node_without_any_gpu_open_is_told_without_the_name_of_one() -> None:
-    text = LetGoRequest("node-a", drain=ALL).text_of_node()
+    text = ReleaseRequest("node-a", drain=ALL).text_of_node()
     assert text.endswith("; kubectl mig resume node-a ends it")
