@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 PAGE = (DOCS / "troubleshooting.md").read_text()
 LONGEST = 260
 _REASON = re.compile(r"`([A-Z][A-Za-z]+)`")
-FOREIGN = {"Terminating", "Ready", "FailedPrepareDynamicResources"}
+FOREIGN = {"Terminating", "Ready", "FailedPrepareDynamicResources", "FailedScheduling"}
 """Words of Kubernetes."""
 
 OF_THE_NODE = "## The node offers nothing"
