@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from cli.doctoring import cluster, leftovers, neighbours, programs
+from cli.doctoring import cluster, leftovers, other_managers, programs
 from cli.doctoring.checks import Check, Examination, Status
 from cli.doctoring.evidence import gather
 from cli.shell.exits import Exit
@@ -22,9 +22,9 @@ EXAMINATIONS: tuple[Examination, ...] = (
     programs.plugins,
     programs.versions,
     programs.modes,
-    neighbours.drivers,
-    neighbours.monitors,
-    neighbours.extended_resources,
+    other_managers.drivers,
+    other_managers.monitors,
+    other_managers.extended_resources,
     leftovers.claims,
     leftovers.instances,
 )

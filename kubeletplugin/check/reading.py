@@ -1,4 +1,4 @@
-"""The half of a check that only reads: NVML, the host's files, kubelet, neighbours, the cluster."""
+"""The half of a check that only reads: NVML, the host, kubelet, other managers, the cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from msgspec import structs
 from kubeletplugin.check.gpus import read_gpus, read_versions
 from kubeletplugin.check.host import examine_driver, examine_process, examine_runtime, with_minors
 from kubeletplugin.check.report import Gpu, Item, Notebook, Report
-from kubeletplugin.check.surroundings import examine_cluster, examine_kubelet, examine_neighbours
+from kubeletplugin.check.surroundings import (
+    examine_cluster,
+    examine_kubelet,
+    examine_other_managers,
+)
 from kubeletplugin.host.driver.driverversions import explain
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.openers import openers
@@ -58,7 +62,7 @@ def read(  # noqa: PLR0913 - where to look
     )
     examine_runtime(notebook, roots)
     examine_kubelet(notebook, roots, driver=driver)
-    examine_neighbours(notebook, roots)
+    examine_other_managers(notebook, roots)
     examine_cluster(notebook, kubeconfig)
     return Report(
         taken=taken,

@@ -35,7 +35,7 @@ class Item(StrEnum):
     CDI = "cdi"
     CONTAINER_RUNTIME = "container-runtime"
     KUBELET = "kubelet"
-    NEIGHBOURS = "neighbours"
+    OTHER_MANAGERS = "other-managers"
     CLUSTER = "cluster"
 
     TRIALS = "trials"

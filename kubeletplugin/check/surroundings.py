@@ -108,7 +108,7 @@ _SOCKETS = {
 _MANAGING = frozenset(_MANAGERS.values())
 
 
-def examine_neighbours(notebook: Notebook, roots: Roots) -> None:
+def examine_other_managers(notebook: Notebook, roots: Roots) -> None:
     """Other managers of the GPUs, and processes that hold device nodes of NVIDIA's."""
     names = _MANAGERS | _OTHERS
     processes = dict(named_processes(roots.on_host("/proc")))
@@ -116,7 +116,7 @@ def examine_neighbours(notebook: Notebook, roots: Roots) -> None:
     sockets = sorted({who for path, who in _places(roots) if path.exists()})
     holders = sorted(set(_holders(roots.on_host("/proc"), processes)))
     notebook.fact(
-        Item.NEIGHBOURS,
+        Item.OTHER_MANAGERS,
         f"processes: {', '.join(running) or 'none'}",
         f"sockets: {', '.join(sockets) or 'none'}",
         f"holders of /dev/nvidia*: {', '.join(holders) or 'none that can be seen'}",
@@ -124,13 +124,13 @@ def examine_neighbours(notebook: Notebook, roots: Roots) -> None:
     managers = sorted(_MANAGING & {*running, *sockets})
     if managers:
         notebook.note(
-            Item.NEIGHBOURS,
+            Item.OTHER_MANAGERS,
             f"{', '.join(managers)} may manage the same GPUs",
             f"keep it off this node, or off these GPUs: {page('migration.md')}",
         )
     else:
         found = ", ".join(sorted({*running, *sockets}))
-        notebook.ok(Item.NEIGHBOURS, f"nobody else manages GPUs here{found and f'; {found}'}")
+        notebook.ok(Item.OTHER_MANAGERS, f"nobody else manages GPUs here{found and f'; {found}'}")
 
 
 def _places(roots: Roots) -> Iterator[tuple[Path, str]]:

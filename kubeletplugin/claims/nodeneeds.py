@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dra.claims.reasons import NodeReason
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import IncompleteError
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)

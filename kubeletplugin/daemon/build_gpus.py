@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from dra.gpu.inventory import Drain, Inventory
 from dra.kube.timing import SystemClock
 from kubeletplugin.daemon.common import Common
+from kubeletplugin.gpus.coexistence.node_choice import NodeChoice
+from kubeletplugin.gpus.coexistence.nodewatch import NodeWatch
+from kubeletplugin.gpus.coexistence.pausing import Pause, Pauses
+from kubeletplugin.gpus.coexistence.share_choice import ShareChoice, ShareOffers
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.health.health_reports import RefreshStatus
@@ -17,10 +21,6 @@ from kubeletplugin.gpus.lifecycle.hardwareloop import HardwareLoop
 from kubeletplugin.gpus.lifecycle.migmode import MigMode
 from kubeletplugin.gpus.lifecycle.releasing import Releasing
 from kubeletplugin.gpus.looks import Looks
-from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
-from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
-from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
-from kubeletplugin.gpus.neighbours.share_choice import ShareChoice, ShareOffers
 from kubeletplugin.host.class_files import ClassFiles
 from kubeletplugin.host.openers import runs_mig_manager
 from kubeletplugin.host.pidnamespace import sees_processes

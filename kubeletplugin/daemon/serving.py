@@ -6,7 +6,7 @@ import threading
 
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.daemon.daemon import Daemon
-from kubeletplugin.gpus.neighbours.namesake import refuse_namesake
+from kubeletplugin.gpus.coexistence.namesake import refuse_namesake
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import sockets
 from kubeletplugin.journal.ownership import exclusive

@@ -13,9 +13,9 @@ from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
 from dra.kube.retry_schedule import RetrySchedule
 from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.known_gpu import DeclaredLayout, KnownGpu
 from kubeletplugin.gpus.locks import FifoLock
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.offers import Offers
 from kubeletplugin.nvml.discovery import Card
 

@@ -11,12 +11,12 @@ from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.errors import DeviceError, HostError
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
+from kubeletplugin.gpus.coexistence.share_choice import ShareOffers
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
 from kubeletplugin.gpus.gpu_names import GpuNames
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.locks import FifoLock
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
-from kubeletplugin.gpus.neighbours.share_choice import ShareOffers
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.host.driver.devicenodes import can_make_nodes, driver_nodes, make_nodes
 from kubeletplugin.host.driver.driverversions import is_mismatch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.nvml.condition import trouble
 from kubeletplugin.nvml.discovery import Card
 

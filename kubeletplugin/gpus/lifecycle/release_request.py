@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra.gpu.inventory import Drain
+from kubeletplugin.gpus.coexistence.pausing import Pause
 from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.gpus.neighbours.pausing import Pause
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.reasons import GpuReason
+from kubeletplugin.gpus.coexistence.pausing import Pause
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.lifecycle.opening import close_released, open_held
 from kubeletplugin.gpus.lifecycle.release_request import ReleaseRequest
-from kubeletplugin.gpus.neighbours.pausing import Pause
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.reports import Reports

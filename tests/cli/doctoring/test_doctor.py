@@ -178,9 +178,9 @@ FAILURES: list[tuple[Callable[[World], None], str, str]] = [
     (unreadable, "plugin", "MigNode node-a cannot be read"),
     (unavailable, "modes", "node-a gpu-0 is unavailable (MIGManagerActive): mig-manager is here"),
     (needs_reset, "modes", "the driver asks for a reset; it is open in dcgm-exporter (7)"),
-    (nvidias_driver, "neighbours", "destroys slices that it does not know; nothing is offered"),
-    (nvidias_label, "neighbours", f"{DEPLOY_LABEL}=true) and destroys slices that it does not"),
-    (nvidias_gpus, "neighbours", "finds; the plugin offers GPUs there all the same"),
+    (nvidias_driver, "other-managers", "destroys slices that it does not know; nothing is offered"),
+    (nvidias_label, "other-managers", f"{DEPLOY_LABEL}=true) and destroys slices that it does not"),
+    (nvidias_gpus, "other-managers", "finds; the plugin offers GPUs there all the same"),
     (lost, "instances", "node-a gpu-0: 1g.5gb at 3:1 is lost"),
     (node_gone, "claims", "default/c is allocated on node-x, which has no MigNode"),
 ]
@@ -321,7 +321,7 @@ def test_namespaces_that_opted_in_are_found(healthy: World, mig: Mig) -> None:
     assert "by-limits" in message
 
 
-def test_neighbours_that_do_no_harm_are_not_spoken_of(healthy: World, mig: Mig) -> None:
+def test_other_managers_that_do_no_harm_are_not_spoken_of(healthy: World, mig: Mig) -> None:
     for each in (
         resource_slice("elsewhere", future_mig(0)),
         resource_slice("node-a", nvidias_gpu(0), driver="compute-domain.nvidia.com"),
@@ -329,7 +329,7 @@ def test_neighbours_that_do_no_harm_are_not_spoken_of(healthy: World, mig: Mig) 
         healthy.api.create(RESOURCE_SLICES, each)
     healthy.api.patch(NODES, "node-a", {"metadata": {"labels": {DEPLOY_LABEL: "false"}}})
     code, found = checks(mig)
-    assert (code, found["neighbours"][0][0]) == (0, "ok")
+    assert (code, found["other-managers"][0][0]) == (0, "ok")
     assert "extended" not in found, "no node is kube-scheduler's"
 
 

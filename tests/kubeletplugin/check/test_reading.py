@@ -1,4 +1,4 @@
-"""The half of the check that only reads: GPUs and their neighbours."""
+"""The half of the check that only reads: GPUs and their other managers."""
 
 from __future__ import annotations
 
@@ -148,19 +148,19 @@ def test_nodes_that_nobody_may_make_are_told(make_node: MakeNode) -> None:
     assert "ModifyDeviceFiles" in text(checked.report, Item.DEVICE_NODES)
 
 
-def test_neighbours_are_known_by_process_and_by_socket(make_node: MakeNode) -> None:
+def test_other_managers_are_known_by_process_and_by_socket(make_node: MakeNode) -> None:
     node = make_node(A100)
-    assert marks(node.check().report, Item.NEIGHBOURS) == {Mark.OK}
+    assert marks(node.check().report, Item.OTHER_MANAGERS) == {Mark.OK}
     proc = node.machine.host_root / "proc/4711"
     (proc / "fd").mkdir(parents=True)
     (proc / "comm").write_text("nvidia-mig-mana\n")
     (proc / "fd/7").symlink_to("/dev/nvidiactl")
     report = node.check().report
-    assert "mig-manager" in text(report, Item.NEIGHBOURS)
-    assert any("nvidia-mig-mana (4711)" in f for f in report.facts[Item.NEIGHBOURS])
+    assert "mig-manager" in text(report, Item.OTHER_MANAGERS)
+    assert any("nvidia-mig-mana (4711)" in f for f in report.facts[Item.OTHER_MANAGERS])
     registry = node.machine.host_root / "var/lib/kubelet/plugins_registry"
     (registry / "gpu.nvidia.com-reg.sock").touch()
-    assert "NVIDIA's DRA driver" in text(node.check().report, Item.NEIGHBOURS)
+    assert "NVIDIA's DRA driver" in text(node.check().report, Item.OTHER_MANAGERS)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.nvml.discovery import Card
 from tests.dra.kube.clocks import FakeClock
 

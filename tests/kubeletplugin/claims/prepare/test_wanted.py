@@ -13,9 +13,9 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.claims.prepare.wanted import Wanted, resolve
 from kubeletplugin.errors import DeviceError, ModeError
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.discovery import Card
 

@@ -12,7 +12,7 @@ import pytest
 
 from dra.common.resources import NODES
 from dra.kube.mirror.reflector import Change, Reflector
-from kubeletplugin.gpus.neighbours.other_managers import conflict
+from kubeletplugin.gpus.coexistence.other_managers import conflict
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault

@@ -20,11 +20,11 @@ from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from dra.resourceslices.resourceslices import object_name
 from kubeletplugin.daemon import serving
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.neighbours.namesake import refuse_namesake
-from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
-from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
-from kubeletplugin.gpus.neighbours.pausing import Pauses
+from kubeletplugin.gpus.coexistence.namesake import refuse_namesake
+from kubeletplugin.gpus.coexistence.node_choice import NodeChoice
+from kubeletplugin.gpus.coexistence.nodewatch import NodeWatch
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
+from kubeletplugin.gpus.coexistence.pausing import Pauses
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
 from kubeletplugin.publishing.slices.slicewriter import SliceWriter

@@ -13,7 +13,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.prepare.rollback import Remainder
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journalfile import Contents, encode
 from sim.nvml.faults import Fault

@@ -12,7 +12,7 @@ import sim.nvml
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.claims.prepare.slices.slicebench import Bench
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE

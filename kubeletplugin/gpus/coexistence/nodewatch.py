@@ -13,9 +13,9 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.resourceslices.nvidiadra import dra_driver, summary
-from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
-from kubeletplugin.gpus.neighbours.other_managers import Conflict, conflict
-from kubeletplugin.gpus.neighbours.pausing import Pauses
+from kubeletplugin.gpus.coexistence.node_choice import NodeChoice
+from kubeletplugin.gpus.coexistence.other_managers import Conflict, conflict
+from kubeletplugin.gpus.coexistence.pausing import Pauses
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.claims.reasons import NodeReason
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.host.options import DEPLOY_LABELS
 from kubeletplugin.telemetry.reports import Reports
 

@@ -24,7 +24,7 @@ _APART = (
 def drivers(evidence: Evidence) -> Iterator[Check]:
     """NVIDIA's DRA driver is on no node that offers slices."""
     if evidence.nvidia_slices is None:
-        yield unknown("neighbours", "ResourceSlices may not be read")
+        yield unknown("other-managers", "ResourceSlices may not be read")
         return
     bodies = {body["metadata"]["name"]: body for body in evidence.nodes}
     apart = True
@@ -41,13 +41,13 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
         )
         seen = any(v.gpu.reason == NodeReason.NVIDIA_DRA for v in node.gpus)
         yield fail(
-            "neighbours",
+            "other-managers",
             f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
             + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
             _APART if seen else f"{_APART}; --ignore-other-managers is for other GPUs only",
         )
     if apart:
-        yield ok("neighbours", "NVIDIA's DRA driver is on no node with slices")
+        yield ok("other-managers", "NVIDIA's DRA driver is on no node with slices")
 
 
 def monitors(evidence: Evidence) -> Iterator[Check]:

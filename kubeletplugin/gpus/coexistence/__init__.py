@@ -1,0 +1,1 @@
+"""Other programs that manage or pause this node's GPUs."""

@@ -1,1 +1,0 @@
-"""Neighbours that manage or pause this node's GPUs."""
