@@ -65,6 +65,6 @@ def _show(check: Check, out: Output) -> None:
         Status.FAIL: out.bad,
         Status.UNKNOWN: out.dim,
     }[check.status]
-    out.paragraph("", f"{paint(f'{check.status.value:<7}')} {check.name:<10} ", check.message)
+    out.paragraph("", f"{paint(f'{check.status.value:<7}')} {check.name:<14} ", check.message)
     if check.remedy:
         out.paragraph(" " * 19, "> ", check.remedy)

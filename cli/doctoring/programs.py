@@ -23,7 +23,7 @@ def controller(evidence: Evidence) -> Iterator[Check]:
     if leader is None:
         yield unknown("controller", "leases may not be read")
     elif leader:
-        made = counted(len(pods), "controller pod") if pods else "no pod, so it runs by hand"
+        made = counted(len(pods), "controller pod") if pods else "it runs outside the cluster"
         yield ok("controller", f"{leader} leads; {made}")
     elif pods:
         names = named([f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods])

@@ -86,7 +86,7 @@ class NodeReason(StrEnum):
     NVIDIA_DRA = GpuReason.NVIDIA_DRA
     PAUSED = GpuReason.PAUSED
     RELEASED = GpuReason.RELEASED
-    TAKEN_UP = "GpuTakenUp"
+    BACK_IN_SERVICE = "GpuBackInService"
     LIBRARY_REPLACED = "DriverLibraryReplaced"
     NO_SLICES = "SlicesNotPublished"
 

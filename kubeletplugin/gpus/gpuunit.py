@@ -136,7 +136,7 @@ class GpuUnit:
         """Go on as before, with nothing closed. For ``Releasing`` alone, with the lock."""
         self._change(released="")
 
-    def take_up(self) -> None:
+    def reopen(self) -> None:
         """Have the GPU open again, which may have been reset. For ``Releasing`` alone."""
         self._change(released="", away=True)
 

@@ -144,7 +144,7 @@ class HealthMonitor:
             self._on_change()
 
     def forget_gpu(self, gpu: str) -> None:
-        """Forget the problems of a GPU that is taken up again: what is left of them shows anew."""
+        """Forget the problems of a GPU that is back in service: what is left of them shows anew."""
         for problem in self._gpu_problems.forget(gpu):
             _log.info("over, as the GPU was released: %s", problem.message)
         self.review()

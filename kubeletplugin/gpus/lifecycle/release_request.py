@@ -46,7 +46,9 @@ class ReleaseRequest:
 
     def _end(self, name: str = "") -> str:
         if self.pause is not None:
-            return f"taken up again when {self.pause.label.partition('=')[0]} is true again or gone"
+            return (
+                f"back in service when {self.pause.label.partition('=')[0]} is true again or gone"
+            )
         return f"kubectl mig resume {self.node}{f' {name}' if name else ''} ends it"
 
 

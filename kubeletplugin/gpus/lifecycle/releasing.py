@@ -30,7 +30,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class Releasing:
-    """Releases GPUs and takes them up again; all of it in the thread that looks at the hardware.
+    """Releases GPUs and opens them again; all of it in the thread that looks at the hardware.
 
     ``drain`` and ``pause`` say what is asked for now, ``look`` finds that out for the first time,
     and what the MigNode said ``before``. ``on_taken_up`` hears of a GPU that may have been reset.
@@ -69,7 +69,7 @@ class Releasing:
 
     @property
     def pending(self) -> bool:
-        """True if there is something to release, or to take up again."""
+        """True if there is something to release, or to open again."""
         units, request = self._hardware.units(), self._request()
         if not units:
             return self.rests and not request.why_node()
@@ -83,7 +83,7 @@ class Releasing:
         )
 
     def settle(self) -> bool:
-        """Release what is not to be held, take up the rest; False: NVML is to be left alone.
+        """Release what is not to be held, open the rest again; False: NVML is to be left alone.
 
         Raises:
             NvmlError: NVML could not be opened again.
@@ -100,7 +100,7 @@ class Releasing:
         self._say_waiting(units, wanted)
         back = [u for u in units if u.known.released and u.uuid not in wanted]
         if back:
-            self._take_up(back)
+            self._reopen(back)
         new = [u for u in units if u.uuid in wanted and not u.known.released and not self._users(u)]
         if new and not self._unknown:
             self._release(new, request)
@@ -188,10 +188,10 @@ class Releasing:
             text = f"{gpu}: {gpu.released}"
             self._reports.report_node(NodeReason.RELEASED, text)
 
-    def _take_up(self, units: list[GpuUnit]) -> None:
+    def _reopen(self, units: list[GpuUnit]) -> None:
         self._resting.clear()
         for unit in units:
-            unit.take_up()
+            unit.reopen()
         try:
             open_held(self._hardware, _CLOSE_SECONDS)
         finally:
@@ -199,7 +199,7 @@ class Releasing:
         for unit in units:
             self._on_taken_up(unit.uuid)
             self._reports.report_node(
-                NodeReason.TAKEN_UP, f"{unit.name} ({unit.uuid}) is in use again"
+                NodeReason.BACK_IN_SERVICE, f"{unit.name} ({unit.uuid}) is back in service"
             )
 
     def _say_waiting(self, units: tuple[GpuUnit, ...], wanted: set[str]) -> None:

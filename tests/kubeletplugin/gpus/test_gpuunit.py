@@ -36,7 +36,7 @@ CHANGES: tuple[tuple[str, Callable[[GpuUnit], object], dict[str, Any]], ...] = (
     ("healthy", lambda u: u.set_unhealthy(""), {"unhealthy": ""}),
     ("released", lambda u: u.release("drained"), {"released": "drained"}),
     ("held", lambda u: u.hold(), {"released": ""}),
-    ("taken up", lambda u: u.take_up(), {"released": "", "away": True}),
+    ("open again", lambda u: u.reopen(), {"released": "", "away": True}),
 )
 
 

@@ -54,7 +54,7 @@ def test_a_pause_covers_all_gpus_and_a_drain_those_that_it_names(
         (
             ReleaseRequest("node-a", PAUSE, ALL),
             False,
-            ("taken up again when example.com/gpu is true again or gone",),
+            ("back in service when example.com/gpu is true again or gone",),
         ),
     ],
 )

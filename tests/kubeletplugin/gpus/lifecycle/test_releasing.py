@@ -59,7 +59,7 @@ def test_a_drained_gpu_is_released_reset_and_taken_up_again(rig: Rig) -> None:
     resume(rig)
     wait_released(rig)
     assert rig.prepared(rig.claim(FIRST))
-    wait_for("the event", lambda: "GpuTakenUp" in dict(events(rig, rig.node)))
+    wait_for("the event", lambda: "GpuBackInService" in dict(events(rig, rig.node)))
 
 
 @pytest.mark.usefixtures("short_patience")
