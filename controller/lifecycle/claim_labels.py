@@ -73,10 +73,21 @@ class ClaimLabels:
     def _time(self, key: ObjectKey) -> float:
         """The monotonic time of a claim's label, as far as is known before the burst is over."""
         now, quiet, found = self._now(), self._last() + QUIET_SECONDS, self._times.get(key)
+        if self._may_be_taken_back(key):
+            quiet = now + QUIET_SECONDS
         if found is None or found <= now < quiet:
             found = max(now, quiet, self._latest + LATE_PAUSE_SECONDS)
             self._times[key] = self._latest = found
         return found
+
+    def _may_be_taken_back(self, key: ObjectKey) -> bool:
+        """True if a pod lacks another claim: kube-scheduler fails to take this back if it changes.
+
+        It rests for long then.
+        """
+        claims = self._cluster.claims
+        others = (claims.get(each) for p in self._cluster.pods_of(key) for each in p.claim_keys)
+        return any(known is not None and known.claim.allocation is None for known in others)
 
     def _may_be_asked_for(self, key: ObjectKey, known: KnownClaim) -> bool:
         """True if kubelet has not prepared the claim for a pod, nor tried, as far as is known."""

@@ -12,7 +12,7 @@ from dra.claims.node_label import label_of, node_label
 from dra.common.resources import PODS, RESOURCE_CLAIMS, ObjectKey
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, pod
+from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, device_class, pod, request
 
 CLAIM, STATUS, POD = "resourceclaims", "resourceclaims/status", "pods"
 LABEL = node_label(DRIVER)
@@ -143,6 +143,26 @@ def test_one_of_another_node_is_replaced_once_kube_scheduler_has_had_its_say() -
     for _ in range(3):
         bench.run(seconds=QUIET_SECONDS)
     assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
+
+
+def test_none_is_written_while_kube_scheduler_may_take_the_allocation_back() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
+    body = claim("c")
+    body["metadata"] |= {"finalizers": [FINALIZER], "labels": {LABEL: "node-z"}}
+    bench.claim(body)
+    bench.claim(claim("tape", request("r", "tapes")))
+    bench.pod(pod("p", "c", "tape"))
+    bench.run()
+    assert bench.devices("c")
+    for _ in range(5):
+        bench.run(seconds=QUIET_SECONDS)
+    assert labelled(bench, "c") == []
+    result = {"request": "r", "driver": "tape.example.com", "pool": "node-a", "device": "t"}
+    bench.change_claim("tape", allocation={"devices": {"results": [result]}})
+    for _ in range(3):
+        bench.run(seconds=QUIET_SECONDS)
+    assert labelled(bench, "c") == ["c"]
 
 
 def test_a_label_that_cannot_be_written_holds_up_nothing() -> None:
