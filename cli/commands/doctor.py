@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 
 from cli.doctoring import cluster, leftovers, other_managers, programs
-from cli.doctoring.checks import Check, Examination, Status
+from cli.doctoring.checks import Check, Examination, Status, folded
 from cli.doctoring.evidence import gather
 from cli.shell.exits import Exit
 from cli.shell.output import Output
@@ -50,7 +50,7 @@ def run(session: Session, _arguments: argparse.Namespace) -> int:
         }
         session.out.json("Diagnosis", content)
     else:
-        for check in checks:
+        for check in folded(checks):
             _show(check, session.out)
         shown = ", ".join(f"{counts[s]} {s.value}" for s in Status if counts[s])
         session.out.line()

@@ -109,7 +109,9 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
         out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
         if each.remedy:
             out.paragraph("    ", "> ", each.remedy)
-    _show_events(found.told[:_SHOWN_TOLD] if found.findings else (), out)
+    said = [each.message for each in found.findings]
+    new = [t for t in found.told if not any(t.message in s or s in t.message for s in said)]
+    _show_events(new[:_SHOWN_TOLD] if said else (), out)
     if found.nodes:
         out.line()
         if found.wanted:
@@ -117,7 +119,7 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
     most = None if out.form == "wide" else _SHOWN_NODES
     nodes = [*found.nodes.items()][:most]
     for name, node in nodes:
-        _show_node(name, node, facts.site, out)
+        _show_node(name, node, facts.site, out, said=said)
     if len(found.nodes) > len(nodes):
         out.line(out.dim(f"and {len(found.nodes) - len(nodes)} more nodes (-o wide)"))
     if facts.unread:
@@ -133,9 +135,13 @@ def _show_events(events: Sequence[Told], out: Output) -> None:
         out.paragraph("    ", out.dim(f"{each.source or 'nobody'}: "), said)
 
 
-def _show_node(name: str, node: NodeAnswer, site: Site, out: Output) -> None:
+def _show_node(
+    name: str, node: NodeAnswer, site: Site, out: Output, *, said: Sequence[str]
+) -> None:
+    """The answers of a node and of its GPUs, without what is ``said`` above."""
     paint = out.good if node.fits else out.bold
-    message = f": {node.message}" if node.message else ""
+    is_new = not any(node.message in text for text in said)
+    message = f": {node.message}" if is_new else ""
     out.line(f"  {paint(name)}  {node.reason}{message}")
     texts: dict[str, list[str]] = {}
     for gpu in node.gpus:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cli.doctoring.evidence import Evidence
@@ -20,12 +21,17 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One result. ``name`` is for machines: keep it."""
+    """One result. ``name`` is for machines: keep it.
+
+    ``cause`` is equal for results that are to be shown as one, with the first of the ``about``.
+    """
 
     name: str
     status: Status
     message: str
     remedy: str = ""
+    about: str = ""
+    cause: str = ""
 
 
 Examination = Callable[[Evidence], Iterator[Check]]
@@ -49,6 +55,34 @@ def warn(name: str, message: str, remedy: str = "") -> Check:
 def unknown(name: str, message: str) -> Check:
     """Result of a check that could not be made."""
     return Check(name, Status.UNKNOWN, message)
+
+
+def of_gpu(check: Check, node: str, gpu: str, uuid: str, *, cause: str = "") -> Check:
+    """The result as one about a GPU: alike on others whose message is that but for their names."""
+    text = cause or check.message.replace(uuid or "\0", "\0")
+    text = re.sub(rf"(?<![\w.-])({re.escape(node)}|{re.escape(gpu)})(?![\w.-])", "\0", text)
+    return replace(check, about=f"{node} {gpu}", cause=text)
+
+
+def of_node(check: Check, node: str) -> Check:
+    """The result as one about a node: alike on others whose message is that but for their names."""
+    return replace(check, about=node, cause=check.message.replace(node, "\0"))
+
+
+def folded(checks: Iterable[Check]) -> list[Check]:
+    """The results, those of one cause as one: the first, with the number and the first names."""
+    alike: dict[object, list[Check]] = {}
+    for number, check in enumerate(checks):
+        key = (check.name, check.status, check.cause) if check.cause else number
+        alike.setdefault(key, []).append(check)
+    return [_fold(group) for group in alike.values()]
+
+
+def _fold(group: list[Check]) -> Check:
+    first, names = group[0], list(dict.fromkeys(check.about for check in group))
+    if len(group) == 1:
+        return first
+    return replace(first, message=f"{len(group)} alike ({named(names)}): {first.message}")
 
 
 def named(names: list[str], limit: int = 5) -> str:

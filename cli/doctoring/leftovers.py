@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from cli.doctoring.checks import Check, fail, named, ok, warn
+from cli.doctoring.checks import Check, fail, named, of_gpu, ok, warn
 from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted
 from cli.site.drawing import remark
@@ -74,11 +74,13 @@ def instances(evidence: Evidence) -> Iterator[Check]:
                 continue
             troubled = True
             if slot.state == "foreign":
-                yield warn("instances", f"{where}: {text}: its room is not given out")
+                check = warn("instances", f"{where}: {text}: its room is not given out")
             elif slot.state == "reclaiming":
-                yield warn("instances", f"{where}: {text}", "end the process that uses it")
+                check = warn("instances", f"{where}: {text}", "end the process that uses it")
             else:
-                yield fail("instances", f"{where}: {text}", "delete the pod that has it")
+                check = fail("instances", f"{where}: {text}", "delete the pod that has it")
+            node, gpu = view.inventory.node, view.gpu
+            yield of_gpu(check, node, gpu.name, gpu.uuid, cause=slot.state)
     if not troubled:
         yield ok("instances", "no slice is foreign, left behind, lost or unhealthy")
 

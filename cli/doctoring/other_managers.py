@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, named, of_node, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from dra.claims.classes import is_generated
 from dra.claims.extendedresources import holders
@@ -40,12 +40,13 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
             else "gives out GPUs and slices that it finds"
         )
         seen = any(v.gpu.reason == NodeReason.NVIDIA_DRA for v in node.gpus)
-        yield fail(
+        check = fail(
             "other-managers",
             f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
             + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
             _APART if seen else f"{_APART}; --ignore-other-managers is for other GPUs only",
         )
+        yield of_node(check, name)
     if apart:
         yield ok("other-managers", "NVIDIA's DRA driver is on no node with slices")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, named, of_gpu, of_node, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted
 from dra.common.handbook import page
@@ -59,20 +59,22 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
         )
     for node in site.nodes:
         if not node.inventory.ready:
-            yield fail(
+            check = fail(
                 "plugin",
                 f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
                 "look at the plugin's log on that node",
             )
+            yield of_node(check, node.name)
     problems = evidence.facts.plugins
     for node in site.nodes if problems is not None else ():
         problem = (problems or {}).get(node.name, "no pod of the plugin runs there")
         if problem:
-            yield fail(
+            check = fail(
                 "plugin",
                 f"node {node.name}: {problem}; what its MigNode shows may be old",
                 "look at the plugin's DaemonSet, and at the node's taints",
             )
+            yield of_node(check, node.name)
     without = [
         n["metadata"]["name"]
         for n in evidence.nodes
@@ -124,26 +126,30 @@ def modes(evidence: Evidence) -> Iterator[Check]:
         for view in node.gpus:
             if node.inventory.is_drained(view.gpu.name):
                 found = True
-                yield warn("modes", f"{node.name} {view.gpu.name}: {view.blocked}")
+                check = warn("modes", f"{node.name} {view.gpu.name}: {view.blocked}")
+                yield of_gpu(check, node.name, view.gpu.name, view.gpu.uuid)
             elif view.blocked and node.inventory.ready:
                 found = True
                 where = f"{node.name} {view.gpu.name}"
-                yield fail(
+                check = fail(
                     "modes",
                     f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
                     f"{view.blocked}{_open_in(view.gpu)}",
                     page("troubleshooting.md#the-node-offers-nothing"),
                 )
+                yield of_gpu(check, node.name, view.gpu.name, view.gpu.uuid)
             for note in view.gpu.health.notes if view.gpu.health else ():
                 found = True
-                yield warn("modes", f"{node.name} {view.gpu.name}: {note}")
+                check = warn("modes", f"{node.name} {view.gpu.name}: {note}")
+                yield of_gpu(check, node.name, view.gpu.name, view.gpu.uuid)
         if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
             found = True
-            yield warn(
+            check = warn(
                 "modes",
                 f"node {node.name}: MIG is off on all GPUs, they are given out whole",
                 "kubectl mig drain, then nvidia-smi -mig 1, if slices are wanted",
             )
+            yield of_node(check, node.name)
     allocators = Counter(n.inventory.allocator for n in evidence.facts.site.nodes)
     if not found and allocators:
         shown = ", ".join(f"{allocators[a]} by {a.value}" for a in AllocatorKind if allocators[a])

@@ -351,6 +351,26 @@ def later(world: World) -> Any:
     return [(c.status, c.message) for c in claims(gather(session))]
 
 
+def test_what_many_gpus_have_is_shown_once_with_their_number_and_the_first_names(
+    healthy: World, mig: Mig
+) -> None:
+    for number in range(3):
+        node, reason = f"many-{number}", "MIGManagerActive"
+        gpus = [
+            gpu(n, node, unavailable=f"gpu-{n} of {node} is another's", reason=reason)
+            for n in range(4)
+        ]
+        healthy.add_node(node, *gpus)
+        healthy.add_plugin(node, ready=True)
+    shown = " ".join(mig("doctor").out.split())
+    assert shown.count("is another's") == 1
+    assert (
+        "modes 12 alike (many-0 gpu-0, many-0 gpu-1, many-0 gpu-2, many-0 gpu-3, many-1 gpu-0 and "
+        "7 more): many-0 gpu-0 is unavailable (MIGManagerActive): gpu-0 of many-0 is another's"
+    ) in shown
+    assert len(checks(mig)[1]["modes"]) == 12
+
+
 def test_a_claim_that_cannot_go_says_what_holds_it(healthy: World, mig: Mig) -> None:
     stuck_finalizer(healthy)
     assert checks(mig)[1]["claims"][0][0] == "ok", "it has only just been deleted"

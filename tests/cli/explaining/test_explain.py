@@ -196,6 +196,19 @@ def test_a_pod_whose_class_is_nobodys_is_told_that_it_does_not_exist(
     )
 
 
+def test_what_a_finding_says_no_event_and_no_node_says_again(classes: World, mig: Mig) -> None:
+    classes.add_node("node-a")
+    waiting_pod(classes, request("a", "mig-4g.20gb"), request("b", "mig-7g.40gb"))
+    classes.lead()
+    message = "no room for 1 x 4g.20gb, 1 x 7g.40gb together"
+    about = classes.api.get(PODS, WAITS, namespace="default")
+    classes.tell(about, "WaitingForSlice", f"1 node - node-a: {message}")
+    classes.tell(about, "FailedScheduling", "0/1 nodes are available")
+    said = " ".join(mig("explain", WAITS).out.split())
+    assert said.count(message) == 1
+    assert "0/1 nodes are available" in said
+
+
 def test_a_pod_that_was_served_by_limits_is_told_where_its_slice_is(
     classes: World, mig: Mig
 ) -> None:
