@@ -50,9 +50,11 @@ def run(session: Session, _arguments: argparse.Namespace) -> int:
         }
         session.out.json("Diagnosis", content)
     else:
-        for check in folded(checks):
+        lines = folded(checks)
+        for check in lines:
             _show(check, session.out)
-        shown = ", ".join(f"{counts[s]} {s.value}" for s in Status if counts[s])
+        of_lines = Counter(check.status for check in lines)
+        shown = ", ".join(f"{of_lines[s]} {s.value}" for s in Status if of_lines[s])
         session.out.line()
         session.out.line(shown)
     return Exit.FINDING if counts[Status.FAIL] else Exit.OK

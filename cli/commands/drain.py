@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cli.commands.map import slot_json
@@ -21,6 +22,9 @@ from dra.kube.timing import rfc3339
 _POLL_SECONDS = 2.0
 _RELEASE_SECONDS = 30.0
 """Patience of --wait with the node's plugin, which may not run, to release idle GPUs."""
+
+_NAMES = "\0"
+"""Place of the names of GPUs in a text that several have."""
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
@@ -167,6 +171,16 @@ def _report(  # noqa: PLR0913 - what it tells
             out.line(out.odd(f"the node's plugin has not released {names} yet") + "; --wait waits")
         else:
             out.line("the node's plugin has released them:")
-            for view in node.gpus:
-                if view.gpu.reason == GpuReason.RELEASED:
-                    out.paragraph("  ", f"{view.gpu.name}  ", view.gpu.unavailable)
+            for found, text in _released(node):
+                out.paragraph("  ", f"{', '.join(found)}  ", text)
+
+
+def _released(node: NodeView) -> Iterator[tuple[list[str], str]]:
+    """The GPUs of which the plugin says the same, and that, with all their names for each name."""
+    alike: dict[str, list[str]] = {}
+    for gpu in (view.gpu for view in node.gpus):
+        if gpu.reason == GpuReason.RELEASED:
+            text = re.sub(rf"\b{gpu.name}\b", _NAMES, gpu.unavailable)
+            alike.setdefault(text, []).append(gpu.name)
+    for text, names in alike.items():
+        yield names, text.replace(_NAMES, " ".join(names))

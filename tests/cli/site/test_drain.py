@@ -150,6 +150,21 @@ def test_it_says_whether_the_plugin_has_released_it(node: World, mig: Mig) -> No
     assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == []
 
 
+def test_what_released_gpus_have_in_common_is_said_once(world: World, mig: Mig) -> None:
+    world.add_node("node-b", *(gpu(n, "node-b") for n in range(12)))
+    found = world.api.get(MIG_NODES, "node-b")
+    for each in found["status"]["gpus"]:
+        resume = f"kubectl mig resume node-b {each['name']} ends it"
+        each.update(reason="GpuReleased", message=f"released: {resume}")
+    world.api.replace(MIG_NODES, found, subresource="status")
+    names = [f"gpu-{n}" for n in range(12)]
+    said = " ".join(mig("drain", "node-b").out.split())
+    assert said.endswith(
+        f"released them: {', '.join(names)} released: kubectl mig resume node-b {' '.join(names)} "
+        "ends it"
+    )
+
+
 def test_wait_gives_up_after_its_time(node: World, mig: Mig) -> None:
     assert mig("drain", "node-a", "--wait", "--timeout", "0").code == 1
 
