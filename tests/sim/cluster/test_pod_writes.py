@@ -18,6 +18,7 @@ WRITES = {
     f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 2,  # the slice made and removed
 }
 MOST = 8
+KEPT = "tests.example.com/kept"
 MADE_FIRST = {
     **WRITES,
     f"{CONTROLLER}: patch mignodes.mig.dra.dev": 2,  # the slice reserved, and no more
@@ -79,12 +80,29 @@ def life(api: KubeApi, bind_when: str) -> Counter[str]:
     wait_for("the slice in the claim's status", lambda: devices(api))
     wait_for("the slice in the MigNode", lambda: instances(api) == 1)
     wait_for("the end of its reservation", lambda: not is_reserved(api))
+    [claim] = api.list(RESOURCE_CLAIMS).items
+    finalizers = claim["metadata"]["finalizers"]
+    hold(api, claim, [*finalizers, KEPT])
     api.delete(PODS, "p", namespace="default")
+    wait_for("the slice out of the claim's status", lambda: not devices(api))
+    wait_for("the controller's leave", lambda: kept_by(api) == [KEPT])
+    hold(api, claim, [])
     wait_for("the claim to be gone", lambda: not api.list(RESOURCE_CLAIMS).items)
     wait_for("an empty MigNode", lambda: instances(api) == 0)
     event = f"{CONTROLLER}: create events"
     wait_for("the event", lambda: writes(api)[event] > before[event])
     return writes(api) - before
+
+
+def hold(api: KubeApi, claim: Obj, finalizers: list[str]) -> None:
+    """Keep a claim: once it is gone the node takes nothing out of its status any more."""
+    patch = {"metadata": {"finalizers": finalizers}}
+    api.patch(RESOURCE_CLAIMS, claim["metadata"]["name"], patch, namespace="default")
+
+
+def kept_by(api: KubeApi) -> list[str]:
+    [claim] = api.list(RESOURCE_CLAIMS).items
+    return [f for f in claim["metadata"]["finalizers"] if f.startswith(("mig.dra.dev", KEPT))]
 
 
 def is_reserved(api: KubeApi) -> bool:
