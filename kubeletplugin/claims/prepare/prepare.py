@@ -200,9 +200,7 @@ class Preparer:
             return self._by_gpu((self._unit(e), e) for e in known)
         names = {(d.device, d.share_id) for d in devices}
         if {(e.device, e.share_id) for e in known} - names:
-            held = [e for e in known if e.state in HELD or e.told]
-            is_whole = any(e.placement is None for e in held)
-            if held and (is_whole or self._rollback.processes(ref)):
+            if any(e.state in HELD or e.told for e in known):
                 raise ClaimError(
                     f"the claim is prepared with {_names(e.device for e in known)} but was given "
                     f"{_names(d.device for d in devices)} since; end the pods that use it first"
