@@ -36,12 +36,12 @@ def document(catalogue: Catalogue, prefix: str) -> Obj | None:
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": VERSION["gitVersion"]},
-        "paths": dict(path(resource) for resource in served),
-        "components": {"schemas": schemas(served)},
+        "paths": dict(_path(resource) for resource in served),
+        "components": {"schemas": _schemas(served)},
     }
 
 
-def schemas(served: list[ResourceType]) -> dict[str, Obj]:
+def _schemas(served: list[ResourceType]) -> dict[str, Obj]:
     """Schemas of the objects of these resources, and of all that they refer to, by name."""
     named = [(_name(resource), resource) for resource in served]
     found = models.schemas([models.METADATA, *(name for name, _ in named)])
@@ -71,7 +71,7 @@ def _kind(resource: ResourceType) -> Obj:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
-def path(resource: ResourceType) -> tuple[str, Obj]:
+def _path(resource: ResourceType) -> tuple[str, Obj]:
     """The path of a resource's objects, and the operations that clients look at there."""
     scope = "namespaces/{namespace}/" if resource.namespaced else ""
     text = {"type": "string", "uniqueItems": True}

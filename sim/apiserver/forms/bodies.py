@@ -13,7 +13,6 @@ from sim.apiserver.forms.tables import metadata_only, table
 from sim.apiserver.patches.standard import json_patch, merge_patch
 from sim.apiserver.patches.strategic import strategic_patch
 from sim.apiserver.refusals import causes, errors
-from sim.apiserver.schema.conversion import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +131,7 @@ class Form:
             return _encode(self.convert(resource, [record.obj], now))
         if record.raw and record.obj["apiVersion"] == resource.api_version:
             return record.raw
-        return _encode(present(resource, record.obj))
+        return _encode(resource.present(record.obj))
 
     def convert(self, resource: ResourceType, objects: Sequence[Obj], now: datetime) -> Obj:
         """Converts one object: into its row, or into its metadata."""

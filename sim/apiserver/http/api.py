@@ -91,10 +91,6 @@ class Api:
         if path in ("/api", "/apis") and wants_aggregated:
             found = discovery.aggregated(self.catalogue, core=path == "/api")
             return Response(200, _encode(found), discovery.AGGREGATED)
-        if path == "/openapi/v2":
-            from sim.apiserver.discovery import openapi2  # noqa: PLC0415 - it loads protobuf
-
-            return Response(200, openapi2.document(self.catalogue), openapi2.MEDIA_TYPE)
         answer = self._discover(path)
         if answer is None:
             raise errors.page_not_found()

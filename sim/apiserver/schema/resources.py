@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.schema import builtin as shapes
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class ResourceType:
     def family(self) -> Family:
         """Family under which the resource's objects are stored."""
         return (self.group, self.plural)
+
+    def present(self, obj: Obj) -> Obj:
+        """A stored object under this version, which differs in its name only."""
+        if obj["apiVersion"] == self.api_version:
+            return obj
+        return obj | {"apiVersion": self.api_version}
 
 
 _STATUS = ("status",)

@@ -18,7 +18,6 @@ from sim.apiserver.kinds.dra import DRA_KINDS
 from sim.apiserver.kinds.kind import Kind
 from sim.apiserver.ownership import managed
 from sim.apiserver.refusals import causes, errors
-from sim.apiserver.schema.conversion import present
 from sim.apiserver.storage.selectors import Selection, parse_fields, parse_labels
 from sim.apiserver.storage.store import Record
 from sim.apiserver.validate.metadata import check_metadata, check_metadata_update
@@ -154,7 +153,7 @@ class Registry:
         """Changes an object: `transform` gets a private copy of the live one, gives the new one."""
         live = self.get(target)
         old = live.obj
-        shown = present(target.resource, live.copy())
+        shown = target.resource.present(live.copy())
         new = decode(target, transform(shown), options, warnings)
         check_identity(target, new["metadata"], old)
         write = self._write(target, "Update", options)
