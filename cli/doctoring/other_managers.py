@@ -64,7 +64,7 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
             "monitors",
             f"DCGM runs on node {named(found)}: a slice that it watches may not be removed, and "
             "its placement is unavailable then",
-            "where slices come and go keep it off: kubectl label node <node> --overwrite "
+            f"where slices come and go keep it off: kubectl label node {found[0]} --overwrite "
             "nvidia.com/gpu.deploy.dcgm=false nvidia.com/gpu.deploy.dcgm-exporter=false where the "
             "GPU operator installs it, the node affinity of its chart otherwise; if it is to stay, "
             "watch mig_dra_unavailable_placements",

@@ -31,10 +31,15 @@ def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
     )
 
 
-def disable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
-    """Remedy: turning off a GPU's MIG mode, which no client may have open meanwhile."""
+def disable_mig(uuid: str, *, node: str, gpu: str, switches: bool) -> str:
+    """Remedy: turning off a GPU's MIG mode; ``switches``: that needs no reset."""
+    other = ", or set migMode: switch in the class of the node" if switches else ""
     return (
         f"turn it off with: nvidia-smi -i {uuid} -mig 0, between kubectl mig drain {node} {gpu} "
-        f"--wait and kubectl mig resume {node} {gpu}, or set migMode: switch in the class of the "
-        "node where no reset is needed (from Hopper on)"
+        f"--wait and kubectl mig resume {node} {gpu}{other}"
     )
+
+
+def at_hand(text: str, *, node: str, gpu: str) -> str:
+    """A text with remedies that were said where the node's or the GPU's name was not known."""
+    return text.replace(_NODE, node).replace(_GPU, gpu)

@@ -9,6 +9,7 @@ from dra.gpu.inventory import Answer, Drain, FailedClaim, Gpu, Inventory, NodeMo
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.remedies import at_hand
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.telemetry.readiness import Readiness
 
@@ -72,7 +73,7 @@ class NodeInventory:
         hardware, ready, reason = self._hardware, self._readiness.is_ready, self._readiness.reason
         if not ready and not reason:
             return None
-        gpus = self._gpus() or self._gpus_before()
+        gpus = tuple(map(self._named, self._gpus() or self._gpus_before()))
         missing = self._missing()
         message = reason or self._journal.failure or missing or "; ".join(hardware.problems)
         if not message and not gpus:
@@ -97,6 +98,11 @@ class NodeInventory:
             answers=outcomes.answers,
             mode=self._node_mode(),
         )
+
+    def _named(self, gpu: Gpu) -> Gpu:
+        """The GPU with its name and the node's in the remedies of its message."""
+        text = at_hand(gpu.unavailable, node=self._options.node_name, gpu=gpu.name)
+        return gpu if text == gpu.unavailable else replace(gpu, unavailable=text)
 
     def _gpus_before(self) -> tuple[Gpu, ...]:
         """GPUs as the last run knew them, if this one may not look at them."""

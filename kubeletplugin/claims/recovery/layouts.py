@@ -205,13 +205,16 @@ class Layouts:
             self._mig[unit.uuid] = True
             waits = (
                 f"MIG mode of {unit.name} is off until no process uses the GPU; "
-                f"{enable_mig(unit.uuid, gpu=unit.name)}"
+                f"{self._turn_on(unit)}"
             )
         return DeclaredLayout(choice.layout, waits=waits)
 
     def _policy(self, choice: Choice | None) -> str:
         chosen = "keep" if choice is None else choice.mig_mode
         return "enable" if chosen == "keep" and self._enable_mig else chosen
+
+    def _turn_on(self, unit: GpuUnit) -> str:
+        return enable_mig(unit.uuid, node=self._reports.node_name, gpu=unit.name)
 
     def _whole(self, unit: GpuUnit, choice: Choice, *, at_once: bool) -> DeclaredLayout | None:
         if not unit.known.card.mig_enabled:
@@ -220,7 +223,13 @@ class Layouts:
         waits = self._held(unit, (), at_once=at_once)
         if not waits:
             self._ready.remove(unit)
-            waits = f"MIG mode of {unit.name} is on; {disable_mig(unit.uuid, gpu=unit.name)}"
+            remedy = disable_mig(
+                unit.uuid,
+                node=self._reports.node_name,
+                gpu=unit.name,
+                switches=unit.known.card.switches_mig,
+            )
+            waits = f"MIG mode of {unit.name} is on; {remedy}"
             if self._policy(choice) == "switch":
                 self._mig[unit.uuid] = False
         return DeclaredLayout(choice.layout or "whole", waits=waits)
@@ -232,7 +241,7 @@ class Layouts:
         if card.geometry is None:
             waits = self._held(unit, None, at_once=at_once)
             if not waits:
-                waits = f"MIG mode of {unit.name} is off; {enable_mig(unit.uuid, gpu=unit.name)}"
+                waits = f"MIG mode of {unit.name} is off; {self._turn_on(unit)}"
                 if self._policy(choice) != "keep":
                     self._mig[unit.uuid] = True
             return DeclaredLayout(choice.layout, waits=waits)

@@ -143,15 +143,20 @@ class MigMode:
                 f"MIG mode of {unit.name} ({gpu}) turned {word}",
             )
         else:
-            remedy = (enable_mig if enable else disable_mig)(
-                gpu, node=self._reports.node_name, gpu=unit.name
-            )
             text = (
                 f"MIG mode of {unit.name} ({gpu}) was asked to be {word} and is not ({answer}); "
-                f"{self._holders(unit)}; it is tried again, with growing pauses; else {remedy}"
+                f"{self._holders(unit)}; it is tried again, with growing pauses; else "
+                f"{self._by_hand(unit, enable=enable)}"
             )
             self._say(change, NodeReason.MIG_PENDING, text)
         return True
+
+    def _by_hand(self, unit: GpuUnit, *, enable: bool) -> str:
+        node = self._reports.node_name
+        if enable:
+            return enable_mig(unit.uuid, node=node, gpu=unit.name)
+        switches = unit.known.card.switches_mig
+        return disable_mig(unit.uuid, node=node, gpu=unit.name, switches=switches)
 
     def _holders(self, unit: GpuUnit) -> str:
         """Programs that have the GPU open, as /proc shows them and as NVML does."""
@@ -183,11 +188,10 @@ class MigMode:
             return False
         if not session.names_processes:
             # An empty list of processes is no proof that a GPU is idle.
-            remedy = enable_mig if enable else disable_mig
             text = (
                 f"MIG mode of {unit.name} ({gpu}) is left {'off' if enable else 'on'}: it cannot "
                 "be told whether processes use the GPU; "
-                f"{SEE_PROCESSES}, or {remedy(gpu, gpu=unit.name)}"
+                f"{SEE_PROCESSES}, or {self._by_hand(unit, enable=enable)}"
             )
             self._say(change, NodeReason.MIG_LEFT_OFF, text)
             return False

@@ -272,7 +272,8 @@ def test_a_change_of_mode_is_tried_again_while_a_monitor_holds_the_gpu(
 
 def test_before_hopper_the_mode_is_left_and_the_remedy_said(declare: Callable[..., Rig]) -> None:
     rig = declare(config="all-disabled")
-    wait_state(rig, "pending", "MIG mode of gpu-0 is on", "nvidia-smi -i", "-mig 0")
+    text = wait_state(rig, "pending", "MIG mode of gpu-0 is on", "nvidia-smi -i", "-mig 0")
+    assert text.endswith(f"--wait and kubectl mig resume {rig.node} gpu-0")
     assert rig.machine.state().gpus[0].mig
     assert status(rig)["gpus"][0]["reason"] == "LayoutPending"
 
