@@ -19,7 +19,7 @@ from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change
-from hack.bench import allocate, cluster, memory, order, placement, pods
+from hack.bench import allocate, cluster, memory, placement, pods
 from hack.bench.control import objects
 from hack.bench.control.bindings import Burst
 from hack.bench.control.effort import Effort, read_attempts, read_writes
@@ -51,17 +51,6 @@ def test_every_policy_is_benchmarked() -> None:
     assert not left_out, (
         f"hack/bench/fleets/fleet.py leaves out {left_out}: take its NAMES from POLICIES"
     )
-
-
-def test_the_order_of_devices_is_compared_for_both_kinds_of_requests() -> None:
-    arguments = ["--replications", "1", "--per-node", "2"]
-    result = CliRunner().invoke(order.main, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    rows = [
-        line for line in result.output.splitlines() if line.startswith(("by name", "published"))
-    ]
-    assert [row[:9] for row in rows] == ["by name  ", "published"] * 2
-    assert [row.split()[-2:] for row in rows if row.startswith("by name")] == [["1.00"] * 2] * 2
 
 
 def test_all_policies_are_asked_for_the_same_requests() -> None:

@@ -63,8 +63,8 @@ class Fleet:
         chosen = self._kube(profile) if self._policy == KUBE else self._best(profile)
         if chosen is None:
             return None
-        gpu, given, placement = chosen
-        held = Held(gpu, given, placement)
+        gpu, placement = chosen
+        held = Held(gpu, profile, placement)
         self._held[gpu].append(held)
         self._pods[gpu.node] += 1
         self._settle(gpu)
@@ -81,19 +81,19 @@ class Fleet:
         usage = self.table.geometry.usage(Occupant(h.placement, h.profile.id) for h in held)
         self._index.put(gpu, usage, instances=len(held))
 
-    def _best(self, profile: Profile) -> tuple[GpuId, Profile, Placement] | None:
+    def _best(self, profile: Profile) -> tuple[GpuId, Placement] | None:
         policy = POLICIES[self._policy]
         shares = self._demand.shares(self.table.geometry)
         weights = scarcity_weights(self._index.census, shares)
         best = next(self._index.ranked_moves(profile, policy, weights), None)
-        return (best.gpu, profile, best.move.placement) if best else None
+        return (best.gpu, best.move.placement) if best else None
 
-    def _kube(self, profile: Profile) -> tuple[GpuId, Profile, Placement] | None:
+    def _kube(self, profile: Profile) -> tuple[GpuId, Placement] | None:
         for node in sorted(self._nodes, key=lambda n: (self._pods[n], n)):
             for gpu in self._nodes[node]:
                 moves = self.table.moves(self._usage(gpu), profile)
                 if moves:
-                    return gpu, profile, moves[0].placement
+                    return gpu, moves[0].placement
         return None
 
     def _usage(self, gpu: GpuId) -> Usage:
