@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
-from sim.apiserver.validate import pods, small
+from sim.apiserver.validate import pods
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +99,7 @@ class PodKind(Kind):
         new.setdefault("status", {}).setdefault("qosClass", text_at(old, "status.qosClass"))
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks containers, claims and gates."""
+        """Checks that there are containers."""
         return pods.check_pod(obj["spec"])
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
@@ -212,12 +212,8 @@ class EventKind(Kind):
         obj.setdefault("involvedObject", {})
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks the namespace and the fields of new-style events."""
-        return small.check_event(obj)
-
-    def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks as on creation."""
-        return small.check_event(new)
+        """Checks the namespace."""
+        return pods.check_event(obj)
 
     def fields(self, obj: Obj) -> Obj:
         """Gives what the event is about and who reports it."""
@@ -235,10 +231,6 @@ class LeaseKind(Kind):
     def default(self, obj: Obj, env: Environment) -> None:
         """Gives the lease a spec."""
         obj.setdefault("spec", {})
-
-    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks durations and holder."""
-        return small.check_lease(obj["spec"])
 
 
 class SecretKind(Kind):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj, at
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
-from sim.apiserver.validate import claims, claimstatus, classes, slices
-from sim.apiserver.validate.devices import BINDING_LISTS, device_id, immutable
+from sim.apiserver.validate import claims, slices
+from sim.apiserver.validate.claims import device_id, immutable
+from sim.apiserver.validate.slices import BINDING_LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
     from sim.apiserver.refusals.causes import Cause
 
 _BINDING_GATE = "DRADeviceBindingConditions"
-_ADMIN_LABEL = "resource.kubernetes.io/admin-access"
-
-
-def _admin_allowed(obj: Obj, env: Environment) -> bool:
-    labels = env.namespace_labels(obj["metadata"].get("namespace", ""))
-    return bool(labels.get(_ADMIN_LABEL) == "true")
 
 
 def _default_requests(spec: Obj) -> None:
@@ -66,7 +61,7 @@ class ClaimKind(Kind):
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
         """Checks the requests."""
-        return claims.check_claim_spec(obj["spec"], "spec", admin_allowed=_admin_allowed(obj, env))
+        return claims.check_claim_spec(obj["spec"], "spec")
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
         """Refuses any change of the spec."""
@@ -74,7 +69,7 @@ class ClaimKind(Kind):
 
     def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
         """Checks allocation, reservations and device states."""
-        return claimstatus.check_claim_status(new, old, admin_allowed=_admin_allowed(new, env))
+        return claims.check_claim_status(new, old)
 
 
 def _results(status: Obj) -> list[Obj]:
@@ -91,9 +86,7 @@ class ClaimTemplateKind(Kind):
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
         """Checks the claim spec within."""
-        return claims.check_claim_spec(
-            obj["spec"]["spec"], "spec.spec", admin_allowed=_admin_allowed(obj, env)
-        )
+        return claims.check_claim_spec(obj["spec"]["spec"], "spec.spec")
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
         """Refuses any change of the spec."""
@@ -110,8 +103,8 @@ class DeviceClassKind(Kind):
         obj.setdefault("spec", {})
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks selectors, configs and the extended resource name."""
-        return classes.check_device_class(obj["spec"])
+        """Checks the configurations."""
+        return claims.check_device_class(obj["spec"])
 
 
 class SliceKind(Kind):

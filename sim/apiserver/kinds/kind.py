@@ -1,7 +1,7 @@
 """The life cycle of a kind: defaults, what each endpoint may write, selectable fields.
 
-`Kind` is the common case; kinds with rules of their own derive from it in `kinds_core` and
-`kinds_dra`, custom resources in `kinds_custom`.
+`Kind` is the common case; kinds with rules of their own derive from it in `core` and `dra`, custom
+resources in `custom`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,6 @@ class Environment:
     def timestamp(self) -> str:
         """The present moment as the API writes it."""
         return rfc3339(self.now())
-
-    def namespace_labels(self, namespace: str) -> Obj:
-        """The labels of a namespace."""
-        record = self.store.get(("", "namespaces"), ("", namespace))
-        labels: Obj = record.obj["metadata"].get("labels", {}) if record else {}
-        return labels
 
 
 class Kind:

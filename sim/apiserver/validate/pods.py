@@ -1,18 +1,9 @@
-"""Rules of pods: containers, resource claims, scheduling gates, the immutable spec."""
+"""Rules of pods and their events: the immutable spec, gates that only go, recorded claims."""
 
 from __future__ import annotations
 
 from dra.common.resources import Obj, at
-from sim.apiserver.refusals import names
-from sim.apiserver.refusals.causes import (
-    Cause,
-    duplicate,
-    forbidden,
-    invalid,
-    not_found,
-    required,
-)
-from sim.apiserver.validate.nodeselector import check_node_selector
+from sim.apiserver.refusals.causes import Cause, forbidden, invalid, not_found, required
 
 _MUTABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
@@ -22,87 +13,25 @@ _MUTABLE = (
 
 
 def check_pod(spec: Obj) -> list[Cause]:
-    """Checks a whole pod spec."""
-    causes: list[Cause] = []
+    """Checks that there is something to run, and that its claims are what a kubelet can find."""
+    causes = [] if spec.get("containers") else [required("spec.containers")]
     claims = spec.get("resourceClaims", [])
-    if not spec.get("containers"):
-        causes.append(required("spec.containers"))
-    for part in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(part, [])):
-            causes += _check_uses(container, f"spec.{part}[{index}]", claims)
-    causes += _check_claims(claims)
-    causes += _check_gates(spec)
-    affinity = at(spec, "affinity", "nodeAffinity", default={})
-    if needed := affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
-        path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-        causes += check_node_selector(needed, path)
-    return causes
-
-
-def _check_uses(container: Obj, path: str, claims: list[Obj]) -> list[Cause]:
-    causes: list[Cause] = []
-    known = {claim.get("name") for claim in claims}
-    used: set[tuple[str, str]] = set()
-    resources = container.get("resources", {})
-    for index, reference in enumerate(resources.get("claims", [])):
-        inside = f"{path}.resources.claims[{index}]"
-        wanted = reference.get("name", "")
-        key = (wanted, reference.get("request", ""))
-        if not wanted:
-            causes.append(required(f"{inside}.name"))
-        elif key in used or (wanted, "") in used:
-            causes.append(duplicate(inside, "/".join(filter(None, key))))
-        elif wanted not in known:
-            causes.append(not_found(inside, wanted))
-        used.add(key)
-    return causes
-
-
-def _check_claims(claims: list[Obj]) -> list[Cause]:
-    causes = []
-    seen: set[str] = set()
     for index, claim in enumerate(claims):
-        path = f"spec.resourceClaims[{index}]"
-        name = claim.get("name", "")
-        if not name:
-            causes.append(required(f"{path}.name"))
-        elif name in seen:
-            causes.append(duplicate(f"{path}.name", name))
-        elif complaint := names.dns_label(name):
-            causes.append(invalid(f"{path}.name", name, complaint))
-        seen.add(name)
         sources = [f for f in ("resourceClaimName", "resourceClaimTemplateName") if f in claim]
-        if len(sources) > 1:
-            text = (
-                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
-            )
-            causes.append(invalid(path, claim, text))
-        elif not sources:
-            text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
-            causes.append(invalid(path, claim, text))
-        causes += [
-            invalid(f"{path}.{source}", claim[source], complaint)
-            for source in sources
-            if (complaint := names.dns_subdomain(claim[source]))
-        ]
-    return causes
-
-
-def _check_gates(spec: Obj) -> list[Cause]:
-    causes = []
-    seen: set[str] = set()
-    gates = spec.get("schedulingGates", [])
-    for index, gate in enumerate(gates):
-        path = f"spec.schedulingGates[{index}]"
-        name = gate.get("name", "")
-        if complaint := names.qualified_name(name):
-            causes.append(invalid(path, name, complaint))
-        if name in seen:
-            causes.append(duplicate(path, name))
-        seen.add(name)
-    if gates and spec.get("nodeName"):
-        text = "cannot be set until all schedulingGates have been cleared"
-        causes.append(forbidden("spec.nodeName", text))
+        if len(sources) != 1:
+            which = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be"
+            none = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            text = f"{which} specified" if sources else none
+            causes.append(invalid(f"spec.resourceClaims[{index}]", claim, text))
+    known = {claim.get("name") for claim in claims}
+    for part in ("initContainers", "containers"):
+        for number, container in enumerate(spec.get(part, [])):
+            path = f"spec.{part}[{number}].resources.claims"
+            causes += [
+                not_found(f"{path}[{index}]", reference.get("name", ""))
+                for index, reference in enumerate(at(container, "resources", "claims"))
+                if reference.get("name") not in known
+            ]
     return causes
 
 
@@ -137,6 +66,15 @@ def check_pod_status(pod: Obj) -> list[Cause]:
         for index, status in enumerate(statuses)
         if status.get("name") not in known
     ]
+
+
+def check_event(event: Obj) -> list[Cause]:
+    """Checks that an event lies where its object lies; those of cluster-wide ones in default."""
+    namespace = event["metadata"].get("namespace", "")
+    about = event["involvedObject"].get("namespace", "")
+    if about == namespace or (not about and namespace == "default"):
+        return []
+    return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
 
 
 def _immutable_part(spec: Obj, old: Obj) -> Obj:

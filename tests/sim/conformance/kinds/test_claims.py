@@ -60,10 +60,6 @@ def test_the_spec_never_changes(api: Api, claims: str) -> None:
             ("FieldValueRequired", "spec.devices.requests[0].exactly.deviceClassName"),
         ),
         (
-            claim("a", request("Not.A.Label")),
-            ("FieldValueInvalid", "spec.devices.requests[0].name"),
-        ),
-        (
             claim("a", request("r0"), request("r0")),
             ("FieldValueDuplicate", "spec.devices.requests[1]"),
         ),
@@ -80,24 +76,6 @@ def test_the_spec_never_changes(api: Api, claims: str) -> None:
             ("FieldValueNotSupported", "spec.devices.requests[0].exactly.allocationMode"),
         ),
         (
-            claim("a", request("r0", selectors=[{}])),
-            ("FieldValueRequired", "spec.devices.requests[0].exactly.selectors[0].cel"),
-        ),
-        (
-            claim("a", request("r0", selectors=[{"cel": {"expression": "device.driver =="}}])),
-            (
-                "FieldValueInvalid",
-                "spec.devices.requests[0].exactly.selectors[0].cel.expression",
-            ),
-        ),
-        (
-            claim("a", request("r0", selectors=[{"cel": {"expression": "devise.driver"}}])),
-            (
-                "FieldValueInvalid",
-                "spec.devices.requests[0].exactly.selectors[0].cel.expression",
-            ),
-        ),
-        (
             claim("a", *[request(f"r{index}") for index in range(33)]),
             ("FieldValueTooMany", "spec.devices.requests"),
         ),
@@ -106,25 +84,6 @@ def test_the_spec_never_changes(api: Api, claims: str) -> None:
 )
 def test_requests_have_rules(api: Api, claims: str, body: Obj, cause: tuple[str, str]) -> None:
     assert cause in api.post(claims, body).causes()
-
-
-def test_an_admin_needs_the_label_of_the_namespace(api: Api, claims: str, namespace: str) -> None:
-    body = claim("a", request("r0", adminAccess=True))
-    message = api.post(claims, body).refused(422, "Invalid")
-    assert "resource.kubernetes.io/admin-access: true" in message
-    labels = {"resource.kubernetes.io/admin-access": "true"}
-    api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}}).ok()
-    api.post(claims, body).ok()
-
-
-def test_a_selector_with_quantities_compiles(api: Api, claims: str) -> None:
-    expression = (
-        "device.driver == 'mig.dra.dev' && "
-        "device.attributes['mig.dra.dev'].?profile.orValue('') == '1g.5gb' && "
-        "device.capacity['mig.dra.dev'].memory.compareTo(quantity('4Gi')) >= 0"
-    )
-    body = claim("a", request("r0", selectors=[{"cel": {"expression": expression}}]))
-    api.post(claims, body).ok()
 
 
 def test_alternatives_are_tried_in_order(api: Api, claims: str) -> None:
