@@ -48,11 +48,8 @@ import runpy
 for module, limit in (
     ("held_back", "FIRST_SECONDS"), ("line", "PATIENCE_SECONDS"), ("fairness", "ASIDE_SECONDS")
 ):
-    try:
-        found = importlib.import_module("controller.queue.overtaking." + module)
-        setattr(found, limit, getattr(found, limit) / {0})
-    except (ImportError, AttributeError):  # an older checkout knows no such limit
-        continue
+    found = importlib.import_module("controller.queue.overtaking." + module)
+    setattr(found, limit, getattr(found, limit) / {0})
 runpy.run_module("controller", run_name="__main__", alter_sys=True)
 """
 """Program of a controller whose limits for holding back slices are shorter by a factor."""
@@ -166,10 +163,8 @@ class Ground:
 
 
 @contextlib.contextmanager
-def prepared(
-    plane: Plane, inventories: list[Inventory], *, hastened: int, checkout: Path
-) -> Iterator[Ground]:
-    """Nodes with these GPUs, and the controller of ``checkout``, ``hastened`` (see ``Load``)."""
+def prepared(plane: Plane, inventories: list[Inventory], *, hastened: int) -> Iterator[Ground]:
+    """Nodes with these GPUs, and the controller, ``hastened`` (see ``Load``)."""
     api = KubeApi.connect(plane.admin, user_agent="bench", timeout_seconds=60)
     api.create(
         NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
@@ -191,7 +186,6 @@ def prepared(
         "controller",
         [sys.executable, "-c", _HASTENED.format(hastened), *flags],
         logs=plane.logs,
-        within=lambda: ["env", "-C", str(checkout)],
     )
     controller.start()
     try:

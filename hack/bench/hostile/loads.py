@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Inventory
 from dra.gpu.names import DEFAULT_DRIVER, class_name
 from hack.bench.control import objects
+from hack.bench.hostile import held
 from hack.bench.hostile.ground import (
     LARGE,
     SMALL,
     Ground,
     each,
     free_small,
+    half_full_nodes,
     seconds_until,
 )
 
@@ -28,8 +32,16 @@ LIMIT = 60.0
 BESIDE = 20
 """Small claims made one after the other while a load is there."""
 
+HASTENED = 60
+"""Factor by which limits of time are divided where a load waits for them."""
+
 _LISTS = 3380
 """Empty lists in the parameters of one entry: 32 entries make 319 KiB, the most that is stored."""
+
+_TERMS = 10_000
+_SHUNNING = 60
+_CHOOSY = 8
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 _OTHERS_CLASS = "hostile-other"
 _OTHERS_DRIVER = "other.example.com"
@@ -43,6 +55,21 @@ class Size:
 
     waiting: int
     of_others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A row: what is ``wanted``, and ``run``, which says what was seen.
+
+    ``nodes`` makes so many nodes; ``hastened`` is what the controller's limits of time for holding
+    back slices are divided by.
+    """
+
+    name: str
+    wanted: str
+    run: Callable[[Ground, Size], str]
+    nodes: Callable[[Geometry, int], list[Inventory]] = half_full_nodes
+    hastened: int = 1
 
 
 def costly_selector(ground: Ground, _: Size) -> str:
@@ -134,6 +161,30 @@ def many_alternatives(ground: Ground, _: Size) -> str:
     return f"others {waits}, {said}"
 
 
+def many_shunned(ground: Ground, _: Size) -> str:
+    """Pods without claims, on nodes, that shun all pods of all namespaces in many ways."""
+    nodes = [inventory.node for inventory in ground.nodes]
+    before = ground.memory()
+    names = [f"shuns-{n}" for n in range(_SHUNNING)]
+    where = {name: nodes[n % len(nodes)] for n, name in enumerate(names)}
+    each(lambda name: ground.api.create(PODS, _shunning(str(name), where[str(name)])), names)
+    waits = beside(ground, "shunning")
+    grown = ground.memory() - before if ground.is_alive else None
+    ground.end(names)
+    return f"others {waits}, +{grown} MiB"
+
+
+def many_terms(ground: Ground, _: Size) -> str:
+    """Pods with claims that name their nodes by thousands of alternatives, of which none holds."""
+    names = [f"choosy-{n}" for n in range(_CHOOSY)]
+    for name in names:
+        ground.api.create(RESOURCE_CLAIMS, objects.claim(name, SMALL))
+        ground.api.create(PODS, _choosy(name))
+    waits = beside(ground, "choosy")
+    ground.end(names)
+    return f"others {waits}"
+
+
 def beside(ground: Ground, load: str) -> str:
     """Time that small claims waited beside a load, which are gone afterwards."""
     names = [f"beside-{load}-{n}" for n in range(BESIDE)]
@@ -203,3 +254,54 @@ def _claim_of_others(name: str) -> Obj:
     request = {"name": "r", "exactly": {"deviceClassName": _OTHERS_CLASS}}
     body["spec"] = {"devices": {"requests": [request], "config": entries}}
     return body
+
+
+def _shunning(name: str, node: str) -> Obj:
+    terms = [
+        {"topologyKey": f"{name}-{n}", "namespaceSelector": {}, "labelSelector": {}}
+        for n in range(_TERMS)
+    ]
+    body = objects.pod(name)
+    body["spec"] |= {
+        "resourceClaims": [],
+        "nodeName": node,
+        "affinity": {"podAntiAffinity": {_REQUIRED: terms}},
+        "containers": [{"name": "c", "image": "none"}],
+    }
+    return body
+
+
+def _choosy(name: str) -> Obj:
+    terms = [
+        {"matchExpressions": [{"key": f"{name}-{n}", "operator": "Exists"}]} for n in range(_TERMS)
+    ]
+    body = objects.pod(name, resourceClaimName=name)
+    body["spec"]["affinity"] = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
+    return body
+
+
+def two_empty_gpus(shape: Geometry, _: int) -> list[Inventory]:
+    """One node of two empty GPUs, however many are asked for."""
+    node = objects.inventory("node-0000", shape)
+    return [replace(node, gpus=node.gpus[:2])]
+
+
+LOADS = (
+    Load("costly selector", "others <= 1 s, memory flat", costly_selector),
+    Load("parameters of others", "memory flat", parameters_of_others),
+    Load("pair of a PCIe root", "found", pairs_of_a_root),
+    Load("four of a named GPU", "found", four_of_a_gpu),
+    Load("many wait, others end", "<= 2 s", many_that_wait),
+    Load("many of one gang", "<= 2 s", many_of_a_gang),
+    Load("3 x 8 alternatives", "others <= 250 ms a decision", many_alternatives),
+    Load("pods that shun all", "others <= 1 s, memory flat", many_shunned),
+    Load("10,000 node terms", "others <= 1 s", many_terms),
+    Load(
+        "one held for ever",
+        "the rest used, overtaken 20 times and while slices end",
+        held.held_for_ever,
+        nodes=two_empty_gpus,
+        hastened=HASTENED,
+    ),
+    Load("kube-scheduler's finalizer", "allocated, few states", held.protected_claim),
+)
