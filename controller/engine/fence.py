@@ -9,8 +9,10 @@ and the mirrors list after the former leader's time. There may be many, where cl
 finalizer when they are created. A leader that ended cleanly says so, and then there is no fence:
 ``controller.writing.handover``.
 
-Without a pod nobody prepares what comes late, and it is cleaned up when it is seen. A claim that
-is too large (``controller.cluster.trimming``) shows no finalizer: no leader allocates it as it is.
+Without a pod nobody prepares what comes late, and it is cleaned up when it is seen. Such claims
+are changed next, each tried once and all within a second: then the next leader needs no fence. One
+that is left keeps nobody waiting here. A claim that is too large
+(``controller.cluster.trimming``) shows no finalizer: no leader allocates it as it is.
 
 The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
 allocation that was faster, which then counts like any other.
@@ -50,6 +52,9 @@ _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10.0
 """Time for which claims that keep failing (by a webhook, say) may hold up others, all together."""
 
+REST_SECONDS = 1.0
+"""Time for claims that no living pod names, all together."""
+
 _NO_ANSWER = frozenset({0, 429, 503, 504})
 """HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""
 
@@ -83,20 +88,21 @@ class Fence:
             for key, known in cluster.claims.items()
             if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
         }
-        self._open = {
-            key: claim
-            for key, claim in lacking.items()
-            if any(pod.live for pod in cluster.pods_of(key))
-        }
-        self._gaps = len(self._open) < len(lacking)
-        for key in self._open:
+        self._open = lacking
+        named = [key for key in lacking if any(pod.live for pod in cluster.pods_of(key))]
+        self._named = {*named}
+        self._rest_until: float | None = None
+        self._gaps = False
+        for key in named:
             self._work.add(key, 0)
-        if self._open:
-            _log.info("fencing claims", extra={"claims": len(self._open)})
+        if lacking:
+            _log.info("fencing claims", extra={"claims": len(lacking), "named": len(named)})
+        self._begin_rest()
 
     def stands(self) -> bool:
         """True if there is nothing left to wait for."""
-        return not self._open
+        is_over = self._rest_until is not None and self._now() >= self._rest_until
+        return is_over or not self._open
 
     def has_no_gap(self) -> bool:
         """True if no late allocation is possible any more: it stands around every claim."""
@@ -121,8 +127,16 @@ class Fence:
         return True
 
     def next_due(self) -> float | None:
-        """The monotonic time of the next attempt, None when only an answer brings any."""
-        return None if self._in_flight.full else self._work.next_due()
+        """The monotonic time of the next attempt, or of the end, None when only an answer helps."""
+        due = None if self._in_flight.full else self._work.next_due()
+        times = (due, self._rest_until)
+        return min((time for time in times if time is not None), default=None)
+
+    def _begin_rest(self) -> None:
+        if self._open and not self._named and self._rest_until is None:
+            self._rest_until = self._now() + REST_SECONDS
+            for key in self._open:
+                self._work.add(key, 0)
 
     def _send(self, key: ObjectKey, claim: Claim) -> None:
         def job() -> Iterator[Obj]:
@@ -139,7 +153,7 @@ class Fence:
                 raise error
             case None | ObjectNotFoundError():
                 pass
-            case UnavailableError() | ConflictError() if self._may_pass(error):
+            case UnavailableError() | ConflictError() if self._may_pass(key, error):
                 self._work.retry(key, 0)
                 _log.warning("nothing is allocated before this claim is fenced", extra=fields)
                 return
@@ -151,10 +165,14 @@ class Fence:
                     extra=fields,
                 )
         del self._open[key]
+        self._named.discard(key)
+        self._begin_rest()
         for obj in answer.written:
             self._cluster.confirm_claim(obj)
 
-    def _may_pass(self, error: KubeError) -> bool:
-        """True if the server serves nobody, or has not been refusing claims for long."""
+    def _may_pass(self, key: ObjectKey, error: KubeError) -> bool:
+        """True if the server serves nobody, or has not been refusing claims of pods for long."""
+        if key not in self._named:
+            return False
         serves_nobody = error.status in _NO_ANSWER and not self._is_served
         return serves_nobody or self._now() < self._began + PATIENCE_SECONDS

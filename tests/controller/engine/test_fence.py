@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.cluster.trimming.trimming import LARGEST, Trimmer
-from controller.engine.fence import PATIENCE_SECONDS, Fence
+from controller.engine.fence import PATIENCE_SECONDS, REST_SECONDS, Fence
 from controller.writing.in_flight import LIMIT
 from controller.writing.leader_requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
@@ -230,14 +230,49 @@ def test_a_server_that_serves_nobody_holds_everything_up(status: int) -> None:
     assert not fence.stands()
 
 
-def test_a_claim_that_no_living_pod_names_holds_nobody_up_and_is_left_to_the_next() -> None:
-    bench, _ = at_desk("node-a")
+def unnamed(bench: Bench) -> None:
+    """Two claims of no living pod, beside one of a pod."""
+    unallocated(bench)
     unallocated(bench, "stray", named=False)
     bench.pod({**pod("ended", "of-ended"), "status": {"phase": "Succeeded"}})
     unallocated(bench, "of-ended", named=False)
+
+
+def test_claims_that_no_living_pod_names_are_fenced_after_the_others_for_the_next_leader() -> None:
+    bench, desk = at_desk("node-a")
+    unnamed(bench)
     fence = bench.fence()
-    assert fence.stands()
+    assert fence.work()
     assert not fence.work()
+    assert len(desk.jobs) == 1
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert fence.has_no_gap()
+    assert all(mark_of(bench, name) for name in ("c", "stray", "of-ended"))
+
+
+def test_claims_that_no_living_pod_names_are_tried_once_and_left_to_the_next_leader() -> None:
+    bench, desk = at_desk("node-a")
+    unnamed(bench)
+    fence = bench.fence()
+    assert fence.work()
+    desk.work_off()
+    fence.absorb()
+    refusing(bench, UnavailableError("etcdserver: request is too large", status=500))
+    raise_fence(bench, desk, fence)
+    assert fence.stands()
+    assert not fence.has_no_gap()
+
+
+def test_claims_that_no_living_pod_names_hold_nobody_up_for_longer_than_a_second() -> None:
+    bench, _ = at_desk("node-a")
+    unallocated(bench, "stray", named=False)
+    fence = bench.fence()
+    assert fence.work()
+    assert not fence.stands()
+    assert fence.next_due() == bench.time + REST_SECONDS
+    bench.time += REST_SECONDS
+    assert fence.stands()
     assert not fence.has_no_gap()
 
 
