@@ -96,7 +96,7 @@ class Fence:
         for key in named:
             self._work.add(key, 0)
         if lacking:
-            _log.info("fencing claims", extra={"claims": len(lacking), "named": len(named)})
+            _log.info("fencing claims", extra={"claims": len(lacking)})
         self._begin_rest()
 
     def stands(self) -> bool:
