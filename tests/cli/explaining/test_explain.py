@@ -203,7 +203,8 @@ def test_what_a_finding_says_no_event_and_no_node_says_again(classes: World, mig
     message = "no room for 1 x 4g.20gb, 1 x 7g.40gb together"
     about = classes.api.get(PODS, WAITS, namespace="default")
     classes.tell(about, "WaitingForSlice", f"1 node - node-a: {message}")
-    classes.tell(about, "FailedScheduling", "0/1 nodes are available")
+    scheduler = "default-scheduler"
+    classes.tell(about, "FailedScheduling", "0/1 nodes are available", source=scheduler)
     said = " ".join(mig("explain", WAITS).out.split())
     assert said.count(message) == 1
     assert "0/1 nodes are available" in said
