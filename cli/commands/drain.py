@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cli.commands.map import slot_json
 from cli.shell.exits import CliError, Exit
+from cli.shell.output import NAME, nameless
 from cli.shell.session import Session
 from cli.site.draining import drained, merge, write_drain
 from cli.site.occupancy import GpuView, NodeView, Slot
@@ -22,9 +22,6 @@ from dra.kube.timing import rfc3339
 _POLL_SECONDS = 2.0
 _RELEASE_SECONDS = 30.0
 """Patience of --wait with the node's plugin, which may not run, to release idle GPUs."""
-
-_NAMES = "\0"
-"""Place of the names of GPUs in a text that several have."""
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
@@ -180,7 +177,6 @@ def _released(node: NodeView) -> Iterator[tuple[list[str], str]]:
     alike: dict[str, list[str]] = {}
     for gpu in (view.gpu for view in node.gpus):
         if gpu.reason == GpuReason.RELEASED:
-            text = re.sub(rf"\b{gpu.name}\b", _NAMES, gpu.unavailable)
-            alike.setdefault(text, []).append(gpu.name)
+            alike.setdefault(nameless(gpu.unavailable, gpu.name), []).append(gpu.name)
     for text, names in alike.items():
-        yield names, text.replace(_NAMES, " ".join(names))
+        yield names, text.replace(NAME, " ".join(names))

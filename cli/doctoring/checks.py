@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cli.doctoring.evidence import Evidence
+from cli.shell.output import named, nameless
 
 
 class Status(StrEnum):
@@ -59,14 +59,13 @@ def unknown(name: str, message: str) -> Check:
 
 def of_gpu(check: Check, node: str, gpu: str, uuid: str, *, cause: str = "") -> Check:
     """The result as one about a GPU: alike on others whose message is that but for their names."""
-    text = cause or check.message.replace(uuid or "\0", "\0")
-    text = re.sub(rf"(?<![\w.-])({re.escape(node)}|{re.escape(gpu)})(?![\w.-])", "\0", text)
+    text = nameless(cause or check.message, node, gpu, uuid)
     return replace(check, about=f"{node} {gpu}", cause=text)
 
 
 def of_node(check: Check, node: str) -> Check:
     """The result as one about a node: alike on others whose message is that but for their names."""
-    return replace(check, about=node, cause=check.message.replace(node, "\0"))
+    return replace(check, about=node, cause=nameless(check.message, node))
 
 
 def folded(checks: Iterable[Check]) -> list[Check]:
@@ -83,9 +82,3 @@ def _fold(group: list[Check]) -> Check:
     if len(group) == 1:
         return first
     return replace(first, message=f"{len(group)} alike ({named(names)}): {first.message}")
-
-
-def named(names: list[str], limit: int = 5) -> str:
-    """``a, b and 3 more``."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

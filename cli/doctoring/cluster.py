@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from api.crds import mignode_definition
-from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from cli.shell.output import counted
+from cli.shell.output import counted, named
 from cli.site.occupancy import NodeView
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, is_generated, offered_profiles
 from dra.common.handbook import page

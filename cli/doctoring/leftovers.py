@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from cli.doctoring.checks import Check, fail, named, of_gpu, ok, warn
+from cli.doctoring.checks import Check, fail, of_gpu, ok, warn
 from cli.doctoring.evidence import Evidence
-from cli.shell.output import counted
+from cli.shell.output import counted, named
 from cli.site.drawing import remark
 from cli.site.releasing import find_hindrance
 from dra.claims.reading import KnownClaim

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.doctoring.checks import Check, fail, named, of_node, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, of_node, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
+from cli.shell.output import named
 from dra.claims.classes import is_generated
 from dra.claims.extendedresources import holders
 from dra.claims.reasons import NodeReason

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from cli.doctoring.checks import Check, fail, named, of_gpu, of_node, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, of_gpu, of_node, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from cli.shell.output import counted
+from cli.shell.output import counted, named
 from dra.common.handbook import page
 from dra.common.resources import Obj, at
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth

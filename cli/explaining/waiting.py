@@ -9,7 +9,7 @@ from cli.explaining.facts import ClusterFacts
 from cli.explaining.judging import Preemption, is_able, is_possible
 from cli.explaining.model import Finding, Told, Why
 from cli.explaining.remedies import REMEDIES
-from cli.shell.output import counted
+from cli.shell.output import counted, named
 from cli.site.occupancy import Site
 from dra.allocator.explain.answers import AnswerReason, Explanation, GpuAnswer, NodeAnswer
 from dra.allocator.explain.message import as_obstacle
@@ -78,13 +78,11 @@ def _lead(facts: ClusterFacts) -> Finding | None:
 
 def _about_preemption(preemption: Preemption) -> Finding:
     victims = preemption.victims
-    names = ", ".join(map(str, victims[:_NAMED]))
-    more = f" and {len(victims) - _NAMED} more" if len(victims) > _NAMED else ""
-    number = counted(len(victims), "pod")
+    number, names = counted(len(victims), "pod"), named([*map(str, victims)], _NAMED)
     return finding(
         Why.PREEMPTS,
         f"it is served on {preemption.node} once kube-scheduler has ended {number} of lower "
-        f"priority there ({names}{more}): the controller allocates it as if they were gone",
+        f"priority there ({names}): the controller allocates it as if they were gone",
     )
 
 
@@ -110,17 +108,16 @@ def _impossible(explanation: Explanation) -> Finding | None:
 
 
 def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
-    names = ", ".join([*group][:_NAMED])
-    more = f" and {len(group) - _NAMED} more" if len(group) > _NAMED else ""
+    names = named([*group], _NAMED)
     closest = _closest(reason, group)
     if closest is not None:
         node, gpu = closest
         others = sum(is_able(g) for a in group.values() for g in a.gpus) - 1
-        tail = f" ({others} more GPUs on {names}{more} cannot either)" if others > 0 else ""
+        tail = f" ({others} more GPUs on {names} cannot either)" if others > 0 else ""
         return finding(reason, f"{node} {gpu.name}: {text_of(site, node, gpu)}{tail}")
     texts = dict.fromkeys(a.message for a in group.values() if a.message)
     told = "; ".join([*texts][:_NAMED]) or "has no such device"
-    return finding(reason, f"{names}{more}: {told}")
+    return finding(reason, f"{names}: {told}")
 
 
 def _closest(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[str, GpuAnswer] | None:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from dra.gpu.placement_map import Style
@@ -22,6 +22,9 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
 _STRAY = re.compile(rf"(?!\x1b\[[0-9;]*m){_UNSAFE.pattern}")
+NAME = "\0"
+"""Stands for the names of objects in a text that is said of several."""
+
 _BREAKS = str.maketrans("\n\t", "  ")
 
 
@@ -37,6 +40,18 @@ def harmless(text: str, *, newlines: bool = False) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``: a regular noun with its number."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def named(names: Sequence[str], limit: int = 5) -> str:
+    """``a, b and 3 more``."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def nameless(text: str, *names: str) -> str:
+    """``text`` with ``NAME`` for each of the names: equal for objects of which the same is said."""
+    either = "|".join(map(re.escape, filter(None, names)))
+    return re.sub(rf"(?<![\w.-])({either})(?![\w-]|\.\w)", NAME, text) if either else text
 
 
 class Output:

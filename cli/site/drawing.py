@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cli.shell.output import Output, counted
+from cli.shell.output import NAME, Output, counted, named, nameless
 from cli.site.occupancy import ALLOCATED, READY, GpuView, NodeView, Slot
 from cli.site.sharing import is_shared, sharers, terms
 from dra.gpu.geometry import Placement
@@ -25,7 +24,6 @@ from dra.gpu.reasons import GpuReason
 
 _LARGEST = "largest"
 _NARROWEST = 32
-_NAMED = 5
 _IN_USE = frozenset({InstanceState.PREPARED.value, ALLOCATED, InstanceState.PREPARING.value})
 _STATES = {
     ALLOCATED: "given to a claim, not made yet",
@@ -77,16 +75,15 @@ def remarks(nodes: Sequence[NodeView]) -> list[str]:
     for node in nodes:
         for each, text in _faults(node):
             # A reason that says the node's name is the same reason on another node.
-            same = re.sub(rf"(?<![\w.-]){re.escape(node.name)}(?![\w.-])", "\0", text)
-            found.setdefault(same, []).append(each)
+            found.setdefault(nameless(text, node.name), []).append(each)
     lines = []
     for text, faulty in found.items():
         at = list(dict.fromkeys(f.node for f in faulty))
         count = f"{counted(len(faulty), faulty[0].noun)} on " if faulty[0].noun else ""
-        where = f"{count}{_first(at)}"
+        where = f"{count}{named(at)}"
         if len(at) == 1 and faulty[0].noun:
-            where = ("" if len(nodes) == 1 else f"{at[0]} ") + _first([f.name for f in faulty])
-        lines.append(f"{where}: {text.replace(chr(0), at[0] if len(at) == 1 else 'NODE')}")
+            where = ("" if len(nodes) == 1 else f"{at[0]} ") + named([f.name for f in faulty])
+        lines.append(f"{where}: {text.replace(NAME, at[0] if len(at) == 1 else 'NODE')}")
     return lines
 
 
@@ -109,31 +106,23 @@ def _faults(node: NodeView) -> Iterator[tuple[_Faulty, str]]:
         if view.blocked and node.inventory.ready:
             yield _Faulty(node.name, "GPU", view.gpu.name), view.blocked
         for slot in view.slots:
-            if (why := _peculiarity(slot)) is not None:
+            if why := _peculiarity(slot):
                 held = f" of claim {slot.claim}" if slot.claim else ""
                 name = f"{view.gpu.name} {slot.where}{held}"
                 yield _Faulty(node.name, "slice", name), why
 
 
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _peculiarity(slot: Slot) -> str | None:
+def _peculiarity(slot: Slot, held: str = "") -> str:
     parts = [p for p in (slot.message, slot.unhealthy) if p]
     if slot.state in _IN_USE and not parts:
-        return None
-    return ": ".join([slot.state, *parts])
+        return ""
+    return ": ".join([f"{slot.state}{held}", *parts])
 
 
 def remark(slot: Slot) -> str:
     """Peculiarity of a slot; empty for one that is simply in use."""
-    held = f", of claim {slot.claim}" if slot.claim else ""
-    parts = [p for p in (slot.message, slot.unhealthy) if p]
-    if slot.state in _IN_USE and not parts:
-        return ""
-    return ": ".join([f"{slot.where} is {slot.state}{held}", *parts])
+    why = _peculiarity(slot, f", of claim {slot.claim}" if slot.claim else "")
+    return f"{slot.where} is {why}" if why else ""
 
 
 def gpus_and_memory(views: Sequence[GpuView]) -> str:
@@ -144,8 +133,8 @@ def gpus_and_memory(views: Sequence[GpuView]) -> str:
         products[product] = products.get(product, 0) + 1
     free = sum(v.free_mib for v in views if not v.blocked)
     total = sum(v.gpu.memory_mib for v in views)
-    named = ", ".join(f"{n} x {p}" for p, n in products.items()) or "no GPU"
-    return f"{named}   {gib(free)} of {gib(total)} free"
+    numbers = ", ".join(f"{n} x {p}" for p, n in products.items()) or "no GPU"
+    return f"{numbers}   {gib(free)} of {gib(total)} free"
 
 
 def gib(mib: int) -> str:
