@@ -89,11 +89,11 @@ class Fence:
             if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
         }
         self._open = lacking
-        named = [key for key in lacking if any(pod.live for pod in cluster.pods_of(key))]
-        self._named = {*named}
+        living = (key for key in lacking if any(pod.live for pod in cluster.pods_of(key)))
+        self._named = dict.fromkeys(living)
         self._rest_until: float | None = None
         self._gaps = False
-        for key in named:
+        for key in self._named:
             self._work.add(key, 0)
         if lacking:
             _log.info("fencing claims", extra={"claims": len(lacking)})
@@ -165,7 +165,7 @@ class Fence:
                     extra=fields,
                 )
         del self._open[key]
-        self._named.discard(key)
+        self._named.pop(key, None)
         self._begin_rest()
         for obj in answer.written:
             self._cluster.confirm_claim(obj)
