@@ -79,7 +79,7 @@ def test_an_older_python_is_told_to_be_one(tmp_path: Path) -> None:
 
 @pytest.fixture
 def installed_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the environment's script would run, with pip where Python is."""
+    """Commands that the environment's script would run, with pip where Python is."""
     ran: list[str] = []
 
     def run(command: list[str]) -> int:

@@ -41,7 +41,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def mounts_below(folder: Path) -> list[str]:
-    """What is mounted in a folder, which only root can do."""
+    """Mounts in a folder, which only root can make."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [point for point in points if point.startswith(f"{folder}/")]
 

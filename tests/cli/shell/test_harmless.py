@@ -1,4 +1,4 @@
-"""What others wrote into the cluster does nothing to a terminal, and says nothing in our name."""
+"""Texts that others wrote into the cluster: harmless in a terminal, and never in our name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one object makes somebody raise ends nothing, and delays nobody else."""
+"""Exceptions about one object: they end nothing, and delay nobody else."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def serves(gpus: Sequence[Gpu], claims: Sequence[AskedClaim], chosen: list[list[
 
 @dataclass(frozen=True)
 class _Left:
-    """What a GPU has left: a mask of memory slices, compute slices, engines."""
+    """Room of a GPU: a mask of memory slices, compute slices, engines."""
 
     mask: int
     compute: int
@@ -248,7 +248,7 @@ class _Left:
         return left
 
     def without(self, device: Device) -> _Left | None:
-        """What is left beside ``device``; None where it does not fit."""
+        """Room beside ``device``; None where it does not fit."""
         if device.profile is None or device.placement is None:
             return _Left(0, 0, ()) if self.mask else None
         compute = self.compute - device.profile.compute_slices
@@ -275,7 +275,7 @@ def _devices(gpu: Gpu) -> Iterator[Device]:
 
 
 _Fill = tuple[tuple[_Left, ...], dict[tuple[int, int], frozenset[Any]]]
-"""What the GPUs have left, and the values that constraints have seen."""
+"""Room of the GPUs, and the values that constraints have seen."""
 
 
 def _serve(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
@@ -36,16 +34,6 @@ def mig() -> bool:
 @pytest.fixture
 def machine(tmp_path: Path, *, mig: bool) -> Machine:
     return Machine.create(tmp_path / "hw", [GpuSpec("H100-80GB-HBM3", mig=mig)])
-
-
-@pytest.fixture
-def session(machine: Machine) -> Iterator[Session]:
-    sim.nvml.install(machine.directory)
-    session = Session()
-    session.open()
-    yield session
-    session.close()
-    sim.nvml.uninstall()
 
 
 def seen(session: Session) -> KnownGpu:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from itertools import cycle
 from pathlib import Path
@@ -47,17 +46,6 @@ def product() -> str:
 @pytest.fixture
 def machine(tmp_path: Path, product: str) -> Machine:
     return Machine.create(tmp_path / "hw", [GpuSpec(product)])
-
-
-@pytest.fixture
-def session(machine: Machine) -> Iterator[Session]:
-    sim.nvml.install(machine.directory)
-    session = Session()
-    session.open()
-    yield session
-    machine.clear_faults()
-    session.close()
-    sim.nvml.uninstall()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What passes is not tried again within a call."""
+    """Errors that pass are not tried again within a call."""
     monkeypatch.setattr(prepare, "_PATIENCE", 0.0)
 
 
