@@ -2,7 +2,7 @@
 
 kube-scheduler allocates for the other driver once our devices are there, or takes ours back. Where
 it is not known which nodes the other driver could serve (``dra.claims.otherdevices``), or what is
-known proves wrong (of taints and counters it knows nothing), pods that
+known proves wrong (of DeviceTaintRules and counters it knows nothing), pods that
 are alike are not all sent to nodes that none of them was taken on: one is allocated, and the next
 when that is proven (another driver has served the pod) or refuted (it was taken back). What is
 proven earns that more may be unproven at a time, so that what is allocated in vain stays a fifth of

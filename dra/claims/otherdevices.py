@@ -1,9 +1,9 @@
 """Devices of other drivers, and the nodes on which they could serve a pod's other claims.
 
 kube-scheduler allocates them once ours are written, and takes ours back where it cannot: nodes
-where it is certain to do so are ruled out before. Constraints, taints, counters and capacities of
-such devices are not looked at, and of what is too large to be kept, or fails, nothing is known: a
-node is rather tried in vain than left out.
+where it is certain to do so are ruled out before. Constraints, DeviceTaintRules, counters and
+capacities of such devices are not looked at, and of what is too large to be kept, or fails, nothing
+is known: a node is rather tried in vain than left out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +20,7 @@ from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, Request
 from dra.claims.classes import DeviceClass
 from dra.common.cache import BoundedCache
-from dra.common.resources import Obj
+from dra.common.resources import BLOCKING_EFFECTS, Obj, tolerates
 
 MOST_BYTES = 64 * 2**20
 """Memory for devices of other drivers; of slices beyond that only the node is known."""
@@ -39,12 +40,16 @@ Selected = Callable[[Expressions, Collection[str]], Collection[str] | None]
 
 _DeviceId = tuple[str, str, str]
 
+_Kind = tuple[str, str]
+"""Description of a device, and its taints that keep claims away, as JSON; empty without any."""
+
 
 def trim_slice(obj: Obj) -> Obj:
     """The part of a ResourceSlice (resource.k8s.io/v1) that is read.
 
-    ``is`` describes a device, equal for all that no selector can tell apart. The pool's generation,
-    which grows with each change of any of its slices, is left out: slices of an older one go soon.
+    ``is`` describes a device, equal for all that no selector can tell apart; ``taints`` are those
+    that keep claims away. The pool's generation, which grows with each change of any of its slices,
+    is left out: slices of an older one go soon.
     """
     spec = obj["spec"]
     driver = spec["driver"]
@@ -54,6 +59,7 @@ def trim_slice(obj: Obj) -> Obj:
             "name": sys.intern(device["name"]),
             "node": device.get("nodeName") or node,
             "is": sys.intern(_description(driver, device)),
+            "taints": sys.intern(_taints(device)),
         }
         for device in spec.get("devices") or ()
     ]
@@ -73,22 +79,43 @@ def _description(driver: str, device: Obj) -> str:
     return msgspec.json.encode(parts, order="sorted").decode()
 
 
+def _taints(device: Obj) -> str:
+    """Taints without the times at which they were added, in which devices differ."""
+    found = [
+        {"key": taint["key"], "value": taint.get("value", ""), "effect": taint["effect"]}
+        for taint in device.get("taints") or ()
+        if taint["effect"] in BLOCKING_EFFECTS
+    ]
+    return msgspec.json.encode(found).decode() if found else ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """``devices``: node and description by name; None where they are too many to be kept."""
+    """``devices``: node and kind by name; None where they are too many to be kept."""
 
     pool: tuple[str, str]
     node: str
-    devices: Mapping[str, tuple[str, str]] | None
+    devices: Mapping[str, tuple[str, _Kind]] | None
     weight: int
+
+
+class _Wanted(NamedTuple):
+    """Devices that a request may have. ``tolerations`` are JSON."""
+
+    expressions: Expressions
+    tolerations: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Suiting:
-    """Descriptions that some expressions select, and the number of free devices by node."""
+    """Kinds of devices that a request may have, and the number of free ones by node.
 
-    texts: frozenset[str]
+    ``published``: there are devices that its selectors select, though all of them may be tainted.
+    """
+
+    kinds: frozenset[_Kind]
     free: Counter[str]
+    published: bool
 
 
 class OtherDevices:
@@ -103,17 +130,17 @@ class OtherDevices:
         self._weight = 0
         self._held: Counter[_DeviceId] = Counter()
         self._current = False
-        self._at: dict[_DeviceId, tuple[str, str]] = {}
-        self._free: dict[str, Counter[str]] = {}
-        self._suiting: BoundedCache[Expressions, _Suiting] = BoundedCache(_COUNTED)
+        self._at: dict[_DeviceId, tuple[str, _Kind]] = {}
+        self._free: dict[_Kind, Counter[str]] = {}
+        self._suiting: BoundedCache[_Wanted, _Suiting] = BoundedCache(_COUNTED)
         self._unknown: frozenset[str] = frozenset()
 
     def set_slice(self, obj: Obj) -> None:
         """A slice, as ``trim_slice`` leaves it, was added or changed."""
         name, spec = obj["metadata"]["name"], obj["spec"]
         self.remove_slice(name)
-        devices = {d["name"]: (d["node"], d["is"]) for d in spec["devices"]}
-        weight = sum(_OVERHEAD + len(text) for _, text in devices.values())
+        devices = {d["name"]: (d["node"], (d["is"], d["taints"])) for d in spec["devices"]}
+        weight = sum(_OVERHEAD + sum(map(len, kind)) for _, kind in devices.values())
         fits = self._weight + weight <= MOST_BYTES
         self._slices[name] = _Slice(
             (spec["driver"], spec["pool"]["name"]),
@@ -158,12 +185,12 @@ class OtherDevices:
         ``awaited`` are nodes and claims that are about to be served there.
         """
         left = set(nodes)
-        taken: dict[Expressions, Counter[str]] = {}
+        taken: dict[_Wanted, Counter[str]] = {}
         for node, their in awaited:
             for choice in (r.choices[0] for claim in their for r in claim.requests):
                 if choice.class_name in classes:
-                    key = _expressions(choice, classes)
-                    taken.setdefault(key, Counter())[node] += choice.count
+                    wanted = _wanted(choice, classes)
+                    taken.setdefault(wanted, Counter())[node] += choice.count
         for claim in claims:
             for request in claim.requests:
                 found = self._nodes_of(request, classes, selected, left, taken)
@@ -178,7 +205,7 @@ class OtherDevices:
         classes: Mapping[str, DeviceClass],
         selected: Selected,
         nodes: Collection[str],
-        taken: Mapping[Expressions, Counter[str]],
+        taken: Mapping[_Wanted, Counter[str]],
     ) -> set[str] | None:
         found: set[str] = set()
         is_known = False
@@ -188,30 +215,36 @@ class OtherDevices:
             self._look()
             if _ANYWHERE in self._unknown:
                 return None
-            expressions = _expressions(choice, classes)
-            suiting = self._suiting_of(expressions, selected)
+            wanted = _wanted(choice, classes)
+            suiting = self._suiting_of(wanted, selected)
             if suiting is None:
                 return None
             if choice.admin_access:
                 return {*nodes}
-            is_known = is_known or bool(suiting.texts)
-            free, gone = suiting.free, taken.get(expressions, Counter[str]())
+            is_known = is_known or suiting.published
+            free, gone = suiting.free, taken.get(wanted, Counter[str]())
             needed = choice.count - free[_ANYWHERE]
             lacking = {n for n in gone if free[n] - gone[n] < needed}
             found |= {n for n in nodes if free[n] >= needed} - lacking | self._unknown
         # Slices may not be shown to us, or not be there yet.
         return found if is_known else None
 
-    def _suiting_of(self, expressions: Expressions, selected: Selected) -> _Suiting | None:
-        known = self._suiting.find(expressions)
+    def _suiting_of(self, wanted: _Wanted, selected: Selected) -> _Suiting | None:
+        known = self._suiting.find(wanted)
         if known is None:
-            texts = selected(expressions, self._free.keys())
-            if texts is None:
+            found = selected(wanted.expressions, {text for text, _ in self._free})
+            if found is None:
                 return None
-            known = _Suiting(frozenset(texts), Counter())
-            for text in texts:
-                known.free.update(self._free[text])
-            self._suiting.put(expressions, known)
+            texts, tolerations = {*found}, msgspec.json.decode(wanted.tolerations)
+            kinds = frozenset(
+                (text, taints)
+                for text, taints in self._free
+                if text in texts and _tolerated(taints, tolerations)
+            )
+            known = _Suiting(kinds, Counter(), published=bool(texts))
+            for kind in kinds:
+                known.free.update(self._free[kind])
+            self._suiting.put(wanted, known)
         return known
 
     def _ids(self, allocation: Allocation | None) -> Iterator[_DeviceId]:
@@ -222,10 +255,10 @@ class OtherDevices:
 
     def _count(self, device: _DeviceId, change: int) -> None:
         if self._current and device in self._at:
-            node, text = self._at[device]
-            self._free[text][node] += change
+            node, kind = self._at[device]
+            self._free[kind][node] += change
             for suiting in self._suiting.values():
-                if text in suiting.texts:
+                if kind in suiting.kinds:
                     suiting.free[node] += change
 
     def _look(self) -> None:
@@ -236,11 +269,16 @@ class OtherDevices:
         self._unknown = frozenset(s.node for s in slices if s.devices is None)
         self._at = {(*s.pool, n): at for s in slices for n, at in (s.devices or {}).items()}
         self._free = {}
-        for device, (node, text) in self._at.items():
-            self._free.setdefault(text, Counter())[node] += device not in self._held
+        for device, (node, kind) in self._at.items():
+            self._free.setdefault(kind, Counter())[node] += device not in self._held
         self._suiting.clear()
         self._current = True
 
 
-def _expressions(choice: Request, classes: Mapping[str, DeviceClass]) -> Expressions:
-    return (*classes[choice.class_name].selectors, *choice.selectors)
+def _wanted(choice: Request, classes: Mapping[str, DeviceClass]) -> _Wanted:
+    expressions = (*classes[choice.class_name].selectors, *choice.selectors)
+    return _Wanted(expressions, msgspec.json.encode(choice.tolerations).decode())
+
+
+def _tolerated(taints: str, tolerations: Sequence[Obj]) -> bool:
+    return not taints or all(tolerates(tolerations, taint) for taint in msgspec.json.decode(taints))

@@ -30,6 +30,30 @@ def picked(mapping: Mapping[str, Any], fields: Iterable[str]) -> Obj:
     return {key: mapping[key] for key in fields if key in mapping}
 
 
+BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+"""Effects of taints, of nodes and of devices, that keep away whoever does not tolerate them."""
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
+    """True if one of a pod's, or of a request's, tolerations covers ``taint``."""
+    return any(_covers(t, taint) for t in tolerations)
+
+
+def _covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    effect = toleration.get("effect")
+    if effect and effect != taint["effect"]:
+        return False
+    key = toleration.get("key")
+    if key and key != taint["key"]:
+        return False
+    match toleration.get("operator") or "Equal":
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A kind of object: group ("" is core), version, plural, kind, and whether it is namespaced."""

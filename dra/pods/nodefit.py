@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dra.common.resources import at
+from dra.common.resources import BLOCKING_EFFECTS, at, tolerates
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.pods.nodeselector import matches_terms
-from dra.pods.podneeds import Amounts, PodNeeds, amounts, tolerates
+from dra.pods.podneeds import Amounts, PodNeeds, amounts
 
-_BLOCKING = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints by which Kubernetes tells that a node is not ready."""
@@ -40,7 +39,7 @@ def read_node(obj: Mapping[str, Any]) -> NodeFacts:
     taints = [
         {"key": t["key"], "value": t.get("value", ""), "effect": t["effect"]}
         for t in at(obj, "spec", "taints")
-        if t["effect"] in _BLOCKING
+        if t["effect"] in BLOCKING_EFFECTS
     ]
     return NodeFacts(
         name=obj["metadata"]["name"],

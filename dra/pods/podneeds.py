@@ -6,7 +6,7 @@ rounded up, as kube-scheduler counts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -127,23 +127,3 @@ def _add(total: dict[str, int], more: Amounts) -> None:
 def _raise(level: dict[str, int], to: Amounts) -> None:
     for name, amount in to.items():
         level[name] = max(level.get(name, 0), amount)
-
-
-def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
-    """True if one of a pod's tolerations covers ``taint``."""
-    return any(_covers(t, taint) for t in tolerations)
-
-
-def _covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    effect = toleration.get("effect")
-    if effect and effect != taint["effect"]:
-        return False
-    key = toleration.get("key")
-    if key and key != taint["key"]:
-        return False
-    match toleration.get("operator") or "Equal":
-        case "Exists":
-            return True
-        case "Equal":
-            return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
-    return False

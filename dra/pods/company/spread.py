@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dra.common.resources import tolerates
 from dra.pods.company.residents import Residents
 from dra.pods.company.terms import Spread
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts, find_deselection
-from dra.pods.podneeds import tolerates
 from dra.pods.pods import Pod
 
 

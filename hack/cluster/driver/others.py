@@ -18,13 +18,14 @@ def device_class() -> Obj:
     return _object("DeviceClass", CLASS, {"selectors": selectors})
 
 
-def resource_slice(node: str, count: int) -> Obj:
-    """``count`` devices of a node, as its driver would publish them."""
+def resource_slice(node: str, count: int, *taints: Obj) -> Obj:
+    """``count`` devices of a node, each with these taints, as its driver would publish them."""
+    more = {"taints": [*taints]} if taints else {}
     spec = {
         "driver": DRIVER,
         "nodeName": node,
         "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-        "devices": [{"name": f"tape-{number}"} for number in range(count)],
+        "devices": [{"name": f"tape-{number}", **more} for number in range(count)],
     }
     return _object("ResourceSlice", f"{CLASS}-{node}", spec)
 

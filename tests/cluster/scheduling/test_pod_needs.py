@@ -146,6 +146,16 @@ def test_a_pod_finds_the_one_device_of_another_driver(site: Site) -> None:
     assert site.writes() == 1
 
 
+def test_pods_go_where_a_device_of_another_driver_has_no_taint(site: Site) -> None:
+    claims = _tapes(site, **{name.replace("-", "_"): 7 for name in SMALL})
+    sick = {"key": "example.com/sick", "effect": "NoSchedule"}
+    for name in NODES.keys() - {*SMALL}:
+        site.workload.create(others.resource_slice(name, 7, sick))
+    site.start(12, "tape", claims=claims)
+    assert set(site.nodes()) <= {*SMALL}
+    assert site.writes() == 12
+
+
 def test_pods_go_where_devices_of_another_driver_are_left(site: Site) -> None:
     """As many pods as devices, in one burst, while others of theirs are being allocated."""
     site.start(12, "tape", claims=_tapes(site, **{f"fake_need_{n:02}": 1 for n in range(12)}))

@@ -212,7 +212,7 @@ def test_one_goes_ahead_and_what_is_proven_lets_more_go_at_a_time() -> None:
 
 
 def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
-    """Such as devices that are tainted: all are sent to one node, and learn from each other."""
+    """Such as by a DeviceTaintRule: all are sent to one node, and learn from each other."""
     site = Site(dict.fromkeys(FAR, 7), published=True)
     site.tapes = {**dict.fromkeys(FAR, 0), "far17": 7}
     began = site.bench.time

@@ -104,6 +104,48 @@ def test_a_device_that_several_may_have_stays_there(more: Obj) -> None:
     assert nodes(known, request("r", "nic")) == {"a"}
 
 
+TOLERATED = {"key": "sick", "operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("effects", "tolerations", "found"),
+    [
+        pytest.param(["NoSchedule"], [], {"b"}, id="kept away"),
+        pytest.param(["NoExecute"], [], {"b"}, id="sent away"),
+        pytest.param(["None"], [], {"a", "b"}, id="only said"),
+        pytest.param(["NoSchedule"], [TOLERATED], {"a", "b"}, id="tolerated"),
+        pytest.param(
+            ["NoSchedule", "NoExecute"],
+            [{**TOLERATED, "effect": "NoSchedule"}],
+            {"b"},
+            id="one of two",
+        ),
+        pytest.param(["NoSchedule"], [{"key": "sick", "value": "x"}], {"b"}, id="another value"),
+    ],
+)
+def test_a_device_with_a_taint_is_for_those_alone_that_tolerate_it(
+    effects: list[str], tolerations: list[Obj], found: set[str]
+) -> None:
+    known = of_nodes(b=1)
+    taints = [{"key": "sick", "effect": e, "timeAdded": "2026-01-01T00:00:00Z"} for e in effects]
+    known.set_slice(published("a", {**nic(0), "taints": taints}, nodeName="a"))
+    assert nodes(known, request("r", "nic", tolerations=tolerations)) == found
+    known.set_slice(published("a", nic(0), nodeName="a"))
+    assert nodes(known, request("r", "nic", tolerations=tolerations)) == {"a", "b"}
+
+
+def test_where_all_that_is_published_is_tainted_no_node_is_tried() -> None:
+    known = OtherDevices(DRIVER)
+    tainted = {**nic(0), "taints": [{"key": "sick", "effect": "NoSchedule"}]}
+    known.set_slice(published("a", tainted, nodeName="a"))
+    assert nodes(known, request("r", "nic")) == set()
+    held = given("nic-0").allocation
+    known.exchange(None, held)
+    assert nodes(known, request("r", "nic", tolerations=[TOLERATED])) == set()
+    known.exchange(held, None)
+    assert nodes(known, request("r", "nic", tolerations=[TOLERATED])) == {"a"}
+
+
 @pytest.mark.parametrize("where", [{"allNodes": True}, {"nodeSelector": {"nodeSelectorTerms": []}}])
 def test_a_device_of_no_single_node_may_be_used_on_any(where: Obj) -> None:
     known = of_nodes(a=1)
