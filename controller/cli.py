@@ -20,17 +20,13 @@ from controller.reporting.metrics import ControllerMetrics
 from controller.writing.handover import Handover, NoHandover
 from dra.common.logs import configure
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.served import check_served
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
-from dra.kube.events.events import EventLimits, EventRecorder
-from dra.kube.events.sink import EventSink
-from dra.kube.leases.lease import LeaderElector
+from dra.kube.events import EventLimits, EventRecorder, EventSink
+from dra.kube.lease import LeaderElector
 from dra.kube.timing import SystemClock
-from dra.monitoring.apirequests import ApiRequests
-from dra.monitoring.events import CountingSink
+from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from dra.monitoring.probes import Probes
-from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
 from dra.pods.pods import DEFAULT_SCHEDULER
 

@@ -12,12 +12,10 @@ import click
 
 from dra.common.logs import Format, configure
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.client.served import check_served
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
-from dra.monitoring.apirequests import ApiRequests
+from dra.monitoring.metrics import ApiRequests, daemon_registry
 from dra.monitoring.probes import Probes
-from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
 from dra.resourceslices.overhead import read_overhead
 from kubeletplugin.daemon.flags import flags

@@ -20,7 +20,7 @@ from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import Exit
 from cli.shell.files import read_files
 from cli.shell.output import Output, counted
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.cel.questions import SelectorError
 from dra.gpu.names import DEFAULT_DRIVER
 

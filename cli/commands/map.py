@@ -93,7 +93,7 @@ def _chosen(found: Site, wanted: list[str]) -> list[NodeView]:
 def _watch(session: Session, wanted: list[str]) -> int:
     """Draw again when a MigNode or a claim has changed, until interrupted."""
     from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS  # noqa: PLC0415
-    from dra.kube.mirror.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
+    from dra.kube.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
 
     mignodes(session)  # a cluster without the resource is told at once
     changed = threading.Event()

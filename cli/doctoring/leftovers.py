@@ -10,7 +10,7 @@ from cli.doctoring.evidence import Evidence
 from cli.shell.output import counted, named
 from cli.site.drawing import remark
 from cli.site.releasing import find_hindrance
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.gpu.names import finalizer
 
 PATIENCE = timedelta(minutes=2)

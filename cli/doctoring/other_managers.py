@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from cli.doctoring.checks import Check, fail, of_node, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.shell.output import named
-from dra.claims.classes import is_generated
-from dra.claims.extendedresources import holders
+from dra.claims.classes import holders, is_generated
 from dra.claims.reasons import NodeReason
 from dra.common.resources import PODS
 from dra.gpu.inventory import AllocatorKind

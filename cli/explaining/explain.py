@@ -16,13 +16,12 @@ from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
 from dra.allocator.explain.answers import AnswerReason, NodeAnswer
 from dra.allocator.problem import Problem, pose_problem
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
-from dra.claims.class_names import no_such_class
-from dra.claims.reading import KnownClaim, ReadClaims, read_claims
+from dra.claims.classes import no_such_class
+from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Reason
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.names import finalizer
 from dra.pods.pods import Pod

@@ -15,8 +15,8 @@ from cli.site.reading import inventories, reserved
 from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.conditions import claims_allocated
-from dra.claims.reading import KnownClaim
-from dra.claims.requests.size import trim_claim_spec
+from dra.claims.reader import KnownClaim
+from dra.claims.trimming import trim_claim_spec
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -38,11 +38,11 @@ from dra.common.resources import (
 from dra.gangs.membership import read_annotations
 from dra.gangs.minimum import PodGroups
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
-from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
 from dra.pods.pods import UNREAD, Pod, read_pod
-from dra.pods.trimming.fields import trim_pod
-from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
+from dra.pods.residents import Hosts
+from dra.pods.trimming import trim_pod
+from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 COMPONENT = "app.kubernetes.io/component"

@@ -9,9 +9,8 @@ from cli.explaining.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.problem import Problem, pose_problem
-from dra.claims.reading import read_claims
+from dra.claims.reader import Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import GangDecision
 from dra.gangs.membership import GangKey, read_membership

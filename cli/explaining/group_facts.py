@@ -8,7 +8,7 @@ from cli.shell.session import Session
 from dra.gangs.membership import read_membership
 from dra.gangs.minimum import PodGroups
 from dra.gangs.podgroups import KINDS, read_pod_group
-from dra.kube.client.served import first_served
+from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.pods import Pod
 

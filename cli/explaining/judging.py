@@ -23,12 +23,12 @@ from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.problem import Problem
 from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.allocator.scoring.moves import TooManyStatesError
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.claims.claims import Claim
 from dra.gpu.inventory import AllocatorKind
 from dra.pods.nodefit import MisfitReason
 from dra.pods.pods import Pod, read_pod
-from dra.pods.preemption import find_victims
+from dra.pods.rules import find_victims
 
 _BY_SCHEDULER = NodeAnswer(
     Why.BY_SCHEDULER, "its GPUs are allocated by kube-scheduler, not by the controller"

@@ -10,11 +10,11 @@ from cli.explaining.waiting import finding
 from cli.site.occupancy import Slot
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import READY
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.resources import at
 from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods.pods import Pod
-from dra.pods.volumes.fit import find_obstacle
+from dra.pods.rules import find_obstacle
 
 _SCHEDULER = "default-scheduler"
 

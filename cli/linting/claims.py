@@ -17,7 +17,7 @@ from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.claims import Request, read_requests
-from dra.claims.class_names import PROFILE_CLASS
+from dra.claims.classes import PROFILE_CLASS
 from dra.gpu.names import DEFAULT_DRIVER
 
 _COMPUTE_SLICES = 7

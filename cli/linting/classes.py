@@ -10,8 +10,7 @@ from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
 from dra.cel.questions import CostlySelectorError
-from dra.claims.class_names import meant
-from dra.claims.classes import names_driver
+from dra.claims.classes import meant, names_driver
 from dra.gpu.names import DEFAULT_DRIVER
 
 ANY_SLICE = "mig.dra.dev"

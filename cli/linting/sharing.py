@@ -10,8 +10,8 @@ from cli.linting.claims import ClaimSpec
 from cli.linting.documents import Document, Level, Remark
 from cli.linting.fields import entries, mapping, text
 from cli.linting.pods import PodSpec
-from dra.claims.containers import Use, crowded, find_crowd
-from dra.claims.requests.sharing import RequestedSharing
+from dra.claims.claims import Use, crowded, find_crowd
+from dra.claims.requests import RequestedSharing
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
 

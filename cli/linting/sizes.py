@@ -11,13 +11,13 @@ from cli.linting.fields import entries, text
 from cli.linting.pods import PodSpec
 from dra.allocator.problem import too_large
 from dra.claims.claims import read_claim
-from dra.claims.reading import MOST_CHOICES, TOO_MANY
-from dra.claims.requests.size import is_stub, trim_claim_spec
-from dra.claims.requests.support import find_unsupported
+from dra.claims.reader import MOST_CHOICES, TOO_MANY
+from dra.claims.requests import find_unsupported
+from dra.claims.trimming import is_stub, trim_claim_spec
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.limits.rewriting import rewritten
 from dra.pods.pods import UNREAD
-from dra.pods.trimming.fields import trim_pod
+from dra.pods.trimming import trim_pod
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 """Errors of what is not as it should be, which other rules tell of."""

@@ -20,11 +20,11 @@ from cli.shell.exits import CliError, Exit
 from cli.shell.kubeconfig import Access
 from cli.shell.output import harmless
 from dra.common.resources import Obj
-from dra.kube.client.http import HttpClient
+from dra.kube.http import HttpClient
 
 
 class DirectConnection:
-    """A connection (dra.kube.connect.connection) made without the kubernetes package.
+    """A connection (dra.kube.connection) made without the kubernetes package.
 
     A credential plugin may have its user log in, and takes as long as that does unless
     ``login_seconds`` are given.

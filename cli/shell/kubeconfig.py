@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.shell.exits import CliError, Exit
-from dra.kube.connect.incluster import SERVICE_ACCOUNT, server_of_pod
+from dra.kube.connection import SERVICE_ACCOUNT, server_of_pod
 
 DEFAULT_PATH = "~/.kube/config"
 

@@ -26,7 +26,7 @@ from dra.common.resources import (
 )
 from dra.gpu.mignode import from_mignode
 from dra.kube import errors
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 
 _OFFLINE = frozenset({"convert", "lint"})
 _COMPLETION_SECONDS = 3.0

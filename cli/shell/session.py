@@ -8,7 +8,7 @@ from datetime import datetime
 
 from cli.shell.output import Output
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dra.common.resources import (
     Resource,
 )
 from dra.gangs.podgroups import KINDS
-from dra.kube.mirror.reflector import Change
+from dra.kube.reflector import Change
 
 _log = logging.getLogger(__name__)
 

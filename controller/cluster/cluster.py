@@ -19,16 +19,16 @@ from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.scoring.geometry_index import GeometryIndexes
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.otherdevices import OtherDevices
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.resources import Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef, Inventory
-from dra.pods.hosts import Hosts
 from dra.pods.pods import DEFAULT_SCHEDULER, Pod
+from dra.pods.residents import Hosts
 
 _REMEMBERED = 2000
 """Allocations that count as demand at a start; older ones would hardly weigh."""

@@ -11,7 +11,7 @@ from dra.allocator.fleet.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
 from dra.claims.otherdevices import OtherDevices
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef
 

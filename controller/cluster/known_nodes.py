@@ -11,8 +11,8 @@ from dra.allocator.fleet.fleet import Fleet
 from dra.common.resources import Obj, at
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
-from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
+from dra.pods.residents import Hosts
 
 _log = logging.getLogger(__name__)
 

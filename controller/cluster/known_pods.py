@@ -8,10 +8,10 @@ from controller.cluster.known_gangs import KnownGangs
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.claims.claims import made_for
-from dra.common.index import Index
+from dra.common.cache import Index
 from dra.common.resources import Obj, ObjectKey, at
-from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod, read_pod, with_claim
+from dra.pods.residents import Hosts
 
 
 class KnownPods:

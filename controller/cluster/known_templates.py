@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from controller.cluster.effects import Effects
-from dra.common.index import Index
+from dra.common.cache import Index
 from dra.common.resources import Obj, ObjectKey, at
 from dra.limits.templates import LABEL_VALUE, is_template_name, opt_in_label
 from dra.pods.pods import Pod

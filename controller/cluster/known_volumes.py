@@ -16,8 +16,8 @@ from dra.common.resources import (
     Resource,
     at,
 )
-from dra.pods.hosts import Hosts
-from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
+from dra.pods.residents import Hosts
+from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
 
 VOLUMES = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
 """Resources to be listed before anything of them counts."""

@@ -14,7 +14,7 @@ import msgspec
 
 from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.cache import BoundedCache
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from dra.common.index import Index
+from dra.common.cache import Index
 from dra.common.resources import ObjectKey
-from dra.pods.company.residents import Residents
-from dra.pods.company.terms import Company
-from dra.pods.podneeds import PodNeeds
-from dra.pods.pods import Pod
+from dra.pods.pods import Pod, PodNeeds
+from dra.pods.residents import Residents
+from dra.pods.selectors import Company
 
 MOST_WATCHED = 2_000
 """Comparisons of a pod that came, went or changed with the terms of a namespace's waiting pods.

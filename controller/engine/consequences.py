@@ -27,7 +27,7 @@ from dra.allocator.allocate import Allocator
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
-from dra.pods.preemption import find_victims
+from dra.pods.rules import find_victims
 
 _log = logging.getLogger(__name__)
 

@@ -27,12 +27,12 @@ from controller.writing.in_flight import InFlight
 from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import Outbox, Senders
 from controller.writing.writers import Writers, make_writers
-from dra.cel.kinds.kinds import Kinds
-from dra.claims.requests.reader import Reader
+from dra.cel.kinds import Kinds
+from dra.claims.reader import Reader
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
-from dra.kube.client.transport import KubeApi
-from dra.kube.events.sink import EventSink
+from dra.kube.client import KubeApi
+from dra.kube.events import EventSink
 from dra.kube.timing import Clock, rfc3339
 from dra.monitoring.probes import Probes, Pulse
 from dra.pods.pods import DEFAULT_SCHEDULER

@@ -18,7 +18,7 @@ from controller.serving.evaluations import Evaluations
 from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import Outbox
 from controller.writing.writers import Writers
-from dra.claims.requests.reader import Reader
+from dra.claims.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gpu.layouts.choosing import Classes
 

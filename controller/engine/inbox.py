@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dra.common.resources import MIG_NODES, Resource
-from dra.kube.mirror.reflector import Change
+from dra.kube.reflector import Change
 
 _SHARE = 0.05
 """Share of the deciding thread's time that changes of one MigNode may take."""

@@ -19,9 +19,8 @@ from controller.cluster.trimming.trimming import Trimmer, remembering
 from controller.engine.inbox import Inbox
 from dra.claims.classes import generated_label
 from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, Resource
-from dra.kube.client.served import first_served
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.client import KubeApi, first_served
+from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Clock
 
 _log = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ from controller.writing.outbox import Outbox
 from controller.writing.writers import Writers
 from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
-from dra.claims.requests.reader import Reader
+from dra.claims.reader import Reader
 from dra.gpu.layouts.choosing import Classes
 
 

@@ -19,12 +19,14 @@ from controller.writing.object_writer import ObjectWriter
 from dra.claims.classes import (
     MOST_CLASSES,
     generated_classes,
+    holders,
     is_generated,
+    may_carry,
     needs_write,
     offered_profiles,
+    resource_of,
     restricted,
 )
-from dra.claims.extendedresources import holders, may_carry, resource_of
 from dra.common.resources import Obj
 from dra.kube.timing import Backoff
 

@@ -16,12 +16,12 @@ from controller.writing.allocation_requests import AllocationRequests, Allocatio
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writers import Writers
 from dra.allocator.problem import Decision
+from dra.claims.allocation import node_label
 from dra.claims.claims import Claim
-from dra.claims.node_label import node_label
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey, at
 from dra.kube.errors import ConflictError, UnavailableError
-from dra.kube.events.eventlimits import Allowance
+from dra.kube.events import Allowance
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)

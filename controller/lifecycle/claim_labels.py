@@ -16,7 +16,7 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.claim_writer import ClaimWriter
 from dra.claims.claims import Claim
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.resources import Obj, ObjectKey, at
 
 QUIET_SECONDS = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from controller.cluster.cluster import Cluster
 from controller.writing.in_flight import InFlight, WriteAnswer
 from dra.claims.claims import Claim
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.resources import Obj, ObjectKey
 
 Settle = Callable[[ObjectKey, Exception | None], None]

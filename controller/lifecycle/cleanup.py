@@ -11,10 +11,9 @@ from functools import partial
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.claim_writer import ClaimWriter
-from dra.cel.kinds.asked import Question, UnansweredError
+from dra.cel.offers import Question, UnansweredError
 from dra.claims.claims import Claim
-from dra.claims.reading import KnownClaim
-from dra.claims.requests.reader import Reader
+from dra.claims.reader import KnownClaim, Reader
 from dra.common.resources import ObjectKey
 
 _log = logging.getLogger(__name__)

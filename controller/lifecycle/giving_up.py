@@ -12,7 +12,7 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.reporting.report import Reporter
 from controller.writing.claim_writer import ClaimWriter
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.giving_up import GivingUp
 from dra.allocator.pod_problem import Examined, Satisfied
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.kube.timing import Backoff
 from dra.pods.pods import Pod

@@ -25,7 +25,7 @@ from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import ConflictError, ForbiddenError
 from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
-from dra.pods.preemption import find_victims
+from dra.pods.rules import find_victims
 
 _log = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.problem import Problem
-from dra.claims.reading import KnownClaim
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.reader import KnownClaim, Reader
+from dra.claims.wants import ClaimWants
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 What shows, such as an instance in the way or a GPU that is lost, keeps the fleet from using a GPU
 anyway. What fails for a claim's own sake says nothing of its GPU, and a GPU that refuses one claim
 again and again has refused one: else whoever writes claims could take GPUs out of use. A GPU stays
-out for 20 seconds to 10 minutes, as :mod:`dra.kube.left_out` says.
+out for 20 seconds to 10 minutes, as :mod:`dra.kube.timing` says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from controller.cluster.cluster import Cluster
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.kube.left_out import LeftOut
+from dra.kube.timing import LeftOut
 
 REASON = "a slice could not be made on it lately; it is tried again after a while"
 

@@ -14,7 +14,7 @@ from controller.queue.room import Room
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle
 from dra.common.cache import BoundedCache
-from dra.pods.podneeds import PodNeeds
+from dra.pods.pods import PodNeeds
 
 REST = 50
 """Rest after a search that was given up, as a multiple of the time that it took."""

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
-from dra.common.turns import Turns
+from dra.common.queues import Turns
 
 K = TypeVar("K", bound=Hashable)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from controller.queue.ready import Ready, Urgent
-from dra.common.timers import Timers
+from dra.common.queues import Timers
 from dra.kube.timing import Backoff
 
 K = TypeVar("K", bound=Hashable)

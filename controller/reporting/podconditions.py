@@ -18,8 +18,7 @@ from controller.writing.outbox import Outbox
 from controller.writing.pod_writer import PodWriter
 from dra.claims.conditions import claims_allocated
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.fair_queue import FairQueue
-from dra.common.timers import Timers
+from dra.common.queues import FairQueue, Timers
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.pods.pods import Pod
 

@@ -13,7 +13,7 @@ from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.events.sink import EventSink
+from dra.kube.events import EventSink
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from controller.queue.overtaking.fairness import WaitingLine
 from controller.serving.agenda import Agenda
 from controller.serving.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.serving.waiting import Waiting
-from dra.cel.kinds.asked import Question, UnansweredError
-from dra.claims.requests.reader import Reader
+from dra.cel.offers import Question, UnansweredError
+from dra.claims.reader import Reader
 from dra.pods.pods import Pod
 
 

@@ -19,8 +19,7 @@ from itertools import islice
 from controller.cluster.cluster import Cluster
 from controller.serving.shares import Shares
 from controller.writing.outbox import Outbox, Senders
-from dra.cel.kinds.asked import Expressions, Question
-from dra.cel.kinds.offers import GpuKind
+from dra.cel.offers import Expressions, GpuKind, Question
 from dra.cel.questions import Answer, Evaluator, shortened
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.cache import BoundedCache

@@ -22,10 +22,9 @@ from controller.serving.waiting import Waiting
 from controller.writing.in_flight import InFlight
 from dra.allocator.pod_problem import Examined, Satisfied, examine
 from dra.allocator.problem import Problem
-from dra.cel.kinds.asked import UnansweredError
-from dra.claims.reading import Fault
+from dra.cel.offers import UnansweredError
+from dra.claims.reader import Fault, Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod

@@ -12,7 +12,7 @@ from controller.webhook.keeper import Keeper, Place
 from controller.webhook.server import WebhookServer
 from dra.common.logs import configure
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError
 
 

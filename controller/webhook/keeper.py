@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controller.webhook.certificates import Served, renewed
 from dra.common.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Obj, Resource
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError
 
 _log = logging.getLogger(__name__)

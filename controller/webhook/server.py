@@ -14,7 +14,7 @@ from typing import Any
 from controller.webhook.certificates import Served
 from controller.webhook.mutation import answer as mutate
 from controller.webhook.review import answer
-from dra.monitoring.connections import BoundedThreads, OpenConnections
+from dra.monitoring.server import BoundedThreads, OpenConnections
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from controller.writing.writers import Writers
 from dra.allocator.problem import Decision, Pick
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import KubeError
 from dra.pods.pods import Pod

@@ -16,9 +16,8 @@ from controller.cluster.trimming.trimming import LARGEST, MOST_FINALIZERS
 from controller.writing.handover import Unanswered
 from controller.writing.leader_requests import LeaderRequests, NotLeadingError, RefusedError
 from dra.allocator.problem import Pick
-from dra.claims.allocation import write_allocation
+from dra.claims.allocation import label_of, node_label, write_allocation
 from dra.claims.claims import Claim
-from dra.claims.node_label import label_of, node_label
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.errors import InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.timing import rfc3339
@@ -29,7 +28,7 @@ class ClaimWriter:
     """Writes claims for one driver, by ``requests``, whose errors go through.
 
     ``unanswered`` are its allocations that may still be made. With ``labels_nodes`` claims name in
-    a label the node that they are allocated to (``dra.claims.node_label``).
+    a label the node that they are allocated to (``dra.claims.allocation``).
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Most leaders end cleanly, by SIGTERM. They wait for the answers to what they have sent; if all came,
 the next leader needs no fence (``controller.engine.fence``) around the claims that wait, which may
-be thousands. The Lease is given back *settled* (``dra.kube.leases.leaselock``) only if
+be thousands. The Lease is given back *settled* (``dra.kube.lease``) only if
 
 - nothing of earlier leaders could arrive: the Lease was settled when it was taken, or the fence of
   this leader stands and has no gap, and
@@ -22,7 +22,7 @@ from typing import Protocol
 
 from controller.cluster.known_claims import newer
 from dra.claims.claims import Claim
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
 

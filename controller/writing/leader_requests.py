@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dra.common.resources import Obj, Resource
-from dra.kube.client.patch import PatchApi, PatchContent
-from dra.kube.client.transport import ObjectList
+from dra.kube.client import ObjectList, PatchApi, PatchContent
 
 
 class WriteApi(PatchApi, Protocol):

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.requests.wants import Want
+from dra.claims.wants import Want
 from dra.gpu.inventory import Gpu
 from dra.gpu.names import gpu_name
 

@@ -11,7 +11,7 @@ from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Outcome, Problem
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.search import Search
-from dra.claims.requests.alternatives import choices
+from dra.claims.wants import choices
 
 ANSWER_STEPS = 5_000
 """After these it is too hard to tell whether nodes could serve a problem: tens of milliseconds."""

@@ -8,10 +8,8 @@ from itertools import groupby
 
 from dra.allocator.places import Places
 from dra.allocator.problem import Problem
-from dra.pods.hostports import WantedPorts
-from dra.pods.pods import Pod
-from dra.pods.preemption import find_victims, may_preempt
-from dra.pods.rules import find_rules
+from dra.pods.pods import Pod, WantedPorts
+from dra.pods.rules import find_rules, find_victims, may_preempt
 
 _GROUPS = 8
 """Number of groups of nodes tried one after another; then all others are tried together."""

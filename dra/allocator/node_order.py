@@ -8,9 +8,9 @@ from api.config import NO_PREFERENCE, NodesConfig
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.scoring.fullness import Taken, fullness, gpu_memory, tiers
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.common.resources import ObjectKey
-from dra.pods.hosts import Hosts
+from dra.pods.residents import Hosts
 
 
 def preference(claims: Iterable[ClaimWants]) -> NodesConfig:

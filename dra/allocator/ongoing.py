@@ -31,8 +31,7 @@ from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
 from dra.allocator.search.search import Search, selects_shares, single_request
-from dra.claims.requests.alternatives import choices
-from dra.claims.requests.wants import ClaimWants, Want
+from dra.claims.wants import ClaimWants, Want, choices
 
 MANY = 64
 """After this many misfits, only the nodes where the pod fits are searched."""

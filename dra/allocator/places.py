@@ -8,13 +8,13 @@ from collections.abc import Set as AbstractSet
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.node_order import node_tiers, preference
 from dra.allocator.problem import Problem
-from dra.claims.requests.wants import ClaimWants, is_mixed
 from dra.claims.sharing import OFFERED
+from dra.claims.wants import ClaimWants, is_mixed
 from dra.gpu.inventory import HOST_USERS_ONLY, Gpu
 from dra.gpu.shares import HAMI_CORE
-from dra.pods.hosts import Hosts
 from dra.pods.nodefit import Misfit, MisfitReason, find_barrier, find_misfit
-from dra.pods.nodeselector import matches_selector
+from dra.pods.residents import Hosts
+from dra.pods.selectors import matches_selector
 
 _ONE_LIMIT = Misfit(
     MisfitReason.SHARING,

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dra.allocator.problem import Problem, pose_problem
+from dra.claims.claims import container_uses, crowded, find_crowd
 from dra.claims.classes import DeviceClass
-from dra.claims.containers import container_uses, crowded, find_crowd
-from dra.claims.reading import Fault, KnownClaim, ReadClaims, read_claims
+from dra.claims.reader import Fault, KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.sharing import requested_sharing
+from dra.claims.requests import requested_sharing
 from dra.common.resources import ObjectKey
-from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
-from dra.pods.volumes.fit import find_obstacle
+from dra.pods.residents import Hosts
+from dra.pods.rules import find_obstacle
 
 _SHOWN = 63
 """Length of names in messages, of which a user chooses any."""

@@ -8,21 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.claims.allocation import AllocatedDevice, Allocation, share_id
-from dra.claims.claims import Claim
-from dra.claims.containers import container_uses, has_several_containers
-from dra.claims.reading import Fault, ReadClaims
+from dra.claims.claims import Claim, container_uses, has_several_containers
+from dra.claims.reader import Fault, ReadClaims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.wants import ClaimWants, Want
+from dra.claims.wants import ClaimWants, Want
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import gpu_name, mig_device
 from dra.gpu.shares import ANY_TENANT, Ask, Share
-from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
-from dra.pods.rules import Rules, find_rules
-from dra.pods.volumes.fit import find_obstacle
+from dra.pods.residents import Hosts
+from dra.pods.rules import Rules, find_obstacle, find_rules
 
 
 @dataclass(frozen=True, slots=True, eq=False)

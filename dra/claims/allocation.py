@@ -8,6 +8,7 @@ then refused as immutable.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,22 @@ from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.common.resources import at
 from dra.gpu.devices import ENGINES
 from dra.gpu.shares import NO_ASK, Ask
+
+_MOST_CHARACTERS = 63
+"""Upper bound on a label's value; a node's name has up to 253."""
+
+
+def node_label(driver: str) -> str:
+    """Key of the label."""
+    return f"{driver}/node"
+
+
+def label_of(node: str) -> str:
+    """Value of the label for a node: its name, or a digest of one that is too long."""
+    if len(node) <= _MOST_CHARACTERS:
+        return node
+    return hashlib.sha256(node.encode()).hexdigest()[:_MOST_CHARACTERS]
+
 
 MAX_RESULTS = 32
 _MIB = 2**20

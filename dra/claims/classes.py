@@ -211,3 +211,95 @@ def _object(driver: str, name: str, spec: dict[str, Any]) -> Obj:
         },
         "spec": spec,
     }
+
+
+PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*(-me)?")
+_PROFILE = re.compile(r"(?:mig[-_.]?)?(\d+)g[-_.]?(\d+)gb?(.*)", re.IGNORECASE)
+_SIZE = re.compile(r"(?:mig[-_.]?)?min[-_.]?(\d+)gb?", re.IGNORECASE)
+
+
+def meant_ours(name: str) -> bool:
+    """True if a class that does not exist is called like a generated one, or nearly so."""
+    return looks_ours(name) or meant(name) != ""
+
+
+def meant(name: str) -> str:
+    """``mig-1g.5gb`` for ``mig-1g5gb``, as a generated class would be called; empty for others."""
+    if size := _SIZE.fullmatch(name):
+        return f"mig-min-{size[1]}gb"
+    found = _PROFILE.fullmatch(name)
+    if found is None or PROFILE_CLASS.fullmatch(name):
+        return name if found else ""
+    more = re.sub(r"[-+_]", ".", found[3]).strip(".").lower()
+    return f"mig-{found[1]}g.{found[2]}gb{'.' * bool(more)}{more}"
+
+
+def no_such_class(name: str, known: Iterable[str]) -> str:
+    """The sentence on a class that is not among those ``known``."""
+    nearest = _nearest(meant(name), known)
+    asked = f"did you mean {nearest!r}? " if nearest else ""
+    return f"DeviceClass {name!r} does not exist; {asked}kubectl get deviceclasses lists all"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """The class that has as many compute slices, or nearly, and then about as much memory."""
+    alike = [k for k in known if name and meant(k) == k and _is_size(k) == _is_size(name)]
+    return min(alike, key=lambda k: (*_apart(k, name), _bare(k) != _bare(name), k), default="")
+
+
+def _is_size(name: str) -> bool:
+    return _SIZE.fullmatch(name) is not None
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"\W", "", name)
+
+
+def _apart(one: str, other: str) -> list[int]:
+    numbers = (map(int, re.findall(r"\d+", each)) for each in (one, other))
+    return [abs(a - b) for a, b in zip(*numbers, strict=True)]
+
+
+def resource_of(device_class: Obj) -> str:
+    """Its ``extendedResourceName``, or nothing."""
+    return str(at(device_class, "spec", "extendedResourceName", default=""))
+
+
+def precedes(one: Obj, other: Obj) -> bool:
+    """True if kube-scheduler takes the first of two classes with one name."""
+    first, second = (str(each["metadata"].get("creationTimestamp") or "") for each in (one, other))
+    if first != second:
+        return first > second
+    return str(one["metadata"]["name"]) < str(other["metadata"]["name"])
+
+
+def holders(objects: Iterable[Obj], driver: str) -> dict[str, Obj]:
+    """By extended resource, the class of somebody else that has it; of several the one in use."""
+    found: dict[str, Obj] = {}
+    for obj in objects:
+        name = resource_of(obj)
+        if (
+            name
+            and not is_generated(obj, driver)
+            and (name not in found or precedes(obj, found[name]))
+        ):
+            found[name] = obj
+    return found
+
+
+def may_carry(
+    resource: str,
+    own: Obj | None,
+    holder: Obj | None,
+    *,
+    served: bool,
+) -> bool:
+    """True if our class, as it is now, is to have the name.
+
+    Where nobody else has it, while kube-scheduler allocates a node. Where a class that came later
+    has it, ours keeps what it has: it is out of use, and giving it up would have kube-scheduler
+    forget theirs.
+    """
+    if holder is None:
+        return served
+    return own is not None and resource_of(own) == resource and precedes(holder, own)

@@ -73,7 +73,7 @@ def trim_slice(obj: Obj) -> Obj:
 
 
 def _description(driver: str, device: Obj) -> str:
-    """All of a device that a selector can look at, as ``dra.cel.kinds.strangers`` reads it."""
+    """All of a device that a selector can look at, as ``dra.cel.strangers`` reads it."""
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     parts = driver, attributes, capacity, bool(device.get("allowMultipleAllocations"))
     return msgspec.json.encode(parts, order="sorted").decode()

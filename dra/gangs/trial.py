@@ -13,8 +13,8 @@ from dataclasses import replace
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import node_selector
-from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
+from dra.pods.residents import Hosts
 from dra.pods.rules import find_rules
 
 

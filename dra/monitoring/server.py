@@ -11,17 +11,107 @@ import logging
 import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from socketserver import TCPServer
-from typing import Any
+from contextlib import contextmanager, suppress
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from dra.monitoring.connections import BoundedThreads, OpenConnections
-from dra.monitoring.pace import Pace
+from dra.kube.timing import Clock, SystemClock
 from dra.monitoring.probes import Checks, Probes
+
+
+class OpenConnections:
+    """Connections by age: ``most`` in all, and ``most_of_peer`` of one address. Thread-safe.
+
+    A new one always has its place: that of the oldest of its own peer, or of the peer with most.
+    """
+
+    def __init__(self, *, most: int, most_of_peer: int) -> None:
+        self._most = most
+        self._most_of_peer = most_of_peer
+        self._lock = threading.Lock()
+        self._peers: dict[socket.socket, str] = {}
+
+    def add(self, connection: socket.socket, peer: str) -> None:
+        """Take a connection, and end another if there are too many: its thread finds that."""
+        with self._lock:
+            over = self._find_over(peer)
+            if over is not None:
+                del self._peers[over]
+            self._peers[connection] = peer
+        if over is not None:
+            with suppress(OSError):
+                # Not that of TLS, whose state is its thread's.
+                socket.socket.shutdown(over, socket.SHUT_RDWR)
+
+    def discard(self, connection: socket.socket) -> None:
+        """A connection has ended."""
+        with self._lock:
+            self._peers.pop(connection, None)
+
+    def _find_over(self, peer: str) -> socket.socket | None:
+        counts = Counter(self._peers.values())
+        if counts[peer] < self._most_of_peer:
+            if len(self._peers) < self._most:
+                return None
+            (peer, _), *_ = counts.most_common(1)
+        return next(connection for connection, each in self._peers.items() if each == peer)
+
+
+class BoundedThreads(ThreadingMixIn):
+    """A thread for each connection of a server, of as many as ``connections`` lets be."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    """With five, as is usual, a burst of connections has others wait for a second and more."""
+    connections: OpenConnections
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own."""
+        self.connections.add(request, str(client_address[0]))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self.connections.discard(request)
+        super().shutdown_request(request)  # type: ignore[misc]
+
+
+T = TypeVar("T")
+_REST = 4
+_LONGEST_REST = 1.0
+
+
+class Pace:
+    """One call at a time, and a rest of four times as long after it, of a second at most.
+
+    So calls take no more than a fifth of a processor, however many ask; who asks now and then waits
+    for nothing. Thread-safe.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._rested_at = 0.0
+
+    def call(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, once it is its turn."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if now < self._rested_at:
+                self._clock.sleep(self._rested_at - now)
+            began = self._clock.monotonic()
+            try:
+                return work()
+            finally:
+                ended = self._clock.monotonic()
+                self._rested_at = ended + min(_LONGEST_REST, _REST * (ended - began))
+
 
 _log = logging.getLogger(__name__)
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")

@@ -13,8 +13,8 @@ from typing import Any
 
 from dra.common.resources import BLOCKING_EFFECTS, at, tolerates
 from dra.gpu.inventory import HOST_USERS_ONLY
-from dra.pods.nodeselector import matches_terms
-from dra.pods.podneeds import Amounts, PodNeeds, amounts
+from dra.pods.pods import Amounts, PodNeeds, amounts
+from dra.pods.selectors import matches_terms
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from dra.claims.binding import published_binding
+from dra.claims.conditions import published_binding
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, Inventory

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, SelectorError
+from dra.cel.selectors import Selectors
 from dra.sandbox import limits
 from dra.sandbox.confinement import confine
 from dra.sandbox.messages import Call, EndError, Reply, receive, send

@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 _CONTROLLER = """
 import sys, urllib3
-from dra.kube.client import transport
+from dra.kube import client as transport
 class Plain:
     host, pool = sys.argv[1], urllib3.PoolManager(maxsize=16, retries=False)
     def credentials(self): return {}

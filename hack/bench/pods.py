@@ -31,7 +31,7 @@ from dra.common.resources import (
 )
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.control.objects import claim_spec
 from hack.bench.control.podstarts import TEMPLATE, PodStarts
 from hack.bench.node import library

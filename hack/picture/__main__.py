@@ -18,7 +18,7 @@ from dra.common.resources import (
     Obj,
     at,
 )
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.picture.svg import render
 from sim.cluster.cluster import Cluster, ClusterShape, running_cluster
 

@@ -12,8 +12,8 @@ import yaml
 
 from dra.common.handbook import page
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
-from dra.kube.client.transport import KubeApi
-from dra.kube.connect.incluster import SERVICE_ACCOUNT
+from dra.kube.client import KubeApi
+from dra.kube.connection import SERVICE_ACCOUNT
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
 from kubeletplugin.check.report import Item, Notebook
 from kubeletplugin.host.openers import named_processes, open_nodes

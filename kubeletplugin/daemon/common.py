@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra.kube.client.transport import KubeApi
-from dra.kube.events.events import EventRecorder
-from dra.monitoring.events import CountingSink
+from dra.kube.client import KubeApi
+from dra.kube.events import EventRecorder
+from dra.monitoring.metrics import CountingSink
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.listeners import Listeners

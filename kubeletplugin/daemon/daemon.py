@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import HOST_USERS_ONLY, AllocatorKind, ClaimRef, Inventory
 from dra.gpu.reservations import CAPABILITY, Reservation
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from kubeletplugin.daemon.build_claims import build_claims
 from kubeletplugin.daemon.build_gpus import build_gpus
 from kubeletplugin.daemon.build_kubelet import build_kubelet

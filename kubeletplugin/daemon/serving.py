@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.gpus.coexistence.namesake import refuse_namesake
 from kubeletplugin.host.options import Options

@@ -11,8 +11,7 @@ from typing import Any
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
-from dra.kube.retry_schedule import RetrySchedule
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Clock, RetrySchedule, SystemClock
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.known_gpu import DeclaredLayout, KnownGpu
 from kubeletplugin.gpus.locks import FifoLock

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra.claims.binding import Binding
 from dra.claims.claims import Claim
-from dra.claims.conditions import MADE, PREPARE_FAILED, PREPARED, READY, UNASKED
+from dra.claims.conditions import MADE, PREPARE_FAILED, PREPARED, READY, UNASKED, Binding
 from dra.common.resources import Obj
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.health.device_health import DeviceProblem

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dra.claims.allocation import read_allocation
-from dra.claims.binding import awaited_devices
 from dra.claims.claims import Claim, read_claim
-from dra.claims.conditions import PREPARE_FAILED
-from dra.claims.requests.allocated import AllocatedClaim
+from dra.claims.conditions import PREPARE_FAILED, awaited_devices
+from dra.claims.trimming import AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339

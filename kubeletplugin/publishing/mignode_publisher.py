@@ -18,9 +18,9 @@ from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
 from dra.gpu.reservations import Reservation, reservations_of
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Clock, rfc3339
 from kubeletplugin.publishing.republisher import Republisher
 

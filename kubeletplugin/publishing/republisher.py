@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 from dra.kube.errors import KubeError
 from dra.kube.loop import Loop
-from dra.kube.mirror.reflector import Reflector
+from dra.kube.reflector import Reflector
 from dra.kube.timing import Backoff, Clock, SystemClock
 
 _log = logging.getLogger(__name__)

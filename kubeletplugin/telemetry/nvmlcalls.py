@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra.monitoring import PREFIX
-from dra.monitoring.tallies import Series, Tallies
+from dra.monitoring.metrics import Series, Tallies
 
 _BOUNDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 

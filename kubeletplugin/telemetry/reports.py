@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra.claims.reasons import NodeReason
 from dra.common.resources import NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from dra.kube.events.sink import EventSink
+from dra.kube.events import EventSink
 
 
 class Reports:

@@ -21,7 +21,7 @@ from dra.common.resources import (
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, KubeError
 from sim.cluster.examples import write_layouts
 from sim.cluster.processes import ClusterError, Supervisor

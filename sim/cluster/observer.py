@@ -11,7 +11,7 @@ from typing import Self
 from dra.claims.claims import claim_names
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.reflector import Change, Reflector
 from sim.cluster.cluster import Cluster
 from sim.cluster.processes import ClusterError
 

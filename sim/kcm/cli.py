@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.daemon import configure_logging, run_until_signal
 from sim.kcm.controller import ClaimController
 

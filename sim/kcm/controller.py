@@ -6,10 +6,10 @@ import logging
 
 from dra.claims.claims import SCHEDULER_FINALIZER, claim_names
 from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, at
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ObjectNotFoundError
-from dra.kube.events.events import EventRecorder
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.events import EventRecorder
+from dra.kube.reflector import Change, Reflector
 from sim.kcm.decisions import (
     claim_change,
     claim_from_template,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.kubelet.claims.manager import ClaimManager
 from sim.kubelet.node import NodeShape, register_node
 from sim.kubelet.plugins.registration import RegistrationLoop

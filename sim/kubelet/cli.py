@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.daemon import configure_logging, run_until_signal
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.node import NodeShape, parse_labels, parse_taint

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dra.common.resources import NODES, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError
 from dra.kube.timing import rfc3339
 

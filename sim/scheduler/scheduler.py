@@ -11,9 +11,9 @@ from fractions import Fraction
 
 from dra.claims.claims import claim_names
 from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj, at
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.reflector import Change, Reflector
 from sim.scheduler.bindingconditions import BindingFailedError, are_ready, waits_for
 from sim.scheduler.nodefit import NodeView, least_allocated, rejection, requests
 from sim.scheduler.podclaims import (

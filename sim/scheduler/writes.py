@@ -6,9 +6,9 @@ import logging
 from datetime import UTC, datetime
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource, at
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError
-from dra.kube.events.events import EventRecorder
+from dra.kube.events import EventRecorder
 from dra.kube.timing import rfc3339
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from dra.common.resources import (
 )
 from dra.gpu.inventory import AllocatorKind, Gpu
 from dra.gpu.mignode import to_mignode
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError
 from tests.controller.helpers.objects import (
     DRIVER,

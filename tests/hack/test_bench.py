@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from controller.cluster.cluster import Cluster
 from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import POLICIES
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Change
 from hack.bench import allocate, cluster, memory, placement, pods
 from hack.bench.control import objects
 from hack.bench.control.bindings import Burst

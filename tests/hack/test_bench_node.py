@@ -16,7 +16,7 @@ import pytest
 
 import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.node import library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
 from hack.bench.node.floor import Floor, of_pace

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from kubeletplugin.claims.ending import janitor, release
 from kubeletplugin.claims.prepare import prepare
 from kubeletplugin.gpus.health import xidwatch

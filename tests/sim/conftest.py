@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from tests.helpers.folders import short_folder
 from tests.sim.standins import api_server, wipe
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra.claims.binding import published_binding
+from dra.claims.conditions import published_binding
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -20,7 +20,7 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, ObjectNotFoundError
 from tests.helpers.fields import checked
 from tests.sim.apiserver.running import running_server

@@ -9,7 +9,7 @@ import msgspec
 
 from dra.claims.claims import Request, read_requests
 from dra.common.cache import BoundedCache, json_weight
-from dra.pods.podneeds import READ_FIELDS, PodNeeds, read_needs
+from dra.pods.pods import READ_FIELDS, PodNeeds, read_needs
 
 _BYTES = 16 * 2**20
 

@@ -15,11 +15,11 @@ import msgspec
 
 from controller.cluster.trimming.allowance import NAMESPACE_BYTES, Allowance, CrowdedError
 from controller.cluster.trimming.volume_trimming import TRIMMERS
+from dra.claims.allocation import node_label
 from dra.claims.claims import ALLOCATED_BY, POD_CLAIM, allocation_managers, made_for
 from dra.claims.conditions import MADE, PREPARED
-from dra.claims.node_label import node_label
 from dra.claims.otherdevices import trim_slice
-from dra.claims.requests.size import crowded, trim_allocation, trim_claim_spec, without_others
+from dra.claims.trimming import crowded, trim_allocation, trim_claim_spec, without_others
 from dra.common.cache import BoundedCache, decoded_weight, json_weight
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -35,8 +35,7 @@ from dra.common.resources import (
 )
 from dra.gangs.membership import read_annotations
 from dra.gangs.podgroups import KINDS, trim_pod_group
-from dra.pods.trimming.fields import NAME_LENGTH, cut_owner, trim_pod
-from dra.pods.trimming.size import unread
+from dra.pods.trimming import NAME_LENGTH, cut_owner, trim_pod, unread
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _CLAIM_METADATA = (

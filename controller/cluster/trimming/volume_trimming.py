@@ -16,7 +16,7 @@ from dra.common.resources import (
     Resource,
     picked,
 )
-from dra.pods.volumes.values import BOUND, CLASS, SELECTED_NODE
+from dra.pods.volumes import BOUND, CLASS, SELECTED_NODE
 
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 _ANNOTATIONS = (BOUND, CLASS, SELECTED_NODE)

@@ -16,7 +16,7 @@ from controller.reporting.report import Reporter
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.pod_writer import PodWriter
 from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj, at
 from dra.gpu.names import on_failure

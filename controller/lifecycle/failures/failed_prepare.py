@@ -15,7 +15,7 @@ from controller.queue.exclusions import Exclusions
 from controller.reporting.report import Reporter
 from controller.writing.claim_writer import ClaimWriter
 from dra.claims.conditions import failed_prepare
-from dra.claims.reading import KnownClaim
+from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod

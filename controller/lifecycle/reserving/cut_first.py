@@ -24,7 +24,7 @@ from controller.queue.failed_gpus import FailedGpus
 from controller.reporting.report import Reporter
 from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.gpu.inventory import Answer, AnswerState, ClaimRef, Inventory
 from dra.gpu.reservations import CAPABILITY, Reservation, ReservedDevice
 from dra.pods.pods import Pod

@@ -11,8 +11,8 @@ from controller.cluster.known_gangs import Gang
 from controller.queue.overtaking.line import urgency
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gangs.membership import GangKey
 from dra.gangs.minimum import MOST_PODS, Unclear

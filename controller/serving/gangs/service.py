@@ -23,7 +23,7 @@ from controller.serving.gangs.refusals import Refusal, Refusals
 from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
 from dra.allocator.problem import Problem
-from dra.cel.kinds.asked import UnansweredError
+from dra.cel.offers import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import GangDecision

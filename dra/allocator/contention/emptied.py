@@ -12,7 +12,7 @@ from dra.allocator.fleet.shared_slices import joinable
 from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.problem import Decision, OpenRequest
 from dra.allocator.search.search import Search
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.shares import sum_of
 
 

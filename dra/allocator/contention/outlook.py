@@ -11,7 +11,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.contention.emptied import Plan, least_blocked
 from dra.allocator.problem import Decision, Problem
 from dra.allocator.search.search import Search
-from dra.claims.requests.alternatives import choices
+from dra.claims.wants import choices
 
 NODE_STEPS = 20
 """Steps that a node counts for whose GPUs are looked at; to find that a pod may not go there

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from dra.allocator.explain.answers import AnswerReason, Blocker
 from dra.allocator.fleet.gpustate import GpuState
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.holdings import Holding
 

@@ -9,8 +9,8 @@ from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer
 from dra.allocator.explain.blocking import blocker, cost_of, in_the_way, reason_of, ways
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.search.search import Search
-from dra.cel.kinds.kinds import Kinds
-from dra.cel.kinds.offers import SHARE_OF, Offer
+from dra.cel.kinds import Kinds
+from dra.cel.offers import SHARE_OF, Offer
 from dra.gpu.geometry import Profile
 from dra.gpu.shares import Ask
 

@@ -8,8 +8,8 @@ from dra.allocator.explain.gpus import lacks_mig_mode, names
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.search.search import Search, all_of
-from dra.cel.kinds.memory import Match
-from dra.cel.kinds.offers import GpuKind
+from dra.cel.kinds import Match
+from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.reasons import Obstacle, Reason
 

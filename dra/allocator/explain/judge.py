@@ -16,7 +16,7 @@ from dra.allocator.explain.views import explain_view
 from dra.allocator.problem import GivenUp, Problem
 from dra.allocator.search.search import Search
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.alternatives import MAX_CHOICES, choices
+from dra.claims.wants import MAX_CHOICES, choices
 from dra.pods.nodefit import Misfit
 
 _EXPLAINED = 8

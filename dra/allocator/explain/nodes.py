@@ -9,7 +9,7 @@ from dra.allocator.explain.gpus import answer_gpu, names
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.search.search import Search
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 
 _NEVER_OR_NOW = (AnswerReason.NO_SUCH_DEVICE, AnswerReason.FITS)
 _NO_GPU = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "no GPU")

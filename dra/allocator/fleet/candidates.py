@@ -16,8 +16,8 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import Candidate, WeightsOf
 from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
-from dra.cel.kinds.kinds import Kinds
-from dra.cel.kinds.offers import GpuKind, Offer
+from dra.cel.kinds import Kinds
+from dra.cel.offers import GpuKind, Offer
 from dra.common.cache import BoundedCache
 from dra.gpu.geometry import Placement, Profile, Usage
 from dra.gpu.inventory import IdleInstance

@@ -13,7 +13,7 @@ from dra.allocator.fleet.overlay import Overlay, Supposition
 from dra.allocator.fleet.view import GpuFingerprints, Holder, NodeGpus
 from dra.allocator.scoring.geometry_index import GeometryIndex, GeometryIndexes
 from dra.allocator.scoring.score import Weights
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.gpu.holdings import why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory

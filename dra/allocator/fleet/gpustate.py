@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dra.allocator.fleet.shared_slices import SharedSlice, joinable
 from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.score import Situation, Weights
-from dra.cel.kinds.offers import GpuKind
+from dra.cel.offers import GpuKind
 from dra.gpu.geometry import EMPTY, Profile, Usage
 from dra.gpu.holdings import Device, Holding, holdings
 from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Inventory

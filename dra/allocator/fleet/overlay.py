@@ -22,7 +22,7 @@ from dra.allocator.fleet.view import (
 )
 from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 
 
 @dataclass(frozen=True, slots=True)

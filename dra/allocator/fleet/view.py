@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.scoring.geometry_index import GeometryIndex, GeometryIndexes
 from dra.allocator.scoring.score import Cost, Policy, Weights
-from dra.cel.kinds.kinds import Kinds
-from dra.cel.kinds.offers import Offer
+from dra.cel.kinds import Kinds
+from dra.cel.offers import Offer
 from dra.claims.allocation import Allocation
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Inventory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 
 Vector = tuple[int, ...]
 """Number of devices of each type of want."""

@@ -15,8 +15,8 @@ from dra.allocator.search.constraint_values import (
     ConstraintValue,
     Members,
 )
-from dra.cel.kinds.offers import Offer, attributes_of
-from dra.claims.requests.wants import Constraint
+from dra.cel.offers import Offer, attributes_of
+from dra.claims.wants import Constraint
 from dra.gpu.devices import PCIE_ROOT
 from dra.gpu.shares import NO_ASK, Ask
 

@@ -22,7 +22,7 @@ from dra.allocator.search.constraint_values import (
 )
 from dra.allocator.search.constraints import Allowed
 from dra.allocator.search.options import WHOLE, ChosenDevice, Option
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.geometry import Placement, Usage
 
 _DEARER = 1e9

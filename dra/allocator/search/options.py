@@ -19,7 +19,7 @@ from dra.allocator.search.constraint_values import (
     joined,
 )
 from dra.allocator.search.pricing import Prices, Pricing, add
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
 from dra.gpu.inventory import IdleInstance
 

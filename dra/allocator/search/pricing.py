@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dra.allocator.scoring.moves import Move, MoveTable
 from dra.allocator.scoring.score import MOST_COSTS, Cost, Policy, Situation, Weights
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 
 _COMPONENTS = MOST_COSTS + 1
 """Upper bound on the entries of a cost, with the one that idle slices add."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.search.search import Search
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 
 
 class Rooms:

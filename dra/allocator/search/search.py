@@ -23,11 +23,10 @@ from dra.allocator.search.first_fit import FittingGpu, first_fit
 from dra.allocator.search.gpu_options import GpuOptions
 from dra.allocator.search.options import Option
 from dra.allocator.search.pricing import segmented
-from dra.cel.kinds.kinds import Kinds
-from dra.cel.kinds.memory import Match
-from dra.cel.kinds.offers import GpuKind, Offer
+from dra.cel.kinds import Kinds, Match
+from dra.cel.offers import GpuKind, Offer
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.gpu.devices import PARENT, PCIE_ROOT
 from dra.gpu.inventory import Gpu
 

@@ -10,7 +10,7 @@ from dra.allocator.search.budget import Budget
 from dra.allocator.search.constraint_values import NO_VALUES, ConstraintRules, Vector, joined
 from dra.allocator.search.constraints import Allowed, WantType
 from dra.allocator.search.options import WHOLE, ChosenDevice, Option, leaving, nothing
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.shares import NONE_HELD, SharesHeld
 
 EMPTIEST = "spread"

@@ -16,7 +16,7 @@ from dra.allocator.search.budget import Budget
 from dra.allocator.search.options import ChosenDevice, Option, Slices, leaving, nothing
 from dra.allocator.search.pricing import Pricing, add
 from dra.allocator.search.share_options import EMPTIEST, SharesWanted
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.geometry import Placement, Profile, Usage
 from dra.gpu.shares import NONE_HELD, Share, SharesHeld
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Change, Reflector
 from hack.bench.control import objects
 from hack.bench.control.effort import Effort
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, at
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Change, Reflector
 from hack.bench.node.node import NODE
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for

@@ -27,7 +27,7 @@ from dra.common.resources import (
 from dra.gpu.geometry import Geometry
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import DEFAULT_DRIVER, class_name
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.timing import rfc3339
 from hack.bench.control import objects

@@ -15,11 +15,11 @@ from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Decision, Problem
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.classes import generated_classes
-from dra.claims.requests.reader import Reader
+from dra.claims.reader import Reader
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -32,7 +32,7 @@ from dra.common.resources import (
 from dra.gpu.geometry import Geometry
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.mirror.store import Store
+from dra.kube.reflector import Store
 from hack.bench.control import objects
 
 

@@ -29,7 +29,7 @@ from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import class_name
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from hack.bench.control import objects
 from hack.cluster.binaries import Binaries

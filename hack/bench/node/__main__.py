@@ -24,7 +24,7 @@ import click
 from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.node import ahead, library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
 from hack.bench.node.floor import LOADING, floor, least_drivers, of_pace

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.node.figures import Row, percentile
 from hack.bench.node.measures import settle, smallest_slices
 from hack.bench.node.node import Claims, Kubelet, Place, Plugin

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dra.common.resources import MIG_NODES
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.node.figures import percentile
 from hack.bench.node.least.__main__ import PARTS
 from hack.bench.node.least.telling import MIG_NODE

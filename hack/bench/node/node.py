@@ -17,11 +17,11 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
-from dra.claims.node_label import label_of, node_label
+from dra.claims.allocation import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from hack.cluster.errors import ClusterError
 from hack.cluster.machine.processes import Process

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from dra.claims.binding import awaited_devices, told_devices
+from dra.claims.allocation import label_of, node_label
 from dra.claims.claims import Claim, read_claim
-from dra.claims.node_label import label_of, node_label
-from dra.claims.requests.size import trim_allocation, without_others
+from dra.claims.conditions import awaited_devices, told_devices
+from dra.claims.trimming import trim_allocation, without_others
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at, picked
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Change, Reflector
 from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.prepare.lookup import expected_devices
 

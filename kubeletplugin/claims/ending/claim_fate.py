@@ -7,10 +7,10 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from dra.claims.claims import Claim, read_claim
-from dra.claims.requests.allocated import AllocatedClaim
+from dra.claims.trimming import AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 
 _log = logging.getLogger(__name__)

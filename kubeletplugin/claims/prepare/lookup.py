@@ -14,8 +14,6 @@ from api.config import decode_share
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import TOO_LARGE, Claim, read_claim
-from dra.claims.requests.allocated import AllocatedClaim
-from dra.claims.requests.size import CONFIG_BYTES
 from dra.claims.sharing import (
     misplaced,
     misplaced_share,
@@ -25,9 +23,10 @@ from dra.claims.sharing import (
     states_share,
     too_many,
 )
+from dra.claims.trimming import CONFIG_BYTES, AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.errors import ClaimError, StartingError
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dra.claims.node_label import label_of, node_label
+from dra.claims.allocation import label_of, node_label
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.timing import Backoff, Clock
 from kubeletplugin.claims.recovery.given_devices import allocated_devices, claim_of, claims_of

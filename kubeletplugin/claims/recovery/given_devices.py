@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import read_claim
-from dra.claims.requests.allocated import AllocatedClaim
-from dra.claims.requests.size import trim_allocation
 from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
+from dra.claims.trimming import AllocatedClaim, trim_allocation
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at, picked
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from kubeletplugin.claims.ending.claim_fate import is_gone
 from kubeletplugin.journal.journalfile import EntryKey

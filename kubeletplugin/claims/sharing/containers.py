@@ -15,13 +15,20 @@ import msgspec
 
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice
-from dra.claims.claims import Claim, Consumer, claim_names, read_claim
-from dra.claims.containers import container_uses, crowded, find_crowd
-from dra.claims.requests.allocated import AllocatedClaim
+from dra.claims.claims import (
+    Claim,
+    Consumer,
+    claim_names,
+    container_uses,
+    crowded,
+    find_crowd,
+    read_claim,
+)
 from dra.claims.sharing import settings_of, sharing_of
+from dra.claims.trimming import AllocatedClaim
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.shares import ONE_CONTAINER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.errors import ClaimError, StartingError
 from kubeletplugin.journal.entries import HELD

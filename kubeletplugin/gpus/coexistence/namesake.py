@@ -10,7 +10,7 @@ import logging
 
 from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.names import DEFAULT_DRIVER, NVIDIA_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver, summary
 from kubeletplugin.errors import HostError

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dra.claims.reasons import NodeReason
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj
 from dra.gpu.names import NVIDIA_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.reflector import Change, Reflector
 from dra.resourceslices.nvidiadra import dra_driver, summary
 from kubeletplugin.gpus.coexistence.node_choice import NodeChoice
 from kubeletplugin.gpus.coexistence.other_managers import Conflict, conflict

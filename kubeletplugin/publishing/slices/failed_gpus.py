@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from dra.gpu.inventory import Gpu
-from dra.kube.left_out import LeftOut
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Clock, LeftOut, SystemClock
 from dra.resourceslices.partitions import Doubts
 from kubeletplugin.host.options import BindingConditions
 

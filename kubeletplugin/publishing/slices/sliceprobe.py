@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra.claims.binding import published_binding
+from dra.claims.conditions import published_binding
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import Inventory
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import InvalidError
 from dra.resourceslices.overhead import FIELD, Overhead, overhead_fields
 from dra.resourceslices.resourceslices import Features, object_name, taint_key

@@ -19,11 +19,10 @@ from functools import partial
 from dra.claims.reasons import NodeReason
 from dra.common.resources import MIG_NODES, RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind, Inventory, Publication
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
-from dra.kube.mirror.reflector import Change, Reflector
-from dra.kube.retry_schedule import RetrySchedule
-from dra.kube.timing import Clock
+from dra.kube.reflector import Change, Reflector
+from dra.kube.timing import Clock, RetrySchedule
 from dra.resourceslices.partitions import Offered, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout
 from kubeletplugin.host.options import Options

@@ -17,7 +17,7 @@ import msgspec
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.names import NVIDIA_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, ObjectNotFoundError
 from dra.resourceslices.resourceslices import SliceLayout, is_own_name
 

@@ -14,7 +14,7 @@ from typing import Any
 from dra.claims.claims import claim_names
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from sim.kubelet.claims.checkpoint import ClaimInfo, load, save
 from sim.kubelet.errors import ClaimError

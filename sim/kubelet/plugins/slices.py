@@ -7,7 +7,7 @@ import threading
 import time
 
 from dra.common.resources import RESOURCE_SLICES
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from dra.kube.timing import Backoff
 from sim.kubelet.plugins.registry import PluginRegistry

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dra.common.resources import PODS, Obj, at
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
-from dra.kube.events.events import EventRecorder
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.events import EventRecorder
+from dra.kube.reflector import Change, Reflector
 from sim.kubelet.claims.manager import ClaimManager
 from sim.kubelet.errors import ClaimError, ContainerError
 from sim.kubelet.pods import podstatus

@@ -28,7 +28,7 @@ from dra.common.resources import (
     Obj,
 )
 from dra.gpu.inventory import AllocatorKind, GpuHealth, Publication
-from dra.pods.hosts import Hosts
+from dra.pods.residents import Hosts
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.world import World

@@ -16,11 +16,10 @@ from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
-from dra.claims.reading import Fault
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
+from dra.claims.reader import Fault, Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.requests.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.explaining.obstacles import WAITS, waiting_pod

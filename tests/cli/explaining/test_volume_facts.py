@@ -10,7 +10,7 @@ import pytest
 
 from cli.explaining.explain import Explainer
 from cli.explaining.facts import read_facts
-from dra.cel.cel import Selectors
+from dra.cel.selectors import Selectors
 from dra.claims.classes import generated_classes
 from dra.common.resources import (
     DEVICE_CLASSES,

@@ -18,9 +18,9 @@ from cli.shell.exits import CliError
 from cli.shell.kubeconfig import load_access
 from cli.shell.program import main
 from dra.common.resources import NODES
-from dra.kube.client.http import HttpClient
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
+from dra.kube.http import HttpClient
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.dra.kube.connect.certificates import Certificates

@@ -10,7 +10,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World

@@ -12,7 +12,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES
 from dra.gpu.mignode import from_mignode, to_mignode
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import InvalidError
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.plane.credentials import ADMIN

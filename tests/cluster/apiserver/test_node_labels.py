@@ -14,9 +14,9 @@ from controller.keeping.gpu_labels import DISCOVERED
 from controller.keeping.nodelabels import NodeLabels
 from controller.writing.in_flight import InFlight
 from controller.writing.writers import make_writers
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.common.resources import Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.driver.installation import CONTROLLER, Installation

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Change, Reflector
 from hack.cluster.binaries import Binaries
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.plane.credentials import ADMIN

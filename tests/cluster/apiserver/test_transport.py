@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import EVENTS, NAMESPACES, NODES, RESOURCE_CLAIMS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -17,9 +17,9 @@ from dra.kube.errors import (
     InvalidError,
     ObjectNotFoundError,
 )
-from dra.kube.events.events import EventRecorder
-from dra.kube.leases.lease import LeaderElector, LeaseTimes
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.events import EventRecorder
+from dra.kube.lease import LeaderElector, LeaseTimes
+from dra.kube.reflector import Change, Reflector
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.plane.credentials import ADMIN, SCHEDULER
 from hack.cluster.waiting import wait_for

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from dra.claims.binding import SLICE_MADE
+from dra.claims.conditions import SLICE_MADE
 from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.machine.processes import Process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.claims.node_label import node_label
+from dra.claims.allocation import node_label
 from dra.common.resources import Obj
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for

@@ -17,9 +17,9 @@ from dra.allocator.search import budget
 from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import combine
 from dra.allocator.search.options import whole_options
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.claims.reasons import Reason
-from dra.claims.requests.alternatives import MAX_CHOICES, choices
+from dra.claims.wants import MAX_CHOICES, choices
 from tests.controller.allocator.halffull import half_full
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, problem, why

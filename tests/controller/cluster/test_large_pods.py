@@ -18,9 +18,9 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.kube.mirror.store import Store
+from dra.kube.reflector import Store
 from dra.pods.pods import read_pod
-from dra.pods.trimming.size import (
+from dra.pods.trimming import (
     MOST_CLAIMS,
     MOST_PORTS,
     MOST_RESOURCES,
@@ -28,7 +28,7 @@ from dra.pods.trimming.size import (
     MOST_VOLUMES,
     POD_BYTES,
 )
-from dra.pods.volumes.values import read_volume_claim
+from dra.pods.volumes import read_volume_claim
 from hack.bench.control.objects import as_stored
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, claim, node, pod, request, versioned

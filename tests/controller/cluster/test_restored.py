@@ -8,7 +8,7 @@ import pytest
 
 from controller.cluster.changes import apply
 from dra.common.resources import RESOURCE_CLAIMS
-from dra.kube.mirror.store import Change
+from dra.kube.reflector import Change
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
 

@@ -18,11 +18,11 @@ from controller.queue.known_failures import KnownFailures
 from controller.queue.room import Room
 from dra.allocator.pod_problem import examine
 from dra.claims.classes import generated_classes
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.size import CONFIG_BYTES, REQUEST_BYTES
+from dra.claims.trimming import CONFIG_BYTES, REQUEST_BYTES
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.mirror.store import Store
+from dra.kube.reflector import Store
 from hack.bench.control.objects import as_stored
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import problem

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.cluster.trimming.trimming import Trimmer
-from dra.claims.node_label import node_label
+from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.errors import UnavailableError
 from tests.controller.helpers.bench import Bench

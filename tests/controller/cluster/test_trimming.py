@@ -19,9 +19,9 @@ from dra.common.resources import (
     Obj,
 )
 from dra.gpu.mignode import from_mignode
-from dra.kube.mirror.store import Store
-from dra.pods.company.terms import Company, NodeTerm, PodTerm, Spread
+from dra.kube.reflector import Store
 from dra.pods.pods import Pod, read_pod
+from dra.pods.selectors import Company, NodeTerm, PodTerm, Spread
 from hack.bench.control.objects import as_stored
 from tests.controller.helpers.objects import (
     DRIVER,

@@ -22,7 +22,7 @@ from dra.common.resources import (
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu
 from dra.kube.errors import ForbiddenError, UnavailableError
-from dra.kube.mirror.reflector import Change
+from dra.kube.reflector import Change
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.limit_templates import made, namespace

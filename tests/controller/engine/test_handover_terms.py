@@ -10,7 +10,7 @@ import pytest
 
 from controller.engine.controller import Controller, Names
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.timing import SystemClock
 from tests.controller.helpers.bench import EventList

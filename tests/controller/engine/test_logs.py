@@ -12,7 +12,7 @@ import pytest
 from controller.engine.inbox import Inbox
 from dra.common.logs import Format, configure
 from dra.common.resources import NODES
-from dra.kube.mirror.reflector import Change
+from dra.kube.reflector import Change
 
 
 @pytest.fixture(autouse=True)

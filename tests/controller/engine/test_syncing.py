@@ -23,9 +23,9 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.kube.client.http import HttpClient
-from dra.kube.client.transport import KubeApi, ObjectList
+from dra.kube.client import KubeApi, ObjectList
 from dra.kube.errors import ForbiddenError, UnavailableError
+from dra.kube.http import HttpClient
 from dra.kube.timing import SystemClock
 from tests.controller.helpers.bench import EventList
 from tests.controller.helpers.objects import DRIVER, node, versioned

@@ -16,10 +16,10 @@ from controller.serving.evaluations import Evaluations
 from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writers import make_writers
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
-from dra.claims.requests.reader import Reader
+from dra.cel.selectors import Selectors
+from dra.claims.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.layouts.choosing import Classes
 from tests.controller.helpers.fakeapi import FakeApi

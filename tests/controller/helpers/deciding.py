@@ -14,8 +14,8 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Decision, Problem
 from dra.claims.classes import generated_classes
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.requests.reader import Reader
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import DRIVER, pod, versioned

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.client.patch import PatchContent
-from dra.kube.client.transport import ObjectList
+from dra.kube.client import ObjectList, PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from tests.controller.helpers.objects import copied, versioned
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from controller.cluster.cluster import Cluster
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Placement
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Instance, InstanceState, Inventory

@@ -26,7 +26,7 @@ from dra.common.resources import (
     Obj,
 )
 from dra.gpu.inventory import Gpu
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from tests.controller.helpers.objects import claim, mignode, node, pod
 from tests.helpers.waiting import PATIENCE, wait_for

@@ -11,7 +11,7 @@ from dra.gpu.inventory import Answer, AnswerState, ClaimRef, FailedClaim
 from dra.gpu.names import parse_device
 from dra.gpu.reservations import MOST
 from dra.kube.errors import ConflictError, ForbiddenError
-from dra.kube.left_out import FIRST_SECONDS
+from dra.kube.timing import FIRST_SECONDS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.objects import DRIVER, claim, pod, request

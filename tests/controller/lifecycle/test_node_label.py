@@ -8,7 +8,7 @@ import pytest
 
 from controller.lifecycle.allocation_writes import LABEL_PAUSE_SECONDS, LABELS_AT_ONCE
 from controller.lifecycle.claim_labels import LATE_PAUSE_SECONDS, QUIET_SECONDS, ClaimLabels
-from dra.claims.node_label import label_of, node_label
+from dra.claims.allocation import label_of, node_label
 from dra.common.resources import PODS, RESOURCE_CLAIMS, ObjectKey
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench

@@ -9,7 +9,7 @@ import pytest
 from controller.queue.failed_gpus import REASON
 from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu
 from dra.gpu.mignode import to_mignode
-from dra.kube.left_out import FIRST_SECONDS, LONGEST_SECONDS
+from dra.kube.timing import FIRST_SECONDS, LONGEST_SECONDS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     allocated,

@@ -8,8 +8,8 @@ import pytest
 
 from controller.serving import evaluations
 from controller.serving.shares import Shares
-from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, Job
+from dra.cel.selectors import Selectors
 from dra.common.resources import Obj
 from dra.sandbox.process import SandboxError
 from tests.controller.helpers.bench import Bench

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.chart.test_programs import arguments

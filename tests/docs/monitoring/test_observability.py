@@ -14,9 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.reporting.metrics import ControllerMetrics
 from dra.claims.reasons import NodeReason, Reason
-from dra.monitoring.apirequests import ApiRequests
-from dra.monitoring.events import CountingSink
-from dra.monitoring.registry import daemon_registry
+from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.observer import Action
 from kubeletplugin.telemetry.readiness import Readiness

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra.cel.celdata import DeviceData, device_data
+from dra.cel.data import DeviceData, device_data
 from dra.gpu.devices import slice_attributes, slice_capacity
 from tests.controller.helpers.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dra.cel.celdata import DeviceData, device_data, of_gpu
-from dra.cel.kinds.offers import describe, identity_of, kind_of, look
+from dra.cel.data import DeviceData, device_data, of_gpu
+from dra.cel.offers import describe, identity_of, kind_of, look
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import (
     AllocatorKind,
@@ -109,8 +109,8 @@ def test_gpus_that_look_alike_are_described_alike(of: str) -> None:
             seen = {n: of_gpu(d, identity_of(card)) for n, d in described(first, before).items()}
             assert seen == described(card, node), (
                 f"an attribute or capacity follows from {of}.{name}: take {name} out of the fields "
-                f"in dra/cel/kinds/offers.py that GPUs of a kind may differ in, or, if it tells "
-                f"which GPU it is, have dra/cel/celdata.py:of_gpu put it in"
+                f"in dra/cel/offers.py that GPUs of a kind may differ in, or, if it tells "
+                f"which GPU it is, have dra/cel/data.py:of_gpu put it in"
             )
 
 
@@ -125,7 +125,7 @@ def test_gpus_that_are_described_alike_look_alike(of: str) -> None:
     needless = [name for name, differs in telling.items() if not differs]
     assert needless == [], (
         f"no attribute or capacity follows from {needless} of {of}: have one follow in "
-        f"dra/gpu/devices.py, or add them to the fields in dra/cel/kinds/offers.py that GPUs of a "
+        f"dra/gpu/devices.py, or add them to the fields in dra/cel/offers.py that GPUs of a "
         f"kind may differ in, as kinds that selectors cannot tell apart are searched in vain"
     )
 
@@ -147,6 +147,6 @@ def test_selectors_see_what_is_published(of: str) -> None:
         seen = [*described(card, node).values()]
         unlike = [d for d in seen if d not in published] + [d for d in published if d not in seen]
         assert unlike == [], (
-            f"with another {of}.{name}, dra/cel/kinds/offers.py:describe and "
+            f"with another {of}.{name}, dra/cel/offers.py:describe and "
             f"dra/resourceslices/resourceslices.py give a device other attributes or capacities"
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.celdata import View
+from dra.cel.data import View
+from dra.cel.selectors import Selectors
 from dra.common.cache import BoundedCache
 from tests.controller.helpers.objects import DRIVER
 from tests.dra.cel.slices import MEMORY, OWN, small_slice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.cel.cel import Selectors
 from dra.cel.questions import SelectorError
+from dra.cel.selectors import Selectors
 from tests.dra.cel.slices import small_slice
 
 MALFORMED = [

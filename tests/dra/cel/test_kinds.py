@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.kinds import memory as module
-from dra.cel.kinds.asked import Question, UnansweredError
-from dra.cel.kinds.gputable import GpuTable
-from dra.cel.kinds.kinds import Kinds
-from dra.cel.kinds.offers import GpuKind, identity_of
+from dra.cel import kinds as module
+from dra.cel.kinds import GpuTable, Kinds
+from dra.cel.offers import GpuKind, Question, UnansweredError, identity_of
 from dra.cel.questions import Answer, CostlySelectorError, Job, SelectorError
+from dra.cel.selectors import Selectors
 from dra.common.cache import BoundedCache
 from dra.gpu.inventory import Gpu
 from dra.gpu.names import NVIDIA_DRIVER

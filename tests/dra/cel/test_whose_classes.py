@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from tests.controller.helpers.objects import DRIVER
 from tests.dra.cel.slices import OWN
 

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from dra.claims.claims import TOO_LARGE, read_claim
-from dra.claims.requests.allocated import AllocatedClaim
-from dra.claims.requests.size import CONFIG_BYTES
+from dra.claims.trimming import CONFIG_BYTES, AllocatedClaim
 from dra.common.resources import Obj
 
 DRIVER, OTHER = "mig.dra.dev", "gpu.example.com"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.claims.classes import generated_label
-from dra.claims.extendedresources import holders, may_carry, precedes
+from dra.claims.classes import generated_label, holders, may_carry, precedes
 from dra.common.resources import Obj
 
 DRIVER, NAME = "mig.dra.dev", "nvidia.com/mig-1g.5gb"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.claims import otherdevices
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import read_class

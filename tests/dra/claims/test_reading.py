@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import generated_classes, read_class
-from dra.claims.reading import KnownClaim, ReadClaims, read_claims
+from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
 from tests.controller.helpers.objects import DRIVER, claim, device_class, request, versioned
 

@@ -13,11 +13,9 @@ from api.sharing import SLICES_TAKE_TURNS, SharingConfig
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.allocation import read_allocation
-from dra.claims.claims import read_requests
-from dra.claims.containers import Use, crowded
-from dra.claims.reading import Fault
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.sharing import requested_sharing
+from dra.claims.claims import Use, crowded, read_requests
+from dra.claims.reader import Fault, Reader
+from dra.claims.requests import requested_sharing
 from dra.claims.sharing import (
     Sharing,
     misplaced,

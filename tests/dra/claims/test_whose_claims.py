@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.kinds.asked import UnansweredError
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.offers import UnansweredError
 from dra.cel.questions import Answer
+from dra.cel.selectors import Selectors
 from dra.claims.claims import read_claim
-from dra.claims.class_names import meant_ours
-from dra.claims.classes import generated_label, read_class
+from dra.claims.classes import generated_label, meant_ours, read_class
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.reader import Reader
 from tests.controller.helpers.objects import DRIVER, claim, device_class, request, versioned
 from tests.dra.claims.wanted import CLASSES, read, refused, wanted
 

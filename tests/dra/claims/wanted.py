@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.claims.claims import read_claim
 from dra.claims.classes import generated_classes, read_class
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
 from tests.controller.helpers.objects import DRIVER, device_class, versioned
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dra.common.fair_queue import FairQueue
-from dra.common.turns import Turns
+from dra.common.queues import FairQueue, Turns
 from tests.helpers.ranks import Rank
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.common.index import Index
+from dra.common.cache import Index
 
 CHANGES = st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 3))
 

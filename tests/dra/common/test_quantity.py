@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from dra.cel.library.semver import SemverError, parse_semver
+from dra.cel.data import SemverError, parse_semver
 from dra.common.quantity import QuantityError, parse_quantity
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dra.common.timers import Timers
+from dra.common.queues import Timers
 
 
 def test_keys_come_when_they_are_due_the_earliest_first() -> None:

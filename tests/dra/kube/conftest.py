@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dra.common.resources import PODS
-from dra.kube.client.transport import KubeApi
-from dra.kube.events.events import EventRecorder
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.client import KubeApi
+from dra.kube.events import EventRecorder
+from dra.kube.reflector import Change, Reflector
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.connect.certificates import Certificates, make_certificates
 from tests.dra.kube.events.recorders import Make

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import EVENTS, LEASES, NODES, RESOURCE_CLAIMS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -19,9 +19,9 @@ from dra.kube.errors import (
     InvalidError,
     ObjectNotFoundError,
 )
-from dra.kube.events.events import EventRecorder
-from dra.kube.leases.lease import LeaderElector, LeaseTimes
-from dra.kube.mirror.reflector import Reflector
+from dra.kube.events import EventRecorder
+from dra.kube.lease import LeaderElector, LeaseTimes
+from dra.kube.reflector import Reflector
 from tests.dra.kube.stub import eventually
 from tests.helpers.waiting import PATIENCE
 

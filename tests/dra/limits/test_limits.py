@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from api import config
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.claims.claims import read_claim
 from dra.claims.classes import generated_classes, read_class
-from dra.claims.requests.reader import Reader
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.reader import Reader
+from dra.claims.wants import ClaimWants
 from dra.limits.rewriting import MIRROR, rewriting, rewritten
 from dra.limits.templates import is_template_name, template, template_name
 from tests.controller.helpers.deciding import decide

@@ -11,13 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
-from dra.kube.client.http import Exchange
-from dra.monitoring.apirequests import ApiRequests, resource_of
-from dra.monitoring.events import CountingSink
-from dra.monitoring.pace import Pace
+from dra.kube.http import Exchange
+from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry, resource_of
 from dra.monitoring.probes import Probes, Pulse
-from dra.monitoring.registry import daemon_registry
-from dra.monitoring.server import AddressError, MonitoringServer, serving
+from dra.monitoring.server import AddressError, MonitoringServer, Pace, serving
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.scrape import collected, get, parsed
 from tests.helpers.waiting import wait_for

@@ -10,12 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from dra.cel.cel import Selectors
-from dra.cel.celdata import device_data
-from dra.claims.claims import Request, class_selectors, read_requests
+from dra.cel.data import device_data
+from dra.cel.selectors import Selectors
+from dra.claims.claims import Request, Use, class_selectors, find_crowd, read_requests
 from dra.claims.classes import generated_classes, read_class
-from dra.claims.containers import Use, find_crowd
-from dra.claims.requests.sharing import requested_sharing
+from dra.claims.requests import requested_sharing
 from dra.common.resources import Obj
 from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from dra.resourceslices.nvidiadra import dra_driver, summary

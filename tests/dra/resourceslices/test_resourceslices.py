@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dra.claims.binding import SLICE_MADE, SLICE_NOT_MADE
+from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.gpu.devices import slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement, conflicts
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, GpuIdentity, Job, Selected
+from dra.cel.selectors import Selectors
 from dra.sandbox import limits, process
 from dra.sandbox.process import Sandbox, SandboxError
 from tests.dra.cel.hostile import BOUNDED, TOO_MUCH

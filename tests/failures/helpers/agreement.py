@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import yaml
 
-from dra.claims.binding import SLICE_MADE
+from dra.claims.conditions import SLICE_MADE
 from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import GpuDevice, parse_device

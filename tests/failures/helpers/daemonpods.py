@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dra.common.resources import PODS
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 
 NAMESPACE = "drivers"
 _RUNNING = ("alive", "ready", "pod")

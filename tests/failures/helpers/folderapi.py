@@ -16,8 +16,8 @@ from uuid import uuid4
 import msgspec
 
 from dra.common.resources import Obj, at
-from dra.kube.client.http import HttpClient, Page, T
 from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
+from dra.kube.http import HttpClient, Page, T
 
 _SUBRESOURCES = ("status", "binding")
 _OBJECT = "object.json"

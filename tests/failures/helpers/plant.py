@@ -17,7 +17,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, AnswerState, ClaimRef, Inventory
 from dra.gpu.reservations import Reservation
 from dra.kube.errors import KubeError
-from dra.kube.mirror.store import Change
+from dra.kube.reflector import Change
 from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.errors import PluginError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra.common.resources import PODS
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
 from tests.failures.helpers.daemonpods import run_pods
 from tests.failures.helpers.folderapi import FolderHttp

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from dra.claims.binding import published_binding
+from dra.claims.conditions import published_binding
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import parse_device
 from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec, Machine

@@ -13,7 +13,7 @@ import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from kubeletplugin.daemon.serving import serve
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH

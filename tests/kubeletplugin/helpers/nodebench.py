@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra.common.resources import Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons

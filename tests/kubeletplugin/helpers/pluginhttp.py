@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dra.common.resources import Obj
-from dra.kube.client.http import HttpClient, Page, T
-from dra.kube.connect.plain import open_plain
+from dra.kube.connection import open_plain
 from dra.kube.errors import KubeError, UnavailableError
+from dra.kube.http import HttpClient, Page, T
 
 
 class PluginHttp(HttpClient):

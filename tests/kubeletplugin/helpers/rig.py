@@ -16,12 +16,12 @@ import sim.nvml
 from api.crds import mignode_definition
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from dra.claims.binding import published_binding
-from dra.claims.node_label import label_of, node_label
+from dra.claims.allocation import label_of, node_label
+from dra.claims.conditions import published_binding
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.resourceslices.overhead import Overhead
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.options import BindingConditions, Options

@@ -307,8 +307,8 @@ def test_facts_are_the_same_for_gpus_of_one_product_but_for_the_identity(tmp_pat
     telling = [name for name in names if getattr(one, name) != getattr(other, name)]
     assert telling == ["pci_bus_id"], (
         f"{telling} tell which GPU it is: each GPU would be searched on its own; have them in "
-        f"dra/cel/celdata.py:of_gpu and in the fields that GPUs of a kind may differ in "
-        f"(dra/cel/kinds/offers.py)"
+        f"dra/cel/data.py:of_gpu and in the fields that GPUs of a kind may differ in "
+        f"(dra/cel/offers.py)"
     )
 
 

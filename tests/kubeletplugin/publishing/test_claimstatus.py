@@ -7,9 +7,9 @@ import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.http import HttpClient, T
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from dra.kube.http import HttpClient, T
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig

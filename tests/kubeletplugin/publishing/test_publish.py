@@ -8,7 +8,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.mignode import from_mignode
-from dra.kube.mirror.reflector import Change
+from dra.kube.reflector import Change
 from kubeletplugin.daemon import daemon
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from sim.nvml.faults import Fault

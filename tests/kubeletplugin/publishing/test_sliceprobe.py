@@ -13,7 +13,7 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.resourceslices.overhead import read_overhead
 from dra.resourceslices.partitions import offered

@@ -9,7 +9,7 @@ from typing import Any
 
 from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.mirror.store import Change
+from dra.kube.reflector import Change
 from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (

@@ -10,7 +10,7 @@ import pytest
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, KubeError
-from dra.kube.retry_schedule import RetrySchedule
+from dra.kube.timing import RetrySchedule
 from kubeletplugin.publishing.slices import slicepublish
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.cluster.cluster import ClusterShape, running_cluster
 from tests.helpers.waiting import wait_for
 

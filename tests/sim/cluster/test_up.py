@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import PODS
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import PODS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.node import NodeShape
 from sim.kubelet.plugins import registration

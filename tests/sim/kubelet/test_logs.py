@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import PODS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.kubelet.agent import Kubelet
 from sim.kubelet.pods.logs import log_text
 from tests.helpers.waiting import wait_for

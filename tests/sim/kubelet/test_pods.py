@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.pods.runner import RUN_SECONDS
 from tests.helpers.waiting import wait_for

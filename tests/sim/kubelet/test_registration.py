@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra.common.resources import RESOURCE_SLICES, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.kubelet.agent import Kubelet
 from tests.helpers.waiting import wait_for
 from tests.sim import standins

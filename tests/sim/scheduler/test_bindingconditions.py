@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dra.claims.binding import published_binding
+from dra.claims.conditions import published_binding
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Reflector
 from sim.scheduler import queue
 from sim.scheduler.bindingconditions import (
     BindingFailedError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from sim.scheduler.scheduler import Scheduler
 from tests.helpers.waiting import wait_for
 from tests.sim import standins

@@ -17,7 +17,7 @@ import pynvml
 
 import sim.nvml
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.node.least.driver import Least
 from hack.bench.node.least.telling import Telling
 from kubeletplugin.host.grpcserver import SocketServer

@@ -17,7 +17,7 @@ from cdi.files import write_durably, write_whole
 from cdi.spec import claim_kind, device_id
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.names import DEFAULT_DRIVER, MigDevice, parse_device
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from hack.bench.node.least.slices import Made, Slices
 from hack.bench.node.least.telling import Telling
 

@@ -10,7 +10,7 @@ import msgspec
 from api.mignode import InstanceField, PlacementField
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.timing import rfc3339
 from hack.bench.node.least.slices import Made
 

@@ -14,7 +14,7 @@ from typing import Final
 from cdi.spec import DeviceNode, Edits, Mount
 from dra.common.resources import PODS, Obj, at
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ForbiddenError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.sharing.mps.daemonpod import (

@@ -8,8 +8,8 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.classes import generated_classes
+from dra.claims.reader import Reader
 from dra.claims.reasons import Reason
-from dra.claims.requests.reader import Reader
 from dra.pods.pods import read_pod
 from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from dra.claims.reasons import Reason
-from dra.claims.requests.alternatives import MAX_CHOICES, choices
+from dra.claims.wants import MAX_CHOICES, choices
 from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, problem, why

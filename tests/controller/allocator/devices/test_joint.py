@@ -13,7 +13,7 @@ from dra.allocator.scoring.score import Cost, Situation, Weights, best_fit, firs
 from dra.allocator.search.combine import combine
 from dra.allocator.search.options import Option, nothing, slice_options, whole_options
 from dra.allocator.search.pricing import Pricing, add
-from dra.cel.kinds.offers import Offer
+from dra.cel.offers import Offer
 from dra.gpu.geometry import EMPTY, Geometry, Usage
 from tests.dra.gpus import A100, THIRDS
 

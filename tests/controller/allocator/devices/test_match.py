@@ -12,8 +12,8 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import Detail
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision
-from dra.cel.cel import Selectors
-from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
 from dra.gpu.geometry import Occupant, Profile
 from dra.gpu.inventory import Gpu
 from tests.controller.helpers.deciding import decide, problem

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.common.resources import Obj
-from dra.pods.hosts import Hosts
 from dra.pods.nodefit import NodeFacts
 from dra.pods.pods import Pod, read_pod
+from dra.pods.residents import Hosts
 from dra.pods.rules import find_rules
 from tests.controller.helpers.objects import pod
 

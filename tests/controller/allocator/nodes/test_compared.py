@@ -10,21 +10,15 @@ import pytest
 
 from controller.cluster.watchers import MOST_WATCHED, Watchers
 from dra.common.resources import Obj
-from dra.pods import labelselector
-from dra.pods.company import spread
-from dra.pods.company.residents import MOST_SHUNNING, Residents
-from dra.pods.hostports import WantedPorts
-from dra.pods.hosts import Hosts
+from dra.pods import company as spread
+from dra.pods import selectors as labelselector
+from dra.pods import volumes as known
 from dra.pods.nodefit import NodeFacts
-from dra.pods.nodeselector import indexed, matches_terms
-from dra.pods.podneeds import PodNeeds
-from dra.pods.pods import Pod, read_pod
-from dra.pods.preemption import find_victims
-from dra.pods.rules import find_rules
-from dra.pods.volumes import known
-from dra.pods.volumes.fit import VolumeFit
-from dra.pods.volumes.known import Volumes
-from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
+from dra.pods.pods import Pod, PodNeeds, WantedPorts, read_pod
+from dra.pods.residents import MOST_SHUNNING, Hosts, Residents
+from dra.pods.rules import VolumeFit, find_rules, find_victims
+from dra.pods.selectors import indexed, matches_terms
+from dra.pods.volumes import Volumes, read_storage_class, read_volume, read_volume_claim
 from tests.controller.helpers.needs import HOST, affine, ports, selector
 from tests.controller.helpers.needs import spread as spread_over
 from tests.controller.helpers.objects import pod, versioned
@@ -311,7 +305,7 @@ def test_claims_of_volumes_are_compared_with_volumes_in_bounds(
 ) -> None:
     """64 claims beside 5,000 volumes took 450 ms, with selectors of 80 parts 830."""
     most = 600
-    monkeypatch.setattr("dra.pods.volumes.fit.MOST_COMPARED", most)
+    monkeypatch.setattr("dra.pods.rules.MOST_VOLUMES_COMPARED", most)
     compared = counted(monkeypatch, known, "suits")
     selects: dict[str, Any] = {"selector": lacking(parts)} if parts else {}
     volumes = Volumes()

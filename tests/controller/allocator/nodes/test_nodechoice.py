@@ -13,7 +13,7 @@ from api.config import NO_PREFERENCE
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
-from dra.claims.requests.wants import Want
+from dra.claims.wants import Want
 from dra.common.resources import Obj
 from dra.gpu.inventory import Gpu
 from tests.controller.helpers.deciding import decide, plan, problem

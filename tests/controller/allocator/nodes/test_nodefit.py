@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra.common.resources import Obj
-from dra.pods.hosts import Hosts
 from dra.pods.nodefit import MisfitReason, NodeFacts, find_misfit, read_node
-from dra.pods.nodeselector import matches_selector, matches_terms
-from dra.pods.podneeds import PodNeeds, effective_request, read_needs
+from dra.pods.pods import PodNeeds, effective_request, read_needs
+from dra.pods.residents import Hosts
+from dra.pods.selectors import matches_selector, matches_terms
 from tests.controller.helpers.objects import node, pod
 
 

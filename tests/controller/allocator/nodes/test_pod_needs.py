@@ -346,7 +346,7 @@ def test_of_each_namespace_so_many_terms_that_shun_others_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """1,000 pods with 49 terms each cost every look at a pod of anybody 70 ms."""
-    monkeypatch.setattr("dra.pods.company.residents.MOST_SHUNNING", 2 * 2)
+    monkeypatch.setattr("dra.pods.residents.MOST_SHUNNING", 2 * 2)
     known = world(a="", b="", c="")
     far = affine(HOST, selector(app="x"), anti=True, namespaceSelector={})
     terms = [f"d{number}" for number in range(2)]

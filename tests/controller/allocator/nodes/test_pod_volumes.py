@@ -11,7 +11,7 @@ from controller.cluster.known_volumes import VOLUMES
 from controller.cluster.trimming.volume_trimming import TRIMMERS
 from controller.reporting.report import DETAILS_SECONDS
 from dra.common.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Obj
-from dra.pods.volumes.values import (
+from dra.pods.volumes import (
     Volume,
     VolumeClaim,
     read_storage_class,
@@ -351,8 +351,7 @@ def test_what_suits_a_claim_is_found_once_for_all_nodes(monkeypatch: pytest.Monk
         looked.append(volume)
         return suits(volume, claim)
 
-    for module in ("known", "fit", "values"):
-        monkeypatch.setattr(f"dra.pods.volumes.{module}.suits", count, raising=False)
+    monkeypatch.setattr("dra.pods.volumes.suits", count)
     assert place(known, *names) == hosts[-1]
     assert len(looked) <= len(names) * 4 * len(hosts)
     looked.clear()

@@ -8,9 +8,8 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.pods.nodefit import Misfit, NodeFacts, find_misfit
-from dra.pods.podneeds import Amounts, PodNeeds
-from dra.pods.pods import read_pod
-from dra.pods.preemption import find_victims
+from dra.pods.pods import Amounts, PodNeeds, read_pod
+from dra.pods.rules import find_victims
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, instance, mignode, node, pod, versioned
 from tests.controller.helpers.objects import gpu as gpu_of
@@ -172,7 +171,7 @@ def test_what_a_node_says_is_looked_at_once_whatever_number_of_pods_would_end(
     made = site("a")
     for number in range(20):
         other(made, f"x{number}", "a", cpu="200m", priority=10)
-    monkeypatch.setattr("dra.pods.preemption.find_misfit", count)
+    monkeypatch.setattr("dra.pods.rules.find_misfit", count)
     high = read_pod(versioned(pod("p", cpu="2", priority=100)))
     hosts = made.cluster.hosts
     victims = find_victims(high, hosts.facts["a"], hosts)

@@ -12,7 +12,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import HAMI_CORE, ShareOffer
-from dra.pods.trimming.fields import trim_pod
+from dra.pods.trimming import trim_pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (

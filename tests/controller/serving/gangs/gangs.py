@@ -10,7 +10,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.classes import generated_classes
-from dra.claims.requests.reader import Reader
+from dra.claims.reader import Reader
 from dra.common.resources import Obj
 from dra.gangs.decision import GangDecision
 from dra.gangs.outcome import GangOutcome, Questions

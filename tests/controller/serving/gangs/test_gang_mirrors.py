@@ -7,11 +7,10 @@ from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.common.resources import PODS, Obj
 from dra.gangs.membership import read_membership
 from dra.gangs.podgroups import KUBERNETES, VOLCANO
-from dra.kube.client.served import first_served
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi, first_served
 from dra.kube.errors import ObjectNotFoundError, UnavailableError
-from dra.kube.mirror.reflector import Change
-from dra.pods.trimming.fields import NAME_LENGTH
+from dra.kube.reflector import Change
+from dra.pods.trimming import NAME_LENGTH
 from tests.controller.helpers.objects import DRIVER, cluster, pod, versioned
 
 VERSIONS = [KUBERNETES.at_version(version) for version in KUBERNETES.versions]

@@ -7,7 +7,7 @@ import pytest
 from controller.serving.gangs.counts import GangCounts
 from dra.gangs.decision import GangDecision
 from dra.gangs.trial import Trial
-from dra.pods import labelselector
+from dra.pods import selectors as labelselector
 from dra.pods.pods import Pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.needs import affine, selector

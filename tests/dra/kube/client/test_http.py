@@ -14,9 +14,8 @@ from dra.common.resources import (
     NODES,
     PODS,
 )
-from dra.kube.client.http import HttpClient
-from dra.kube.client.transport import KubeApi
-from dra.kube.connect.plain import open_plain
+from dra.kube.client import KubeApi
+from dra.kube.connection import open_plain
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -27,6 +26,7 @@ from dra.kube.errors import (
     ObjectNotFoundError,
     UnavailableError,
 )
+from dra.kube.http import HttpClient
 from tests.dra.kube.stub import (
     Handler,
     Stub,

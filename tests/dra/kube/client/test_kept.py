@@ -4,8 +4,8 @@ import pytest
 from urllib3.exceptions import ProtocolError
 
 from dra.common.resources import NODES
-from dra.kube.client.kept import Answer, Connections, _Reading
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
+from dra.kube.kept import Answer, Connections, _Reading
 from tests.dra.kube.stub import Handler, Stub, eventually, reply, thing
 
 OK = b"HTTP/1.1 200 OK\r\n"

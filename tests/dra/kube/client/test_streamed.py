@@ -10,7 +10,7 @@ import pytest
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError
 
-from dra.kube.client.streamed import Streamed
+from dra.kube.streamed import Streamed
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"

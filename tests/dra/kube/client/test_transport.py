@@ -15,7 +15,7 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from tests.dra.kube.stub import (
     Stub,
     listing,

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from dra.common.resources import PODS
-from dra.kube.client import transport
-from dra.kube.client.transport import KubeApi
-from dra.kube.client.watch import WatchEvent, WatchStream
+from dra.kube import client as transport
+from dra.kube.client import KubeApi
 from dra.kube.errors import GoneError, UnavailableError
+from dra.kube.http import WatchEvent, WatchStream
 from tests.dra.kube.stub import (
     Handler,
     Stub,

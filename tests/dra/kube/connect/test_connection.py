@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import NODES, PODS, Obj
-from dra.kube.client.transport import KubeApi
-from dra.kube.connect.configured import open_connection
-from dra.kube.connect.plain import open_plain
+from dra.kube.client import KubeApi
+from dra.kube.configured import open_connection
+from dra.kube.connection import open_plain
 from dra.kube.errors import KubeConfigError, UnavailableError
 from tests.dra.kube.connect.certificates import Certificates, make_certificates
 from tests.dra.kube.stub import Stub, events, eventually, reply, thing
@@ -46,7 +46,7 @@ def test_a_server_with_an_unknown_certificate_is_refused(
 _UNVERIFIED = """
 import sys
 from dra.common.resources import NODES
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.common.logs import configure
 configure("info", "text")
 api = KubeApi.connect(sys.argv[1], user_agent="t")
@@ -137,7 +137,7 @@ def test_a_pod_does_not_pay_for_the_kubernetes_package(tls_stub: Stub, pod: Path
     tls_stub.calls.append(reply(thing("n")))
     program = (
         "import sys; from pathlib import Path; from dra.common.resources import NODES; "
-        "from dra.kube.client.transport import KubeApi; "
+        "from dra.kube.client import KubeApi; "
         "api = KubeApi.connect(user_agent='t', service_account=Path(sys.argv[1])); "
         "print(api.get(NODES, 'n')['metadata']['name'], 'kubernetes' in sys.modules)"
     )
@@ -150,7 +150,7 @@ def test_a_pod_does_not_pay_for_the_kubernetes_package(tls_stub: Stub, pod: Path
 _PLAIN = """
 import sys
 from dra.common.resources import NODES
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 api = KubeApi.connect(sys.argv[1], user_agent="t")
 print(api.get(NODES, "n")["metadata"]["name"], "kubernetes" in sys.modules)
 """
@@ -280,7 +280,7 @@ def test_without_the_kubernetes_package_what_is_not_plain_names_it(
     """As in the images, which run in pods."""
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     monkeypatch.setitem(sys.modules, "kubernetes.client", None)
-    monkeypatch.delitem(sys.modules, "dra.kube.connect.configured")
+    monkeypatch.delitem(sys.modules, "dra.kube.configured")
     path = stub.kubeconfig(tmp_path / "k", user={"exec": {"command": "login"}})
     with pytest.raises(KubeConfigError, match=r"/k .*pip install kubernetes"):
         KubeApi.connect(path, user_agent="t")
@@ -291,10 +291,10 @@ def test_without_the_kubernetes_package_what_is_not_plain_names_it(
 
 _PROBE = """
 import sys
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Reflector
-from dra.kube.leases.lease import LeaderElector
-from dra.kube.events.events import EventRecorder
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Reflector
+from dra.kube.lease import LeaderElector
+from dra.kube.events import EventRecorder
 KubeApi.connect(sys.argv[1], user_agent="probe")
 typed = ("kubernetes.client.models.", "kubernetes.client.api.")
 print(" ".join(name for name in sys.modules if name.startswith(typed)))

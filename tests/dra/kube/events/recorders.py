@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dra.kube.events.events import EventRecorder
+from dra.kube.events import EventRecorder
 from tests.dra.kube.stub import Stub, reply, thing
 
 POD = thing("train-0", namespace="team")

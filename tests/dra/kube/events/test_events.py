@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from dra.kube.events.events import EventLimits
+from dra.kube.events import EventLimits
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.events.recorders import EVENTS, NODE, OK, POD, Make, sent
 from tests.dra.kube.stub import Stub, eventually, refuse, thing

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
-from dra.kube.events.events import EventLimits
+from dra.kube.events import EventLimits
 from dra.kube.timing import SystemClock
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.events.recorders import NODE, OK, POD, Make, sent

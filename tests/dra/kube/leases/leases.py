@@ -7,7 +7,7 @@ from typing import Literal
 
 from dra.common.resources import LEASES, Obj, Resource
 from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
-from dra.kube.leases.leaselock import LeaseLock, LeaseTimes
+from dra.kube.lease import LeaseLock, LeaseTimes
 from tests.dra.kube.clocks import FakeClock
 
 Fault = Literal["", "lost request", "lost answer"]

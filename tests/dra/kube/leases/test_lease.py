@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dra.kube.errors import ForbiddenError
-from dra.kube.leases.lease import LeaderElector, LeaseTimes
+from dra.kube.lease import LeaderElector, LeaseTimes
 from dra.kube.timing import SystemClock
 from tests.dra.kube.leases.leases import LeaseServer
 from tests.dra.kube.stub import eventually
@@ -207,7 +207,7 @@ def test_stop_before_run_never_leads(server: LeaseServer) -> None:
 def test_stop_does_not_wait_for_a_renewal_that_hangs(
     server: LeaseServer, replica: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra.kube.leases.lease._HURRY_SECONDS", 0.1)
+    monkeypatch.setattr("dra.kube.lease._HURRY_SECONDS", 0.1)
     first = replica("a")
     eventually(lambda: first.working)
     hanging, back = threading.Event(), threading.Event()
@@ -260,7 +260,7 @@ def test_a_hold_that_the_answer_came_too_late_for_is_lost_from_the_start(
 
 
 def test_a_long_wait_is_told_once(server: LeaseServer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "dra.kube.leases.lease")
+    caplog.set_level(logging.DEBUG, "dra.kube.lease")
     attempts: list[None] = []
 
     def forbid() -> None:

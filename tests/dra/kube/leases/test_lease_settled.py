@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.kube.leases.lease import LeaderElector
-from dra.kube.leases.leaselock import SETTLED
+from dra.kube.lease import SETTLED, LeaderElector
 from tests.dra.kube.leases.leases import LeaseServer
 from tests.dra.kube.leases.test_lease import TIMES, SkippingClock
 from tests.dra.kube.stub import eventually

@@ -3,7 +3,7 @@
 import pytest
 
 from dra.kube.errors import UnavailableError
-from dra.kube.leases.leaselock import LeaseTimes
+from dra.kube.lease import LeaseTimes
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.leases.leases import TIMES, LeaseServer, Link, candidate
 

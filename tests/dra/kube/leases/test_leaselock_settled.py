@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from dra.common.resources import Obj
+from dra.kube import lease as leaselock
 from dra.kube.errors import UnavailableError
-from dra.kube.leases import leaselock
-from dra.kube.leases.leaselock import SETTLED, LeaseLock
+from dra.kube.lease import SETTLED, LeaseLock
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.leases.leases import TIMES, Fault, LeaseServer, candidate
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dra.common.resources import Obj
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.reflector import Change, Reflector
 from tests.dra.kube.stub import (
     Stub,
 )

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dra.common.resources import PODS, Obj
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import DOUBTFUL_SECONDS, Change, Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import DOUBTFUL_SECONDS, Change, Reflector
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.mirror.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
 from tests.dra.kube.stub import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dra.kube.mirror.reflector import Change
+from dra.kube.reflector import Change
 from dra.kube.timing import Backoff
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.mirror.mirrors import Start, bookmark, lists, summary, watched_versions
@@ -126,7 +126,7 @@ def test_an_object_that_it_cannot_understand_does_not_end_the_mirror(
 def test_a_long_outage_is_told_ever_more_rarely(
     stub: Stub, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "dra.kube.mirror.reflector")
+    caplog.set_level(logging.DEBUG, "dra.kube.reflector")
     stub.calls.append(listing(version=10))
     stub.watches += [refuse(500, message="etcd is down")] * 40 + [events(bookmark(11))]
     start()

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dra.claims.binding import SLICE_MADE, SLICE_NOT_MADE
+from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef
-from dra.kube import left_out
+from dra.kube import timing as left_out
 from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin.claims.eager import allowance, eager_creation
 from kubeletplugin.host.options import BindingConditions

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from dra.claims.node_label import node_label
+from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.eager import overdue

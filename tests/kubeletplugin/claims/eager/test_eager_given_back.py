@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.claims.node_label import node_label
+from dra.claims.allocation import node_label
 from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
 from kubeletplugin.claims.eager import allowance
 from kubeletplugin.journal.entries import State

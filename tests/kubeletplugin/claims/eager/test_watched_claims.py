@@ -11,7 +11,7 @@ from dra.claims.claims import Claim, read_claim
 from dra.common.cache import decoded_weight
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.watched_claims import FRESH_SECONDS, WatchedClaims

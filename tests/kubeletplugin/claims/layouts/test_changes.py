@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dra.claims.node_label import label_of, node_label
+from dra.claims.allocation import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.client.http import Page
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError
+from dra.kube.http import Page
 from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.gpus import gpuunit
 from tests.dra.kube.clocks import FakeClock

@@ -13,7 +13,7 @@ from dra.claims.claims import Claim
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError
 from kubeletplugin.claims.prepare.lookup import read_devices
 from kubeletplugin.claims.sharing.containers import ContainerCheck

@@ -13,7 +13,7 @@ from dra.claims.allocation import AllocatedDevice
 from dra.claims.claims import Claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, read_devices
 from kubeletplugin.errors import ClaimError, PluginError

@@ -9,8 +9,8 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client.http import Page
 from dra.kube.errors import ForbiddenError
+from dra.kube.http import Page
 from kubeletplugin.claims.recovery import rebuild
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault

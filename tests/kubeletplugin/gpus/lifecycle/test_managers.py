@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import NODES
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.reflector import Change, Reflector
 from kubeletplugin.gpus.coexistence.other_managers import conflict
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State

@@ -14,8 +14,8 @@ from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.gpu.reasons import GpuReason
-from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Reflector
+from dra.kube.client import KubeApi
+from dra.kube.reflector import Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from dra.resourceslices.resourceslices import object_name
 from kubeletplugin.daemon import serving

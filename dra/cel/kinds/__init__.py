@@ -1,1 +1,0 @@
-"""Kinds of GPUs, and which of their devices selectors select."""

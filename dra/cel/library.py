@@ -1,0 +1,351 @@
+"""Kubernetes' functions for the CEL runtime of this process: quantities, versions and so on.
+
+``opaque`` says how values travel for which the runtime has no type. Signatures follow
+k8s.io/apiserver/pkg/cel/library (quantity, semver).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from fractions import Fraction
+from itertools import islice, pairwise, permutations, product
+from typing import Any
+
+import re2
+from cel_expr_python import cel
+
+from dra.cel.data import (
+    QUANTITY,
+    SEMVER,
+    Opaque,
+    Semver,
+    SemverError,
+    parse_semver,
+    quantity,
+    quantity_of,
+    semver,
+)
+from dra.common.quantity import QuantityError, parse_quantity
+
+BOOL, INT, STRING, DYN = cel.Type.BOOL, cel.Type.INT, cel.Type.STRING, cel.Type.DYN
+MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
+"""The type of what the runtime has no type for."""
+LIST = cel.Type.List(cel.Type.DYN)
+
+OWN = "own:"
+"""Beginning of the ids of our own overloads."""
+
+Overload = Callable[[str], Any]
+
+
+def method(impl: Callable[..., Any], returns: Any, *parameters: Any) -> Overload:
+    """An overload that is called on its first parameter."""
+    return lambda overload_id: cel.Overload(
+        overload_id, return_type=returns, parameters=[*parameters], is_member=True, impl=impl
+    )
+
+
+def function(impl: Callable[..., Any], returns: Any, *parameters: Any) -> Overload:
+    """An overload that is called by its name alone."""
+    return lambda overload_id: cel.Overload(
+        overload_id, return_type=returns, parameters=[*parameters], impl=impl
+    )
+
+
+def declare(name: str, *overloads: Overload) -> Any:
+    """The function ``name``, for ``cel.NewEnv``."""
+    return cel.FunctionDecl(
+        name, [overload(f"{OWN}{name}_{n}") for n, overload in enumerate(overloads)]
+    )
+
+
+_ORDER = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}
+REPLACED = (*_ORDER, "string")
+"""Functions of the standard library that are not to be declared besides."""
+
+_NUMBERS = {"int64": cel.Type.INT, "uint64": cel.Type.UINT, "double": cel.Type.DOUBLE}
+_KINDS = {
+    **_NUMBERS,
+    "bool": cel.Type.BOOL,
+    "string": cel.Type.STRING,
+    "bytes": cel.Type.BYTES,
+    "timestamp": cel.Type.TIMESTAMP,
+    "duration": cel.Type.DURATION,
+}
+
+
+def _operators() -> Iterable[Any]:
+    """Declarations; those without implementation have the runtime's."""
+    for name, prefix in _ORDER.items():
+        alike = [_overload(f"{prefix}_{kind}", BOOL, t, t) for kind, t in _KINDS.items()]
+        mixed = [
+            _overload(f"{prefix}_{one}_{other}", BOOL, _NUMBERS[one], _NUMBERS[other])
+            for one, other in permutations(_NUMBERS, 2)
+        ]
+        yield cel.FunctionDecl(name, [*alike, *mixed])
+    standard = [_overload(f"{kind}_to_string", STRING, t) for kind, t in _KINDS.items()]
+    own = cel.Overload("map_to_string", return_type=STRING, parameters=[MAP], impl=_string)
+    yield cel.FunctionDecl("string", [*standard, own])
+
+
+def _overload(overload_id: str, returns: Any, *parameters: Any) -> Any:
+    return cel.Overload(overload_id, return_type=returns, parameters=[*parameters])
+
+
+def _string(value: dict[str, str]) -> str:
+    for kind in ("ip", "cidr"):
+        if kind in value:
+            return value[kind]
+    raise TypeError("string() takes no such operand")
+
+
+_STRINGS = cel.Type.List(cel.Type.STRING)
+
+
+def _texts() -> Iterable[Any]:
+    """Declarations with their implementations."""
+    yield declare("find", method(_find, STRING, STRING, STRING))
+    yield declare(
+        "findAll",
+        method(_find_all, _STRINGS, STRING, STRING),
+        method(_find_all, _STRINGS, STRING, STRING, INT),
+    )
+
+
+def _find(text: str, pattern: str) -> str:
+    found = re2.search(pattern, text)
+    return str(found.group()) if found else ""
+
+
+def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    found = (str(match.group()) for match in re2.finditer(pattern, text))
+    return list(found) if limit < 0 else list(islice(found, limit))
+
+
+_MOST = 100_000
+"""Elements of a list that is made from nothing: no selector may fill the memory."""
+
+_ELEMENTS = (
+    INT,
+    STRING,
+    BOOL,
+    LIST,
+    MAP,
+    cel.Type.DOUBLE,
+    cel.Type.UINT,
+    cel.Type.BYTES,
+    cel.Type.DURATION,
+    cel.Type.TIMESTAMP,
+    cel.Type.NULL,
+)
+"""The runtime calls a function of ours by the kinds of its operands, and has no kind for any."""
+
+_UNRETURNABLE = {datetime: "timestamps", timedelta: "durations", bytearray: "bytes"}
+
+_ATTRIBUTES = (INT, STRING, BOOL, MAP)
+"""Types that an attribute may have; a version is a map."""
+
+_ANY_MAP = cel.Type.Map(DYN, DYN)
+
+
+def _lists() -> Iterable[Any]:
+    """Declarations with their implementations."""
+    yield declare("isSorted", method(_is_sorted, BOOL, LIST))
+    yield declare("sum", method(_sum, DYN, LIST))
+    yield declare("min", method(_of_some(min), DYN, LIST))
+    yield declare("max", method(_of_some(max), DYN, LIST))
+    yield declare("lists.range_", function(_range, LIST, INT))
+    yield declare(
+        "indexOf_",
+        *(method(_first, INT, LIST, element) for element in _ELEMENTS),
+        method(_first_in_text, INT, STRING, STRING),
+        method(_first_in_text, INT, STRING, STRING, INT),
+    )
+    yield declare(
+        "lastIndexOf_",
+        *(method(_last, INT, LIST, element) for element in _ELEMENTS),
+        method(_last_in_text, INT, STRING, STRING),
+        method(_last_in_text, INT, STRING, STRING, INT),
+    )
+    yield declare(
+        "includes",  # of attributes; with the gate DRAListTypeAttributes only
+        *(method(_includes, BOOL, a, b) for a, b in product((*_ATTRIBUTES, LIST), _ATTRIBUTES)),
+    )
+    yield declare("toMap_", method(lambda pairs: _merged({k: v} for k, v in pairs), _ANY_MAP, LIST))
+    yield declare("toMerged_", method(_merged, _ANY_MAP, LIST))
+
+
+def same(one: Any, other: Any) -> bool:
+    """True if CEL takes two values for equal: unlike Python, it tells true from 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _is_sorted(items: list[Any]) -> bool:
+    return all(one <= other for one, other in pairwise(items))
+
+
+def _sum(items: list[Any]) -> Any:
+    return _returnable("sum", sum(items[1:], items[0]) if items else 0)
+
+
+def _of_some(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    def act(items: list[Any]) -> Any:
+        if not items:
+            raise ValueError(f"{choose.__name__} called on empty list")
+        return _returnable(choose.__name__, choose(items))
+
+    return act
+
+
+def _returnable(name: str, value: Any) -> Any:
+    """``value``, unless the runtime takes none of its type from a function of ours."""
+    if isinstance(value, datetime | timedelta | bytearray):
+        kind = _UNRETURNABLE[type(value)]
+        raise TypeError(
+            f"{name}() of {kind} is not supported by this driver, though Kubernetes has it; "
+            "compare them one by one"
+        )
+    return value
+
+
+def _range(end: int) -> list[int]:
+    if end > _MOST:
+        raise ValueError(f"lists.range({end}) is too long")
+    return list(range(end))
+
+
+def _first(items: list[Any], wanted: Any) -> int:
+    return next((n for n, item in enumerate(items) if same(item, wanted)), -1)
+
+
+def _last(items: list[Any], wanted: Any) -> int:
+    found = _first(items[::-1], wanted)
+    return found if found < 0 else len(items) - 1 - found
+
+
+def _first_in_text(text: str, part: str, offset: int = 0) -> int:
+    return _found_in_text(text.find, text, part, offset) if part else offset
+
+
+def _last_in_text(text: str, part: str, offset: int | None = None) -> int:
+    if offset is None:
+        return text.rfind(part)
+
+    def find(wanted: str, start: int) -> int:
+        return text.rfind(wanted, 0, start + len(wanted))
+
+    return _found_in_text(find, text, part, offset) if part else offset
+
+
+def _found_in_text(find: Callable[[str, int], int], text: str, part: str, offset: int) -> int:
+    if offset < 0:
+        raise ValueError(f"index out of range: {offset}")
+    return find(part, offset) if offset < len(text) else -1
+
+
+def _includes(whole: Any, part: Any) -> bool:
+    return any(same(item, part) for item in (whole if isinstance(whole, list) else [whole]))
+
+
+def _merged(maps: Iterable[dict[Any, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for entries in maps:
+        for key, value in entries.items():
+            if key in found:
+                raise ValueError(f"insert failed: key {key!r} already exists")
+            found[key] = value
+    return found
+
+
+def functions() -> list[Any]:
+    """Declarations with their implementations, for ``cel.NewEnv``."""
+    return [
+        *_comparisons(),
+        *_quantities(),
+        *_versions(),
+        *_operators(),
+        *_lists(),
+        *_texts(),
+    ]
+
+
+def _number(value: Opaque) -> Fraction:
+    if QUANTITY not in value:
+        raise TypeError("this operand is no quantity")
+    return Fraction(value[QUANTITY])
+
+
+def _version(value: Opaque) -> Semver:
+    if SEMVER not in value:
+        raise TypeError("this operand is no semver")
+    return parse_semver(value[SEMVER])
+
+
+def _integer(value: Opaque) -> int:
+    number = _number(value)
+    if number.denominator != 1:
+        raise ValueError(f"quantity {float(number)} is no integer")
+    return int(number)
+
+
+def _compare(left: Opaque, right: Opaque) -> int:
+    if QUANTITY in left and QUANTITY in right:
+        one, other = _number(left), _number(right)
+        return (one > other) - (one < other)
+    first, second = _version(left).order(), _version(right).order()
+    return (first > second) - (first < second)
+
+
+def _accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    def accepts(text: str) -> bool:
+        try:
+            parse(text)
+        except (QuantityError, SemverError):
+            return False
+        return True
+
+    return accepts
+
+
+def _comparisons() -> Iterable[Any]:
+    yield declare("compareTo", method(_compare, INT, MAP, MAP))
+    yield declare("isLessThan", method(lambda a, b: _compare(a, b) < 0, BOOL, MAP, MAP))
+    yield declare("isGreaterThan", method(lambda a, b: _compare(a, b) > 0, BOOL, MAP, MAP))
+
+
+def _quantities() -> Iterable[Any]:
+    yield declare("quantity", function(quantity, MAP, STRING))
+    yield declare("isQuantity", function(_accepts(parse_quantity), BOOL, STRING))
+    yield declare("sign", function(lambda q: (_number(q) > 0) - (_number(q) < 0), INT, MAP))
+    yield declare("isInteger", method(lambda q: _number(q).denominator == 1, BOOL, MAP))
+    yield declare("asInteger", method(_integer, INT, MAP))
+    yield declare("asApproximateFloat", method(lambda q: float(_number(q)), cel.Type.DOUBLE, MAP))
+    for name, sign in (("add", 1), ("sub", -1)):
+        yield declare(
+            name,
+            method(lambda a, b, s=sign: quantity_of(_number(a) + s * _number(b)), MAP, MAP, MAP),
+            method(lambda a, n, s=sign: quantity_of(_number(a) + s * n), MAP, MAP, INT),
+        )
+
+
+def _versions() -> Iterable[Any]:
+    def normalized(text: str, normalize: object) -> Opaque:
+        return {SEMVER: str(parse_semver(text, normalize=bool(normalize)))}
+
+    def is_version(text: str, normalize: object) -> bool:
+        return _accepts(lambda t: parse_semver(t, normalize=bool(normalize)))(text)
+
+    yield declare(
+        "semver",
+        function(semver, MAP, STRING),
+        function(normalized, MAP, STRING, BOOL),
+    )
+    yield declare(
+        "isSemver",
+        function(_accepts(parse_semver), BOOL, STRING),
+        function(is_version, BOOL, STRING, BOOL),
+    )
+    yield declare("major", method(lambda v: _version(v).major, INT, MAP))
+    yield declare("minor", method(lambda v: _version(v).minor, INT, MAP))
+    yield declare("patch", method(lambda v: _version(v).patch, INT, MAP))

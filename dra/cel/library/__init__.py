@@ -1,1 +1,0 @@
-"""Functions that Kubernetes adds to CEL."""

@@ -1,0 +1,152 @@
+"""Offers of a kind of GPU: the devices of it, before a particular GPU is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+from dra.cel.data import DeviceData, device_data
+from dra.cel.questions import GpuIdentity, Job, shortened
+from dra.cel.strangers import described, made_up
+from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
+from dra.gpu.geometry import Profile
+from dra.gpu.inventory import Gpu, Inventory
+
+SHARE_OF = "share of "
+"""Beginning of the name of the offer of a share of a slice."""
+
+_MAY_DIFFER = {
+    *("minor", "uuid", "pci_bus_id", "pcie_root"),  # the identity: ``dra.cel.data.of_gpu``
+    "geometry",  # only GPUs in MIG mode offer its profiles
+    *("mig_pending", "instances", "idle", "layout", "unavailable", "reason", "health"),
+}
+"""Fields of a GPU that GPUs of one kind may differ in: selectors see none but the identity."""
+
+_MAY_DIFFER_OF_NODE = {
+    *("node", "pool", "gpus", "allocator", "cdi_hook", "ready", "message", "publication", "drain"),
+    *("resumed", "failed_claims", "mode", "capabilities", "answers"),
+}
+"""Fields of an Inventory that the nodes of such GPUs may differ in: selectors see none of them."""
+
+_of_gpu = attrgetter(*(f.name for f in fields(Gpu) if f.name not in _MAY_DIFFER))
+_of_node = attrgetter(*(f.name for f in fields(Inventory) if f.name not in _MAY_DIFFER_OF_NODE))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """Offer of a kind: a profile, or the whole GPU (``profile`` None).
+
+    ``size`` is the profile's rank. ``shared``: several claims may have the slice or whole GPU.
+    """
+
+    profile: Profile | None
+    size: int = 0
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        """The profile's name, ``gpu``, ``share``, or ``share of`` a profile."""
+        if self.profile is None:
+            return "share" if self.shared else "gpu"
+        return f"{SHARE_OF}{self.profile.name}" if self.shared else self.profile.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuKind:
+    """Compared by identity: there is one object per kind.
+
+    ``devices`` are the offers' data, of an arbitrary GPU of the kind.
+    """
+
+    product_name: str
+    offers: tuple[Offer, ...]
+    devices: tuple[DeviceData, ...]
+
+
+def look(gpu: Gpu, inventory: Inventory) -> Hashable:
+    """Equal for GPUs that are of one kind; of a field that is added it takes note by itself."""
+    geometry = gpu.geometry if gpu.mig_enabled else None
+    has_identity = bool(gpu.pci_bus_id), bool(gpu.pcie_root)  # an empty text is no attribute
+    return geometry, has_identity, _of_gpu(gpu), _of_node(inventory)
+
+
+def kind_of(gpu: Gpu, inventory: Inventory) -> GpuKind:
+    """A new kind, of which ``gpu`` is."""
+    offers = tuple(_offers(gpu))
+    return GpuKind(gpu.product_name, offers, tuple(describe(o, gpu, inventory) for o in offers))
+
+
+def identity_of(gpu: Gpu) -> GpuIdentity:
+    """Identity of ``gpu`` among those of its kind."""
+    return GpuIdentity(gpu.uuid, gpu.pci_bus_id, gpu.pcie_root, gpu.minor)
+
+
+def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
+    """``offer`` of this very GPU as CEL data."""
+    sharing = gpu.slice_sharing if offer.shared else None
+    capacity = slice_capacity(offer.profile, sharing) if offer.profile else gpu_capacity(gpu)
+    attributes = attributes_of(offer, gpu, inventory)
+    return device_data(inventory.driver, attributes, capacity, shared=offer.shared)
+
+
+def attributes_of(offer: Offer, gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
+    """Attributes of ``offer`` of this very GPU, as ``dra.gpu.devices`` has them."""
+    if offer.profile is None:
+        return gpu_attributes(gpu, inventory)
+    sharing = gpu.slice_sharing if offer.shared else None
+    return slice_attributes(gpu, offer.profile, inventory, sharing=sharing)
+
+
+def _offers(gpu: Gpu) -> Iterable[Offer]:
+    if not gpu.mig_enabled:
+        return [Offer(None, shared=gpu.sharing is not None)]
+    profiles = [p for p in gpu.geometry.profiles if p.placements] if gpu.geometry else []
+    alone = [Offer(p, p.rank) for p in profiles]
+    if gpu.slice_sharing is None:
+        return alone
+    return [*alone, *(Offer(p, p.rank, shared=True) for p in profiles)]
+
+
+Expressions = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """Question to be answered before a decision can be made: a job for the evaluator.
+
+    Of one expression alone, of a kind, of ``gpus`` of a kind, of devices of other drivers than
+    ``driver`` that are made up, or of ``others``: devices of other drivers that there are, as
+    ``dra.claims.otherdevices`` describes them. ``key`` is equal for equal questions.
+    """
+
+    expressions: Expressions
+    kind: GpuKind | None = None
+    gpus: tuple[GpuIdentity, ...] = ()
+    driver: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        """Identity of the question among others."""
+        return self.expressions, self.kind, self.gpus, self.driver, self.others
+
+    @property
+    def job(self) -> Job:
+        """The question as a job for an evaluator."""
+        if self.driver:
+            # Together, as one that does not hold outweighs another that fails.
+            together = " && ".join(f"({e}\n)" for e in self.expressions)
+            return Job((together,), made_up(self.expressions, self.driver))
+        if self.others:
+            return Job(self.expressions, tuple(map(described, self.others)))
+        return Job(self.expressions, self.kind.devices if self.kind else (), self.gpus)
+
+
+class UnansweredError(Exception):
+    """Questions have to be evaluated first; nothing was decided."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(f"not evaluated yet: {', '.join(map(shortened, question.expressions))}")
+        self.question = question

@@ -1,0 +1,348 @@
+"""Reader of claims: what they want of this driver, once their classes are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from api.config import GPU_KIND, KIND
+from dra.cel.offers import UnansweredError
+from dra.cel.questions import CostlySelectorError, SelectorError, shortened
+from dra.claims.claims import ALL, Claim, Request
+from dra.claims.classes import DeviceClass, meant_ours, no_such_class
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.requests import (
+    Placements,
+    ask_of,
+    constrained_attribute,
+    find_unsupported,
+    read_placements,
+    requested_sharing,
+)
+from dra.claims.wants import ClaimWants, Constraint, Want
+from dra.common.cache import BoundedCache, json_weight
+from dra.common.resources import Obj, at
+from dra.gpu.devices import TYPE_MIG_SHARE, TYPE_SHARE
+from dra.gpu.inventory import ClaimRef
+
+_PARTS = {KIND: TYPE_MIG_SHARE, GPU_KIND: TYPE_SHARE}
+"""Type of the devices that a configuration of a kind means which says how large a share is."""
+
+_SPECS_BYTES = 16 * 2**20
+"""Bound on the distinct claims that are remembered; those made from one template are alike."""
+
+
+class Checker(Protocol):
+    """Judge of selectors before devices are looked at."""
+
+    def check(self, expression: str) -> None:
+        """Raise SelectorError unless ``expression`` compiles to a boolean."""
+
+    def selects_others(self, expressions: tuple[str, ...], driver: str) -> bool:
+        """True if all ``expressions`` select a device of a driver other than ``driver``.
+
+        Raises:
+            SelectorError: an expression does not compile.
+            CostlySelectorError: to find that out takes more than a selector may have.
+        """
+
+
+class Reader:
+    """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
+
+    A class is ours if its selectors name our driver and select no other driver's devices: the
+    requests of any other may be served by kube-scheduler, and are left to it. A class that does not
+    compile, or of which it takes too much to find that out, is ours if it names us, so that
+    somebody says so; nothing is allocated for it.
+
+    What equal claims want is worked out once, as long as the classes stay as they are. What
+    ``selectors`` raises besides SelectorError goes through, and nothing is remembered then: whose a
+    claim is may not be known yet.
+    """
+
+    def __init__(self, driver: str, selectors: Checker, classes: Mapping[str, DeviceClass]) -> None:
+        self._driver = driver
+        self._selectors = selectors
+        self._classes = classes
+        self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = _specs()
+        self._known_of: Mapping[str, DeviceClass] = {}
+
+    def read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        """Wants of ``claim``, the obstacle to reading them, or None for other drivers' claims."""
+        if self._known_of != self._classes:
+            self._known, self._known_of = _specs(), dict(self._classes)
+        spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))
+        found = self._known.get(spec, lambda: self._read(claim))
+        return found.of(claim) if isinstance(found, ClaimWants) else found
+
+    def concerns(self, claim: Claim) -> bool:
+        """True if a claim is our business, be it only to say what is wrong."""
+        return self._ownership(claim) is not None
+
+    def shared_class(self, claim: Claim) -> str:
+        """The first class of ``claim`` that selects devices of others besides ours, or empty."""
+        named = (self._classes.get(r.class_name) for r in _exact_requests(claim))
+        return next((c.name for c in named if c and c.names_us and not self._is_ours(c)), "")
+
+    def missing_class(self, claim: Claim) -> str:
+        """The first class of ``claim`` that does not exist, or empty."""
+        named = (c.class_name for r in claim.requests for c in r.choices)
+        return next((n for n in named if n and n not in self._classes), "")
+
+    def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
+        """Expressions to be evaluated for ``claim``, once it is known whose it is.
+
+        They are the selectors of each request; none for claims that are none of our business or
+        that cannot be served anyhow.
+        """
+        try:
+            if self._ownership(claim) is not True:
+                return []
+        except UnansweredError:
+            return []
+        return [self._expressions(choice) for choice in _exact_requests(claim)]
+
+    def _read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        found = self._ownership(claim)
+        if found is None or isinstance(found, Obstacle):
+            return found
+        obstacle = find_unsupported(claim)
+        if obstacle is not None:
+            return obstacle
+        placements = read_placements(claim, self._classes, self._driver)
+        if isinstance(placements, Obstacle):
+            return placements
+        sharing = requested_sharing(claim.config, self._classes, self._driver)
+        if problem := sharing.problem(claim.requests):
+            return Obstacle(Reason.BAD_CONFIG, problem)
+        choices = tuple(tuple(self._want(r, placements) for r in q.choices) for q in claim.requests)
+        obstacle = self._bad_selector(want for alternatives in choices for want in alternatives)
+        obstacle = obstacle or self._unjudged(claim)
+        if obstacle is not None:
+            return obstacle
+        return ClaimWants(
+            claim=claim,
+            choices=choices,
+            constraints=tuple(_constraint(claim, c) for c in claim.constraints),
+            class_config={
+                r.name: self._classes[r.class_name].config for r in _exact_requests(claim)
+            },
+            sharing=sharing.strategies(claim.requests),
+        )
+
+    def _bad_selector(self, wants: Iterable[Want]) -> Obstacle | None:
+        for want in wants:
+            for expression in want.expressions:
+                try:
+                    self._selectors.check(expression)
+                except CostlySelectorError as error:
+                    return Obstacle(
+                        Reason.COSTLY_SELECTOR,
+                        f"request {want.request!r} or its class {want.class_name!r}: "
+                        f"{error} (in {shortened(expression)})",
+                    )
+                except SelectorError as error:
+                    return Obstacle(
+                        Reason.BAD_SELECTOR,
+                        f"request {want.request!r} or its class {want.class_name!r}: "
+                        f"the CEL expression does not compile: {error}; in: {expression[:200]}",
+                    )
+        return None
+
+    def _unjudged(self, claim: Claim) -> Obstacle | None:
+        """A class of ``claim`` of which it cannot be found out whether it selects others' too."""
+        for name in dict.fromkeys(r.class_name for r in _exact_requests(claim)):
+            try:
+                self._selectors.selects_others(self._classes[name].selectors, self._driver)
+            except CostlySelectorError as error:
+                return Obstacle(
+                    Reason.COSTLY_SELECTOR,
+                    f"DeviceClass {name!r} is left alone, as it cannot be found out whether it "
+                    f"selects devices of other drivers too: {error}; begin its selector with "
+                    f"device.driver == '{self._driver}' &&, or write it simpler",
+                )
+        return None
+
+    def _ownership(self, claim: Claim) -> Obstacle | bool | None:
+        """True when every class is ours, None when none is."""
+        names = [c.class_name for r in claim.requests for c in r.choices if c.class_name]
+        missing = [n for n in names if n not in self._classes]
+        known = {n: self._is_ours(self._classes[n]) for n in names if n in self._classes}
+        foreign = [n for n in names if known.get(n) is False]
+        ours = [n for n in names if known.get(n)]
+        if not ours and (foreign or not any(map(meant_ours, missing))):
+            return None
+        if missing:
+            offered = [c.name for c in self._classes.values() if self._is_ours(c)]
+            return Obstacle(Reason.NO_SUCH_CLASS, no_such_class(missing[0], offered))
+        if foreign:
+            return Obstacle(
+                Reason.MIXED,
+                f"the claim asks for devices of this driver (class {ours[0]!r}) and of others "
+                f"(class {foreign[0]!r}): it is left alone; put them into separate claims",
+            )
+        return True
+
+    def _is_ours(self, known: DeviceClass) -> bool:
+        try:
+            return known.names_us and not self._selectors.selects_others(
+                known.selectors, self._driver
+            )
+        except SelectorError:
+            return True
+
+    def _want(self, request: Request, placements: Placements) -> Want:
+        placement = placements.of(request)
+        return Want(
+            request.name,
+            request.class_name,
+            expressions=self._expressions(request, placements.kind_of_share(request)),
+            count=request.count,
+            policy=placement.policy,
+            nodes=placement.nodes,
+            everything=request.mode == ALL,
+            admin=request.admin_access,
+            ask=ask_of(request, placements.share(request), self._driver),
+        )
+
+    def _expressions(self, request: Request, kind_of_share: str = "") -> tuple[str, ...]:
+        parts = _PARTS.get(kind_of_share)
+        return (
+            *((f"device.attributes['{self._driver}'].type == '{parts}'",) if parts else ()),
+            *self._classes[request.class_name].selectors,
+            *request.selectors,
+            *(self._at_least(name, quantity) for name, quantity in request.capacity),
+        )
+
+    def _at_least(self, capacity: str, quantity: str) -> str:
+        """A capacity request (KEP-5075) as the selector that it amounts to for whole devices."""
+        domain, _, name = capacity.rpartition("/")
+        found = f"device.capacity['{domain or self._driver}'].{name}"
+        return f"{found}.compareTo(quantity('{quantity}')) >= 0"
+
+
+def _specs() -> BoundedCache[bytes, ClaimWants | Obstacle | None]:
+    return BoundedCache(_SPECS_BYTES, weigh=json_weight)
+
+
+def _exact_requests(claim: Claim) -> Iterable[Request]:
+    return (choice for request in claim.requests for choice in request.choices)
+
+
+def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> Constraint:
+    return Constraint(
+        claim.ref.uid,
+        constrained_attribute(constraint),
+        frozenset(at(constraint, "requests")),
+        distinct=not constraint.get("matchAttribute"),
+    )
+
+
+MOST_CHOICES = 512
+"""Requests, or their alternatives, that are read of all claims of a pod together."""
+
+LOOKS_AND_HOLDS = Obstacle(
+    Reason.UNSUPPORTED,
+    "a claim with adminAccess and one without cannot be allocated for the same pod; use two pods",
+)
+
+
+TOO_MANY = Obstacle(
+    Reason.UNSUPPORTED,
+    f"it and the pod's claims before it have more than {MOST_CHOICES} requests and alternatives "
+    "together, which is more than this driver reads: ask for fewer, or by count, or put some into "
+    "claims of other pods",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownClaim:
+    """A claim with the object that it was read from."""
+
+    claim: Claim
+    obj: Obj
+
+    @property
+    def node_selector(self) -> dict[str, Any] | None:
+        """Nodes that its allocation can be used on; None if that is any, or without one."""
+        if self.claim.allocation is None:
+            return None
+        selector: dict[str, Any] | None = self.obj["status"]["allocation"].get("nodeSelector")
+        return selector
+
+
+class Fault(NamedTuple):
+    """A claim that cannot be allocated whatever is free, and why."""
+
+    claim: ClaimRef
+    obstacle: Obstacle
+
+
+class ReadClaims(NamedTuple):
+    """Claims as read by ``read_claims``.
+
+    ``wants`` are those of claims that are to be allocated, be they about to go. ``pins`` are the
+    node selectors of the claims that are allocated. ``ours``: one of these has devices of our
+    driver. ``foreign`` are those for other drivers that are not allocated.
+    """
+
+    wants: tuple[ClaimWants, ...]
+    pins: tuple[dict[str, Any], ...]
+    faults: tuple[Fault, ...]
+    ours: bool
+    foreign: tuple[Claim, ...] = ()
+
+    @property
+    def going(self) -> tuple[ClaimRef, ...]:
+        """Claims of ``wants`` that are being deleted."""
+        return tuple(wants.claim.ref for wants in self.wants if wants.claim.deleting)
+
+    @property
+    def mixture(self) -> Fault | None:
+        """Fault of a claim that only looks at GPUs, where others hold some."""
+        if len(self.wants) == 1:
+            return None
+        looks = [wants.claim.ref for wants in self.wants if wants.views]
+        if not looks or len(looks) == len(self.wants):
+            return None
+        return Fault(looks[0], LOOKS_AND_HOLDS)
+
+
+def read_claims(
+    claims: Iterable[KnownClaim], reader: Reader, *, driver: str, stops_early: bool = False
+) -> ReadClaims:
+    """The claims of one pod, read. ``stops_early``: none is read after a faulty or a going one.
+
+    None is read either after more of our requests than are read: that takes time, and the search
+    for their devices more. What ``reader`` raises goes through.
+    """
+    wants: list[ClaimWants] = []
+    pins: list[dict[str, Any]] = []
+    faults: list[Fault] = []
+    foreign: list[Claim] = []
+    ours = False
+    count = 0
+    for known in claims:
+        allocation = known.claim.allocation
+        if allocation is not None:
+            selector = known.node_selector
+            pins += [selector] if selector is not None else []
+            ours = ours or bool(allocation.of_driver(driver))
+            continue
+        read = reader.read(known.claim)
+        count += 0 if read is None else sum(len(r.choices) for r in known.claim.requests)
+        if count > MOST_CHOICES:
+            faults.append(Fault(known.claim.ref, TOO_MANY))
+            break
+        if isinstance(read, Obstacle):
+            faults.append(Fault(known.claim.ref, read))
+        elif read is None:
+            foreign.append(known.claim)
+        else:
+            wants.append(read)
+        if stops_early and (faults or (read is not None and known.claim.deleting)):
+            break
+    return ReadClaims(tuple(wants), tuple(pins), tuple(faults), ours, tuple(foreign))

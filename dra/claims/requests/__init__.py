@@ -1,1 +1,0 @@
-"""Requests of claims: what is wanted, with its alternatives and constraints."""

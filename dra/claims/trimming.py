@@ -1,0 +1,204 @@
+"""Size of a claim's spec: what is read of it is bounded, whatever its user has written into it.
+
+A claim may bring 320 KiB of parameters for other drivers, which are megabytes in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dra.claims.claims import CROWDED, OTHERS_CONFIG, TOO_LARGE
+from dra.common.cache import decoded_weight
+from dra.common.resources import Obj, at, picked
+
+REQUEST_BYTES = 64 * 2**10
+"""The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
+
+DECODED_BYTES = 256 * 2**10
+"""The same in memory, roughly: thousands of short selectors take many times their text."""
+
+CONFIG_BYTES = 8 * 2**10
+"""The parameters for this driver, likewise."""
+
+
+def trim_claim_spec(spec: Obj, driver: str) -> Obj:
+    """The part of a claim's ``spec`` that is read.
+
+    Of one that is too large only its requests' names and classes are left, which say so.
+    """
+    kept = without_others(spec, "devices", driver)
+    devices = kept.get("devices") or {}
+    config = msgspec.json.encode(devices.get("config") or ())
+    rest = msgspec.json.encode({k: v for k, v in devices.items() if k != "config"})
+    is_usual = len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES
+    if is_usual and decoded_weight(rest) <= DECODED_BYTES:
+        return kept
+    size = len(config) + len(rest)
+    return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
+
+
+def is_stub(spec: Obj) -> bool:
+    """True if ``trim_claim_spec`` has found a spec too large, which this is the rest of."""
+    requests = at(spec, "devices", "requests")
+    bodies = (b for r in requests for b in (at(r, "exactly", default={}), *at(r, "firstAvailable")))
+    return any(TOO_LARGE in body for body in bodies)
+
+
+def trim_allocation(allocation: Obj, driver: str) -> Obj:
+    """The part of a claim's allocation that is read.
+
+    kube-scheduler copies the claim's parameters into it, for whomever they are, and whoever's
+    devices it allocates. They are left out where ``driver`` has no device in it, and where there
+    are more than are read of a claim; those of classes stay.
+    """
+    kept = without_others(allocation, "devices", driver)
+    devices = kept.get("devices") or {}
+    config = devices.get("config") or ()
+    if not config:
+        return kept
+    of_classes = [c for c in config if c.get("source") == "FromClass"]
+    of_claim = [c for c in config if c.get("source") != "FromClass"]
+    if not any(r.get("driver") == driver for r in devices.get("results") or ()):
+        read = []
+    elif len(msgspec.json.encode(of_claim)) > CONFIG_BYTES:
+        read = of_classes
+    else:
+        return kept
+    return {**kept, "devices": {**devices, "config": read}}
+
+
+def without_others(holder: Obj, field: str, driver: str) -> Obj:
+    """``holder``, and in ``field`` of it no configuration but that for ``driver``."""
+    inner = holder.get(field) or {}
+    if "config" not in inner:
+        return holder
+    own = [c for c in inner["config"] if (c.get("opaque") or {}).get("driver") == driver]
+    kept = {k: v for k, v in inner.items() if k != "config"}
+    if own:
+        kept["config"] = own
+    if len(own) < len(inner["config"]):
+        kept[OTHERS_CONFIG] = True
+    return {**holder, field: kept}
+
+
+def crowded(spec: Obj) -> Obj:
+    """Rest of a claim's ``spec`` whose namespace has too many large ones: its first request."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    return {"devices": {"requests": [_crowded(request) for request in requests[:1]]}}
+
+
+def _crowded(request: Obj) -> Obj:
+    choices = [request.get("exactly"), *(request.get("firstAvailable") or ())]
+    body: Obj = next((body for body in choices if body), {})
+    exactly = {**picked(body, ("deviceClassName",)), CROWDED: True}
+    return {**picked(request, ("name",)), "exactly": exactly}
+
+
+def _stub(request: Obj, size: int) -> Obj:
+    """Rest of a request that is not read: its class, and the reason."""
+
+    def of(body: Obj) -> Obj:
+        return {**picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
+
+    stub = picked(request, ("name",))
+    if "exactly" in request:
+        stub["exactly"] = of(request["exactly"])
+    if "firstAvailable" in request:
+        stub["firstAvailable"] = [of(each) for each in request["firstAvailable"]]
+    return stub
+
+
+class _Part(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Part of a claim. Fields that are null are as good as absent."""
+
+
+class _Opaque(_Part):
+    driver: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Config(_Part):
+    source: str = ""
+    requests: list[str] | None = None
+    opaque: _Opaque | None = None
+
+
+class _Devices(_Part):
+    results: list[dict[str, Any]] | None = None
+    config: list[_Config] | None = None
+
+
+class _Allocation(_Part):
+    devices: _Devices | None = None
+
+
+class _Status(_Part):
+    allocation: _Allocation | None = None
+    reserved_for: list[dict[str, Any]] | None = None
+    devices: list[msgspec.Raw] | None = None
+
+
+class _Metadata(_Part):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Shown(_Part):
+    driver: str = ""
+
+
+class AllocatedClaim(_Part):
+    """A ResourceClaim as it is read from JSON."""
+
+    metadata: _Metadata
+    status: _Status | None = None
+
+    def as_object(self, driver: str) -> Obj:
+        """The claim as an object, with what is for ``driver`` alone.
+
+        Of other drivers it has neither parameters nor what they show of their devices. The claim's
+        own parameters for ``driver`` are left out where they are more than are read, and
+        ``TOO_LARGE`` in the entry of each is then their size in bytes.
+        """
+        metadata = {k: v for k, v in msgspec.to_builtins(self.metadata).items() if v is not None}
+        told = self.status or _Status()
+        status: Obj = {"reservedFor": told.reserved_for or []}
+        if told.allocation is not None:
+            given = told.allocation.devices or _Devices()
+            config = _read_config(given.config or [], driver)
+            status["allocation"] = {"devices": {"results": given.results or [], "config": config}}
+        shown = (raw for raw in told.devices or () if _is_of(raw, driver))
+        if devices := [msgspec.json.decode(raw, type=dict[str, Any]) for raw in shown]:
+            status["devices"] = devices
+        return {"metadata": metadata, "status": status}
+
+
+def _is_of(raw: msgspec.Raw, driver: str) -> bool:
+    return msgspec.json.decode(raw, type=_Shown).driver == driver
+
+
+def _read_config(entries: list[_Config], driver: str) -> list[Obj]:
+    """Each entry, as its place counts in messages."""
+    opaques = [(entry, entry.opaque) for entry in entries]
+    size = sum(
+        len(bytes(opaque.parameters))
+        for entry, opaque in opaques
+        if opaque is not None and opaque.driver == driver and entry.source != "FromClass"
+    )
+    found: list[Obj] = []
+    for entry, opaque in opaques:
+        read: Obj = {"source": entry.source, "requests": entry.requests or []}
+        if opaque is not None:
+            read["opaque"] = {"driver": opaque.driver}
+            if opaque.driver == driver and (size <= CONFIG_BYTES or entry.source == "FromClass"):
+                read["opaque"]["parameters"] = msgspec.json.decode(opaque.parameters)
+            elif opaque.driver == driver:
+                read[TOO_LARGE] = size
+        found.append(read)
+    return found

@@ -1,0 +1,422 @@
+"""Requests to the Kubernetes API over plain dicts.
+
+Objects are what JSON decodes to, so that fields which this program does not know survive a
+read-modify-write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.connection import SERVICE_ACCOUNT, Connection, open_in_cluster
+from dra.kube.errors import (
+    GoneError,
+    KubeConfigError,
+    KubeError,
+    NotServedError,
+    ObjectNotFoundError,
+)
+from dra.kube.http import Exchange, HttpClient, Page, WatchStream
+
+PatchContent = Literal["merge", "json", "strategic"]
+
+PATCH_TYPES: dict[PatchContent, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+"""Content types by name."""
+
+
+class PatchApi(Protocol):
+    """An API server that takes patches; :class:`dra.kube.client.KubeApi` is one."""
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Change one object and return it.
+
+        ``body`` is a dict for ``merge`` and ``strategic``, a list of operations for ``json``.
+        """
+
+
+_FIRST_PAGE, LARGEST_PAGE = 25, 250
+_PAGE_BYTES = 4 * 2**20
+"""Size of a page beyond which the next page is made smaller."""
+
+_APPLY = "application/apply-patch+yaml"
+_WATCH_SLACK_SECONDS = 10.0
+_POOL_SIZE = 16
+_DEFAULT_KUBECONFIG = "~/.kube/config"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList:
+    """All objects of a list and the resourceVersion from which a watch continues it."""
+
+    items: list[Obj]
+    resource_version: str
+
+
+class KubeApi:
+    """The API server of one cluster. Thread-safe.
+
+    Every method raises the errors of :mod:`dra.kube.errors` and nothing else for what happens
+    between here and the server. A call that the server throttles (429 or 503 with Retry-After) is
+    repeated while its time budget lasts; other failures are the caller's to retry.
+    """
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: str | None = None,
+        *,
+        user_agent: str,
+        timeout_seconds: float = 15.0,
+        observe: Callable[[Exchange], None] = lambda _: None,
+        service_account: Path = SERVICE_ACCOUNT,
+    ) -> Self:
+        """Use a kubeconfig file; without, the pod's service account, else KUBECONFIG.
+
+        Nothing is sent yet. ``timeout_seconds`` is the budget of one request that is no watch.
+        ``observe`` hears of every request that has ended. ``service_account`` is the directory of
+        the pod's token.
+
+        Raises:
+            KubeConfigError: no usable configuration was found.
+        """
+        connection = None
+        if kubeconfig is None:
+            connection = open_in_cluster(os.environ, service_account, pool_size=_POOL_SIZE)
+        http = HttpClient(
+            connection or _configured(kubeconfig),
+            user_agent=user_agent,
+            timeout_seconds=timeout_seconds,
+            observe=observe,
+        )
+        return cls(http)
+
+    def close(self) -> None:
+        """Close idle connections and end waits for a throttling server."""
+        self._http.close()
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
+        """Read one object."""
+        return self._http.call("GET", resource.path(namespace, name))
+
+    def get_as(self, kind: type[T], resource: Resource, name: str, *, namespace: str = "") -> T:
+        """Read one object as ``kind``, a msgspec type: what that does not name is not held."""
+        return self._http.read(resource.path(namespace, name), kind)
+
+    def read(self, path: str) -> Obj:
+        """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
+        return self._http.call("GET", path)
+
+    def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
+        """Read what is no JSON, such as a log or metrics: at most ``limit_bytes`` of it."""
+        return self._http.text(path, query=query, limit_bytes=limit_bytes)
+
+    def list(  # noqa: PLR0913 - the API's own parameters, and what to keep
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = LARGEST_PAGE,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
+    ) -> ObjectList:
+        """Read all matching objects, page by page; namespace "" reads all namespaces.
+
+        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. Of each,
+        ``keep`` says what is returned, so that no more than one is held whole: an object may be a
+        megabyte of JSON, and many times that in memory. Pages grow up to ``page_size`` as long as
+        they are small.
+        """
+
+        def kept(page: Page) -> Iterator[Obj]:
+            for raw in page.items or ():
+                item = self._http.item(raw)
+                item.setdefault("apiVersion", resource.api_version)
+                item.setdefault("kind", resource.kind)
+                yield keep(item)
+
+        path = resource.path(namespace)
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        limit = min(_FIRST_PAGE, page_size)
+        page, size = self._http.page(path, query=query | {"limit": str(limit)})
+        version = _list_meta(page, "resourceVersion")
+        items = [*kept(page)]
+        while token := _list_meta(page, "continue"):
+            limit = min(page_size, limit * 2) if size < _PAGE_BYTES else max(1, limit // 2)
+            try:
+                page, size = self._http.page(
+                    path, query=query | {"limit": str(limit), "continue": token}
+                )
+            except GoneError:
+                # The snapshot behind the token expired under a slow reader: take all in one answer.
+                page, size = self._http.page(path, query=query)
+                version = _list_meta(page, "resourceVersion")
+                items = []
+            items += kept(page)
+        return ObjectList(items, version)
+
+    def version(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> str:
+        """The resourceVersion that a list would have now."""
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": "1"}
+        page, _ = self._http.page(resource.path(namespace), query=query)
+        return _list_meta(page, "resourceVersion")
+
+    def create(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+        dry_run: bool = False,
+    ) -> Obj:
+        """Create an object in ``body.metadata.namespace``; returns it as stored.
+
+        With ``dry_run`` it is checked, completed and returned, but not stored. With a
+        ``subresource``, such as ``eviction``, it is created of the object that ``body`` names.
+        """
+        name = body["metadata"]["name"] if subresource else ""
+        return self._http.call(
+            "POST",
+            resource.path(_namespace(body), name, subresource),
+            query={"fieldManager": field_manager, "dryRun": "All" if dry_run else ""},
+            body=body,
+        )
+
+    def replace(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Write a whole object; its resourceVersion makes a stale write a ConflictError."""
+        return self._http.call(
+            "PUT",
+            resource.path(_namespace(body), body["metadata"]["name"], subresource),
+            query={"fieldManager": field_manager},
+            body=body,
+        )
+
+    def replace_status(self, resource: Resource, body: Obj, *, field_manager: str) -> Obj:
+        """Write an object's ``status`` and nothing else of it; returns its new metadata.
+
+        As :meth:`replace`, where the rest of a large object need not be sent and read again.
+        """
+        metadata = body["metadata"]
+        named = {
+            k: metadata[k] for k in ("name", "namespace", "uid", "resourceVersion") if k in metadata
+        }
+        answer = self._http.call(
+            "PUT",
+            resource.path(_namespace(body), metadata["name"], "status"),
+            query={"fieldManager": field_manager},
+            body={
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": named,
+                "status": body["status"],
+            },
+            metadata_only=True,
+        )
+        return dict(answer["metadata"])
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Change an object: ``merge`` and ``strategic`` take a dict, ``json`` a list of operations.
+
+        A ``metadata.resourceVersion`` in the patch makes a stale write a ConflictError.
+        """
+        return self._http.call(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query={"fieldManager": field_manager},
+            body=body,
+            content_type=PATCH_TYPES[content],
+        )
+
+    def apply(  # noqa: PLR0913 - the API's own parameters, and what to read of the answer
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+        metadata_only: bool = False,
+    ) -> Obj:
+        """Server-side apply; creates the object when it is missing. ``force`` takes fields over.
+
+        With ``metadata_only`` nothing else of a large object is returned.
+        """
+        return self._http.call(
+            "PATCH",
+            resource.path(_namespace(body), body["metadata"]["name"], subresource),
+            query={"fieldManager": field_manager, "force": "true" if force else "false"},
+            body={"apiVersion": resource.api_version, "kind": resource.kind} | body,
+            content_type=_APPLY,
+            metadata_only=metadata_only,
+        )
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Delete one object; another than ``uid``, if one is given, is a ConflictError."""
+        options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        self._http.call("DELETE", resource.path(namespace, name), body=options)
+
+    def watch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str,
+        timeout_seconds: float,
+    ) -> WatchStream:
+        """Follow changes after ``resource_version``, with bookmarks, until the server ends it.
+
+        The server is asked to end it after ``timeout_seconds``; silence for 10 s longer than that
+        is a broken connection. Close the stream to end it earlier.
+        """
+        path = resource.path(namespace)
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, round(timeout_seconds))),
+        }
+        response = self._http.stream(
+            path, query=query, silence_seconds=timeout_seconds + _WATCH_SLACK_SECONDS
+        )
+        return WatchStream(response, what=str(resource))
+
+
+def _namespace(body: Obj) -> str:
+    return str(body["metadata"].get("namespace") or "")
+
+
+def _list_meta(page: Page, field: str) -> str:
+    return str((page.metadata or {}).get(field) or "")
+
+
+def _configured(kubeconfig: str | None) -> Connection:
+    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    # Each is imported only where it is needed: one brings YAML, one the whole kubernetes package.
+    from dra.kube.connection import open_plain  # noqa: PLC0415
+
+    if (plain := open_plain(path, os.environ, pool_size=_POOL_SIZE)) is not None:
+        return plain
+    try:
+        from dra.kube.configured import open_connection  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise KubeConfigError(
+            f"kubeconfig {path} is missing, unusable, or has more than a server with a certificate "
+            f"or a token (proxies of the environment count), which needs the package {error.name}: "
+            "pip install kubernetes, give another kubeconfig with --kubeconfig or KUBECONFIG, or "
+            "run in a pod with a service account"
+        ) from error
+    return open_connection(path, pool_size=_POOL_SIZE)
+
+
+_log = logging.getLogger(__name__)
+
+
+def check_served(api: KubeApi) -> None:
+    """Asks the server's discovery, which every account may read, for the GA API of claims.
+
+    A server that does not answer, or not so, is left to those who try again.
+
+    Raises:
+        NotServedError: the server answered, and serves no ``resource.k8s.io/v1``.
+    """
+    group, wanted = RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.version
+    try:
+        served = [each["version"] for each in api.read(f"/apis/{group}")["versions"]]
+    except ObjectNotFoundError:
+        served = []
+    except KubeError as error:
+        _log.warning("cannot tell yet whether the server serves %s: %s", group, error)
+        return
+    if wanted not in served:
+        only = f"only {', '.join(served)}" if served else "no version"
+        raise NotServedError(
+            f"the API server{_named(api)} serves {only} of {group}, and the driver needs "
+            f"{group}/{wanted}: upgrade Kubernetes to 1.34 or newer, where it is on by default, or "
+            f"take it out of what --runtime-config turns off"
+        )
+
+
+def first_served(api: KubeApi, resources: Sequence[Resource]) -> Resource | None:
+    """The first of ``resources`` that the server serves; None where it serves none of them.
+
+    A server that does not answer is taken to serve the first: whoever lists it will see.
+    """
+    for resource in resources:
+        try:
+            found = api.read(f"/apis/{resource.group}/{resource.version}")["resources"]
+        except ObjectNotFoundError:
+            continue
+        except KubeError as error:
+            _log.warning("cannot tell whether the server serves %s: %s", resource, error)
+            return resources[0]
+        if any(each["name"] == resource.plural for each in found):
+            return resource
+    return None
+
+
+def _named(api: KubeApi) -> str:
+    with contextlib.suppress(KubeError):
+        return f" ({api.read('/version').get('gitVersion', 'unknown version')})"
+    return ""

@@ -1,1 +1,0 @@
-"""The Kubernetes API over plain dicts: requests, watches, what a server serves."""

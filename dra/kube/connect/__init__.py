@@ -1,1 +1,0 @@
-"""Connections to an API server, from a kubeconfig or a service account."""

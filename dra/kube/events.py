@@ -1,0 +1,416 @@
+"""Core/v1 Events, so that ``kubectl describe`` tells people why something happened.
+
+Emitting costs a lock and a dictionary entry; one thread sends. An event is a courtesy: it is
+dropped and counted rather than allowed to slow down or break what it reports about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, Protocol, TypeVar
+
+from dra.common.queues import FairQueue
+from dra.common.resources import EVENTS, Obj, Resource
+from dra.kube.client import PatchApi
+from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
+from dra.kube.loop import Loop
+from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
+
+
+class EventSink(Protocol):
+    """Taker of events; :class:`dra.kube.events.EventRecorder` is one. Thread-safe."""
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        """Report about an object (with apiVersion, kind and metadata); never blocks or raises."""
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+_MESSAGE_BYTES = 1024
+_NAME_CHARS = 253
+_DIGEST_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One thing that happened to one object; equal ones are counted instead of repeated."""
+
+    regarding: tuple[tuple[str, str], ...]
+    reason: str
+    message: str
+    warning: bool
+
+    @classmethod
+    def of(cls, regarding: Obj, reason: str, message: str, *, warning: bool) -> Occurrence:
+        """Take what identifies the object from its metadata.
+
+        Raises:
+            KeyError: the object lacks apiVersion, kind or name.
+        """
+        meta = regarding["metadata"]
+        reference = {
+            "apiVersion": regarding["apiVersion"],
+            "kind": regarding["kind"],
+            "name": meta["name"],
+            "namespace": meta.get("namespace") or "",
+            "uid": meta.get("uid") or "",
+        }
+        return cls(
+            tuple((key, str(value)) for key, value in reference.items() if value),
+            reason,
+            cut(message),
+            warning,
+        )
+
+    @property
+    def involved(self) -> dict[str, str]:
+        """The event's ``involvedObject``."""
+        return dict(self.regarding)
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the event: that of its object; ``default`` for cluster-scoped objects."""
+        return self.involved.get("namespace") or "default"
+
+    def event_name(self, first: datetime, source: str) -> str:
+        """``<object>.<hash>``, unique per occurrence, first time and source."""
+        digest = hashlib.sha256(repr((self, first.timestamp(), source)).encode()).hexdigest()
+        room = _NAME_CHARS - _DIGEST_CHARS - 1
+        return f"{self.involved['name'][:room].rstrip('.-')}.{digest[:_DIGEST_CHARS]}"
+
+
+def cut(message: str) -> str:
+    """At most 1024 bytes, which is what the API server takes for a message."""
+    encoded = message.encode()
+    if len(encoded) <= _MESSAGE_BYTES:
+        return message
+    return encoded[: _MESSAGE_BYTES - 3].decode(errors="ignore") + "…"
+
+
+class Recent(Generic[_Key, _Value]):
+    """A mapping that forgets what was used least recently beyond its size. Not thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def get(self, key: _Key) -> _Value | None:
+        """The value, now the most recent; or None."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: _Key, value: _Value) -> None:
+        """Remember a value as the most recent."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._size:
+            self._entries.popitem(last=False)
+
+    def forget(self, key: _Key) -> None:
+        """Drop a value, if there is one."""
+        self._entries.pop(key, None)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class Allowance:
+    """A token bucket per object: ``burst`` at once, then one every ``refill_seconds``.
+
+    Not thread-safe. The last 4096 objects are remembered.
+    """
+
+    def __init__(self, *, burst: int, refill_seconds: float) -> None:
+        self._burst = burst
+        self._refill_seconds = refill_seconds
+        self._buckets: Recent[Hashable, _Bucket] = Recent(4096)
+
+    def take(self, key: Hashable, now: float) -> bool:
+        """Spend one token of the object; False when it has none. ``now`` is monotonic seconds."""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = _Bucket(float(self._burst), now)
+            self._buckets.put(key, bucket)
+        gained = (now - bucket.filled_at) / self._refill_seconds
+        bucket.tokens = min(float(self._burst), bucket.tokens + gained)
+        bucket.filled_at = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+
+
+class EventApi(PatchApi, Protocol):
+    """The two requests that a recorder makes; :class:`KubeApi` has them."""
+
+    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
+        """Create an Event."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    first: datetime
+    last: datetime
+    at: float  # monotonic
+    count: int = 1
+
+
+@dataclass(slots=True)
+class _Sent:
+    name: str
+    count: int
+    last_at: float  # monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """Limits on the events of a recorder.
+
+    Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
+    most ``pending`` different ones wait to be sent, and namespaces take turns; the oldest of the
+    one that has most is dropped. An object may have
+    ``burst`` different events at once, then one every ``refill_seconds``. Of all objects together
+    ``at_once`` are sent in a row, then one every ``pause_seconds``, and none before it is
+    ``delay_seconds`` old: what is reported about has the API server first.
+    """
+
+    window_seconds: float = 600.0
+    pending: int = 1000
+    burst: int = 25
+    refill_seconds: float = 60.0
+    at_once: int = 20
+    pause_seconds: float = 0.05
+    delay_seconds: float = 0.0
+
+
+class EventRecorder:
+    """Sends events in the background. Thread-safe; no method raises.
+
+    ``component`` and ``host`` (the node, or "") become the event's source.
+    """
+
+    def __init__(  # noqa: PLR0913 - the source, and the seams of its tests
+        self,
+        api: EventApi,
+        *,
+        component: str,
+        host: str = "",
+        limits: EventLimits | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._api = api
+        self._component = component
+        self._host = host
+        self._limits = limits or EventLimits()
+        self._clock = clock or SystemClock()
+        self._backoff = Backoff(rng=rng, first=0.5, limit=5.0)
+        self._allowance = Allowance(
+            burst=self._limits.burst, refill_seconds=self._limits.refill_seconds
+        )
+        self._pace = Allowance(
+            burst=self._limits.at_once, refill_seconds=self._limits.pause_seconds
+        )
+        self._hurried = threading.Event()
+        self._sent: Recent[Occurrence, _Sent] = Recent(4096)  # used by the sending thread only
+        self._changed = threading.Condition()
+        self._waiting: FairQueue[Occurrence, _Waiting] = FairQueue()
+        self._sending = False
+        self._started = False
+        self._closed = False
+        self._dropped = 0
+        self._loop = Loop("events", self._send_next, clock=self._clock)
+
+    @property
+    def dropped(self) -> int:
+        """Number of events given up: too many at once, refused, or no server."""
+        with self._changed:
+            return self._dropped
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        """Report about an object (with apiVersion, kind and metadata); never blocks or raises.
+
+        ``reason`` is CamelCase for machines, ``message`` a sentence for people, cut to 1024 bytes.
+        """
+        try:
+            occurrence = Occurrence.of(regarding, reason, message, warning=warning)
+            now = self._clock.now()
+            at = self._clock.monotonic()
+        except Exception:  # noqa: BLE001 - the caller's work matters more than its report
+            _log.exception("event %r is about nothing that can be named", reason)
+            self._drop()
+            return
+        with self._changed:
+            if waiting := self._waiting.get(occurrence):
+                waiting.count += 1
+                waiting.last = now
+                return
+            if self._closed or not self._allowance.take(occurrence.regarding, at):
+                self._drop()
+                return
+            waiting = _Waiting(first=now, last=now, at=at)
+            self._waiting.put(occurrence.namespace, occurrence, waiting)
+            if len(self._waiting) > self._limits.pending:
+                self._waiting.drop_of_largest()
+                self._drop()
+            if not self._started:
+                self._started = True
+                self._loop.start()
+        self._loop.notify()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything emitted is sent or given up; False when the time was too short.
+
+        Nothing pauses meanwhile.
+        """
+        self._hurried.set()
+        try:
+            with self._changed:
+                return self._changed.wait_for(
+                    lambda: not self._waiting and not self._sending, timeout=timeout
+                )
+        finally:
+            self._hurried.clear()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Flush for at most ``timeout`` seconds, then stop; what is left or comes later is dropped.
+
+        Idempotent.
+        """
+        self.flush(timeout)
+        with self._changed:
+            self._closed = True
+            for _ in range(len(self._waiting)):
+                self._drop()
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._loop.stop()
+
+    def _drop(self) -> None:
+        with self._changed:  # re-entrant: Condition's default lock is an RLock
+            self._dropped += 1
+
+    def _send_next(self) -> float | None:
+        """Send the next event; waits for a wish when there is none."""
+        if not self._keep_pace():
+            return None
+        with self._changed:
+            head = self._waiting.first()
+            if head is None:
+                return None
+            occurrence = head[0]
+            waiting = self._waiting.take(occurrence)
+            self._sending = True
+        try:
+            self._send_patiently(occurrence, waiting)
+        except Exception as error:  # noqa: BLE001 - dropped and counted, not tried again
+            self._drop()
+            # The first, then ever more rarely: a missing permission fails every event.
+            loud = self.dropped & (self.dropped - 1) == 0
+            _log.log(
+                logging.WARNING if loud else logging.DEBUG,
+                "event %s about %s not recorded (%d dropped so far): %s",
+                occurrence.reason,
+                occurrence.involved["name"],
+                self.dropped,
+                error,
+            )
+        finally:
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
+        return 0.0
+
+    def _keep_pace(self) -> bool:
+        """Pause before what is new, and when many events have been sent; False if none waits.
+
+        Does not pause if somebody waits for the rest.
+        """
+        with self._changed:
+            head = self._waiting.first()
+        if head is None:
+            return False
+        oldest = head[1]
+        if not self._loop.is_stopping():
+            wait = oldest.at + self._limits.delay_seconds - self._clock.monotonic()
+            if wait > 0:
+                self._clock.wait(self._hurried, wait)
+        while not self._hurried.is_set() and not self._loop.is_stopping():
+            if self._pace.take("", self._clock.monotonic()):
+                break
+            self._clock.wait(self._hurried, self._limits.pause_seconds)
+        return True
+
+    def _send_patiently(self, occurrence: Occurrence, waiting: _Waiting) -> None:
+        self._backoff.reset()
+        while True:
+            try:
+                return self._send(occurrence, waiting)
+            except UnavailableError as error:
+                delay = self._backoff.next_delay(at_least=error.retry_after)
+                if self._backoff.failures >= _ATTEMPTS or self._loop.pause(delay):
+                    raise
+
+    def _send(self, occurrence: Occurrence, waiting: _Waiting) -> None:
+        now = self._clock.monotonic()
+        sent = self._sent.get(occurrence)
+        if sent is not None and now - sent.last_at < self._limits.window_seconds:
+            count = sent.count + waiting.count
+            try:
+                self._api.patch(
+                    EVENTS,
+                    sent.name,
+                    {"count": count, "lastTimestamp": rfc3339(waiting.last)},
+                    namespace=occurrence.namespace,
+                )
+            except ObjectNotFoundError:
+                pass  # Events expire on the server, after an hour by default.
+            else:
+                self._sent.put(occurrence, _Sent(sent.name, count, now))
+                return
+        body = self._event(occurrence, waiting)
+        self._sent.forget(occurrence)
+        # The name is this event's alone: if it exists, an earlier attempt's answer was lost.
+        with contextlib.suppress(AlreadyExistsError):
+            self._api.create(EVENTS, body)
+        self._sent.put(occurrence, _Sent(body["metadata"]["name"], waiting.count, now))
+
+    def _event(self, occurrence: Occurrence, waiting: _Waiting) -> Obj:
+        source = {"component": self._component, "host": self._host}
+        instance = self._host or self._component
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": occurrence.event_name(waiting.first, f"{self._component}/{self._host}"),
+                "namespace": occurrence.namespace,
+            },
+            "involvedObject": occurrence.involved,
+            "type": "Warning" if occurrence.warning else "Normal",
+            "reason": occurrence.reason,
+            "message": occurrence.message,
+            "count": waiting.count,
+            "firstTimestamp": rfc3339(waiting.first),
+            "lastTimestamp": rfc3339(waiting.last),
+            "source": {key: value for key, value in source.items() if value},
+            "reportingComponent": self._component,
+            "reportingInstance": instance,
+        }

@@ -1,1 +1,0 @@
-"""Events, sent from a thread of their own, within limits."""

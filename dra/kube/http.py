@@ -1,0 +1,403 @@
+"""One HTTP exchange with the API server: JSON out, JSON in, every failure a KubeError."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+import urllib3
+
+from dra.common.resources import Obj
+from dra.kube.connection import Connection
+from dra.kube.errors import KubeError, UnavailableError, error_from_status
+from dra.kube.kept import Answer, Connections
+from dra.kube.streamed import Streamed
+from dra.kube.timing import Clock, SystemClock
+
+_OK = range(200, 300)
+_THROTTLED = (429, 503)
+"""Statuses with which nothing was done, unlike others that say when to come back."""
+_QUOTED_TEXT = 300
+_NO_RETRIES = urllib3.Retry(False)
+_RECURSION = 16_000
+"""Recursion limit for decoding: the opaque parameters of a claim (10 KiB) can nest 5,000 deep.
+
+Python's limit of 1,000 would keep such a claim, and all listed with it, from being read. Reading it
+takes less than 2 MiB of the 8 MiB that a thread's stack has.
+"""
+
+
+T = TypeVar("T")
+Stream = Streamed | urllib3.BaseHTTPResponse
+R = TypeVar("R", Answer, Stream)
+
+
+class Exchange(NamedTuple):
+    """A request that has ended: with an HTTP status, or with 0 and no answer."""
+
+    method: str
+    path: str
+    status: int
+    seconds: float
+
+
+class Page(msgspec.Struct):
+    """A part of a list. Its items stay JSON until they are needed, one at a time."""
+
+    metadata: dict[str, Any] | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+class _Head(msgspec.Struct):
+    """An object of which nothing but its metadata is read."""
+
+    metadata: Obj
+
+
+class HttpClient:
+    """Sends requests over a connection pool. Thread-safe.
+
+    ``timeout_seconds`` is the budget of one call, a second more for each MiB of its answer; behind
+    a proxy each piece of an answer has as much. A call that the server throttles (429 or 503 with
+    Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
+    ``observe`` hears of every request, from the thread that made it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str,
+        timeout_seconds: float,
+        clock: Clock | None = None,
+        observe: Callable[[Exchange], None] = lambda _: None,
+    ) -> None:
+        self._connection = connection
+        self._user_agent = user_agent
+        self._budget = timeout_seconds
+        self._timeout = urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds)
+        self._clock = clock or SystemClock()
+        self._observe = observe
+        self._closed = threading.Event()
+        self._kept: Connections | None = None
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
+
+    def close(self) -> None:
+        """Close idle connections and end waits for a throttling server."""
+        self._closed.set()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+        self._connection.close()
+
+    def call(  # noqa: PLR0913 - a request's own parameters
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        metadata_only: bool = False,
+    ) -> Obj:
+        """Send one request and decode the answer; repeat it while the server throttles.
+
+        With ``metadata_only`` nothing else of the object need be in the answer.
+        """
+        response = self._answered(method, path, query=query, body=body, content_type=content_type)
+        if metadata_only:
+            return {"metadata": _decode(response, f"{method} {path}", _Head).metadata}
+        return _decode(response, f"{method} {path}", dict[str, Any])
+
+    def read(self, path: str, kind: type[T]) -> T:
+        """GET an object as ``kind``, a msgspec type: what that does not name is not held."""
+        return _decode(self._answered("GET", path, query=None), f"GET {path}", kind)
+
+    def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
+        """GET what is no JSON, such as a log, up to ``limit_bytes``."""
+        response = self.stream(path, query=query, silence_seconds=None)
+        try:
+            return bytes(response.read(limit_bytes))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"GET {path}: {error}") from error
+        finally:
+            response.close()
+
+    def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
+        """GET a list, whose items are still to be decoded, and its size in bytes."""
+        response = self._answered("GET", path, query=query)
+        return _decode(response, f"GET {path}", Page), len(response.data)
+
+    def item(self, raw: msgspec.Raw) -> Obj:
+        """An item of a page."""
+        try:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"an item of a list is no JSON object: {error}") from error
+
+    def _answered(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        body: Any = None,
+        content_type: str = "",
+    ) -> Answer:
+        target = _target(path, query)
+        encoded = None if body is None else msgspec.json.encode(body)
+        deadline = self._clock.monotonic() + self._budget
+        while True:
+            headers = self._headers()
+            if encoded is not None:
+                headers["Content-Type"] = content_type
+            ask = partial(self._ask, method, target, headers, encoded)
+            answer = self._observed(method, path, ask)
+            if answer.status in _OK:
+                return answer
+            error = _refusal(answer, f"{method} {path}")
+            if answer.status not in _THROTTLED or error.retry_after is None:
+                raise error
+            if self._clock.monotonic() + error.retry_after >= deadline:
+                raise error
+            if self._clock.wait(self._closed, error.retry_after):
+                raise error
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], silence_seconds: float | None
+    ) -> Stream:
+        """GET an answer whose body is still to be read; the caller closes it.
+
+        The headers have to come within the budget of a call; reading the body fails after
+        ``silence_seconds`` without data. With None the whole answer has to come within the budget.
+        """
+        target, headers = _target(path, query), self._headers()
+        response = self._observed("GET", path, lambda: self._begun(target, headers))
+        if response.status in _OK:
+            if silence_seconds is not None:
+                _allow_silence(response, silence_seconds)
+            return response
+        try:
+            refusal = _refusal(response, f"GET {path}")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"GET {path}: {error}") from error
+        finally:
+            response.close()
+        raise refusal
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        return headers | self._connection.credentials()
+
+    def _observed(self, method: str, path: str, request: Callable[[], R]) -> R:
+        """The answer to a request, of which ``observe`` hears whatever becomes of it."""
+        began, status = self._clock.monotonic(), 0
+        try:
+            try:
+                response = request()
+            except urllib3.exceptions.ProtocolError:
+                # The server may have closed a kept-alive connection in this very moment: a read
+                # can be repeated without harm, a write cannot.
+                if method != "GET":
+                    raise
+                response = request()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {error}") from error
+        else:
+            status = response.status
+            return response
+        finally:
+            self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
+
+    def _ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Answer:
+        """The whole answer to one request."""
+        if kept := self._direct():
+            return kept.ask(method, self._below + target, headers, body)
+        response = self._opened(method, target, headers, body=body, preload_content=True)
+        return Answer(response.status, response.headers, response.data)
+
+    def _begun(self, target: str, headers: Mapping[str, str]) -> Stream:
+        """The answer to a GET once its headers have come."""
+        if kept := self._direct():
+            return kept.stream(self._below + target, headers)
+        return self._opened("GET", target, headers)
+
+    def _direct(self) -> Connections | None:
+        """Connections to the server; None where a proxy is between."""
+        kept, manager = self._kept, self._connection.pool
+        if kept is None and type(manager) is urllib3.PoolManager:
+            server = manager.connection_from_url(self._connection.host)
+            name = urlsplit(self._connection.host).netloc.rpartition("@")[2]
+            kept = self._kept = Connections(server, host=name, seconds=self._budget)
+        return kept
+
+    @property
+    def _below(self) -> str:
+        """The path below which the server has its API."""
+        return urlsplit(self._connection.host).path
+
+    def _opened(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        *,
+        body: bytes | None = None,
+        preload_content: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer to one request by urllib3; a proxy has to see the whole URL."""
+        return self._connection.pool.urlopen(
+            method,
+            self._connection.host + target,
+            body=body,
+            headers=headers,
+            timeout=self._timeout,
+            retries=_NO_RETRIES,
+            redirect=False,
+            preload_content=preload_content,
+        )
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    given = tuple((key, value) for key, value in (query or {}).items() if value)
+    return f"{path}?{_encoded(given)}" if given else path
+
+
+@lru_cache(maxsize=32)
+def _encoded(query: tuple[tuple[str, str], ...]) -> str:
+    """A query's text; a program sends the same few all the time."""
+    return urlencode(query)
+
+
+def _allow_silence(response: Stream, seconds: float) -> None:
+    """Give the rest of the body more time than the headers had.
+
+    urllib3 has one read timeout for both. With "Connection: close" the connection has released
+    its socket already, and only the response's shutdown method still knows it.
+    """
+    if isinstance(response, Streamed):
+        response.allow_silence(seconds)
+        return
+    shutdown = getattr(response, "_sock_shutdown", None)
+    sock = getattr(response.connection, "sock", None) or getattr(shutdown, "__self__", None)
+    if isinstance(sock, socket.socket):
+        sock.settimeout(seconds)
+
+
+def _decode(response: Answer, what: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.data, type=kind)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(
+            f"{what}: the answer is no JSON object: {error}", status=response.status
+        ) from error
+
+
+def _refusal(response: Answer | Stream, what: str) -> KubeError:
+    waits = response.headers.get("retry-after", "")
+    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
+    try:
+        status = msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError:
+        # A proxy or load balancer on the way answers in its own words.
+        status = {}
+    if status.get("kind") != "Status":
+        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
+    return error_from_status(status, http_status=response.status, retry_after=retry_after)
+
+
+_READ_SIZE = 1 << 16
+
+WatchType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """A change that the server reported. A BOOKMARK's object carries only a resourceVersion."""
+
+    type: WatchType
+    object: Obj
+
+
+class _Line(msgspec.Struct):
+    type: WatchType | Literal["ERROR"]
+    object: Obj
+
+
+class WatchStream(Iterator[WatchEvent]):
+    """Iterates over the events of a watch; ends when the server ends it or on :meth:`close`.
+
+    One thread iterates; any thread may close. While iterating it raises :class:`GoneError` and the
+    other errors of :mod:`dra.kube.errors` for an ERROR event, and :class:`UnavailableError` when
+    the connection breaks or stays silent beyond its read timeout.
+    """
+
+    def __init__(self, response: Streamed | urllib3.BaseHTTPResponse, *, what: str) -> None:
+        self._response = response
+        self._what = what
+        self._closed = threading.Event()
+        self._reading = threading.Lock()
+        self._events = self._read()
+
+    def __next__(self) -> WatchEvent:
+        with self._reading:
+            return next(self._events)
+
+    def close(self) -> None:
+        """End the watch now, waking a reader that waits for data. Idempotent."""
+        self._closed.set()
+        # These mean "not connected any more": the reader has seen the end already.
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._response.shutdown()
+        # A reader that was woken gives the connection back itself.
+        if self._reading.acquire(blocking=False):
+            try:
+                self._response.close()
+            finally:
+                self._reading.release()
+
+    def _read(self) -> Iterator[WatchEvent]:
+        try:
+            for line in self._lines():
+                yield self._decode(line)
+        finally:
+            self._response.close()
+
+    def _lines(self) -> Iterator[bytes]:
+        pending = b""
+        while not self._closed.is_set():
+            try:
+                chunk = self._response.read1(_READ_SIZE)
+            except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                if self._closed.is_set():
+                    return
+                raise UnavailableError(f"watch of {self._what} broke: {error}") from error
+            if not chunk:
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                if self._closed.is_set():
+                    return
+                if line.strip():
+                    yield line
+
+    def _decode(self, line: bytes) -> WatchEvent:
+        try:
+            event = msgspec.json.decode(line, type=_Line)
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"watch of {self._what} sent no event: {error}") from error
+        if event.type == "ERROR":
+            raise error_from_status(event.object)
+        return WatchEvent(event.type, event.object)

@@ -1,0 +1,429 @@
+"""One replica at a time: leader election over a Lease of coordination.k8s.io.
+
+Nobody compares clocks of different machines. A candidate waits until the record has stayed
+unchanged for the holder's lease duration on the candidate's own monotonic clock; a leader stops
+after the renew deadline, counted from before it sent its last successful renewal. As the deadline
+is shorter than the lease, the old leader has stopped before the next one starts.
+
+What a leader sent may arrive after it has stopped. Only one that knows better gives the lease back
+``settled``, with the annotation ``SETTLED`` beside the empty holder, and the next one is told. Its
+value is the record's ``leaseTransitions``, which grow with each new holder: a mark that a holder
+left who does not know of it, such as an older version, says nothing about that holder. An empty
+holder alone says nothing either; an administrator may have made it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dra.common.resources import LEASES, Obj, Resource, at
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
+from dra.kube.timing import Clock, SystemClock, rfc3339_micro
+
+SETTLED = "mig.dra.dev/settled"
+"""Annotation of a Lease: nothing is on its way that its holders sent up to that transition."""
+
+_REMEMBERED_ATTEMPTS = 30
+
+
+class LeaseApi(Protocol):
+    """The three requests that an election makes; :class:`KubeApi` has them."""
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
+        """Read the Lease."""
+
+    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
+        """Create the Lease."""
+
+    def replace(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Write the Lease, refused when it changed since it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds of an election.
+
+    A leader writes every ``retry_period``; it stops leading ``renew_deadline`` after its last
+    successful write; others take over ``lease_duration`` after they saw that write.
+    """
+
+    lease_duration: int = 15
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        longest_pause = self.retry_period * (1 + self.jitter)
+        if not 0 < longest_pause < self.renew_deadline < self.lease_duration:
+            raise ValueError(
+                "lease times must satisfy retry_period * (1 + jitter) < renew_deadline < "
+                f"lease_duration, got {self}"
+            )
+
+
+class LeaseLock:
+    """The lock itself, one attempt at a time; the caller decides when. Not thread-safe.
+
+    ``identity`` names the holder in the record. The lock recognises its own record by the times
+    that it wrote, so a twin or an earlier run with the same identity counts as somebody else.
+
+    Attributes:
+        settled: the last ``try_hold`` took a lease that was given back settled. Not so after a
+            renewal, and not when the answer was lost, whatever came of it.
+        takes: how often this lock tried to take the lease rather than renew it. As long as that
+            stays the same, nobody else has held the lease in between.
+    """
+
+    def __init__(  # noqa: PLR0913 - who, what and when
+        self,
+        api: LeaseApi,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        times: LeaseTimes,
+        clock: Clock,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._times = times
+        self._clock = clock
+        self._lease: Obj | None = None  # as last read or written
+        self._observed_at = 0.0  # when its spec was first seen to be like that
+        self._own: list[dict[str, Any]] = []  # specs that this lock wrote, or may have written
+        self.settled = False
+        self.takes = 0
+
+    @property
+    def holder(self) -> str:
+        """Holder of the lease when it was last seen; "" for nobody."""
+        return "" if self._lease is None else str(_spec(self._lease).get("holderIdentity") or "")
+
+    @property
+    def taken(self) -> bool:
+        """True when the lease, as last seen, is somebody else's."""
+        return bool(self.holder) and self._lease is not None and not self._is_own(self._lease)
+
+    def try_hold(self) -> float | None:
+        """Acquire or renew, with at most a read and a write.
+
+        Returns:
+            The monotonic time from which the hold counts, None when another holds the lease.
+
+        Raises:
+            KubeError: the server did not answer or refused; whether it wrote is unknown.
+        """
+        self.settled = False
+        if self._lease is None or not self._is_own(self._lease):
+            self._read()
+        started = self._clock.monotonic()
+        try:
+            if self._lease is None:
+                self.takes += 1
+                spec = self._held_spec(None)
+                self._written(self._api.create(LEASES, self._body(spec)))
+            elif self._is_own(self._lease):
+                self._replace(self._lease, self._held_spec(_spec(self._lease)))
+            elif self._expired(self._lease):
+                self.takes += 1
+                settled = _is_settled(self._lease)
+                self._replace(self._lease, self._held_spec(_spec(self._lease)))
+                self.settled = settled
+            else:
+                return None
+        except (ConflictError, ObjectNotFoundError):
+            # Somebody was faster, or touched the Lease: look at it before the next attempt.
+            self._lease = None
+            return None
+        return started
+
+    def release(self, *, settled: bool = False) -> None:
+        """Empty the record if it is this lock's, so that others need not wait.
+
+        ``settled``: nothing that this or an earlier holder sent can arrive any more.
+
+        Raises:
+            KubeError: it could not be written; it expires by itself.
+        """
+        if self._lease is None:
+            self._read()
+        if self._lease is None or not self._is_own(self._lease):
+            return
+        now = rfc3339_micro(self._clock.now())
+        spec = _spec(self._lease) | {"holderIdentity": "", "renewTime": now, "acquireTime": now}
+        try:
+            self._observe(self._api.replace(LEASES, _body_of(self._lease, spec, settled=settled)))
+        except (ConflictError, ObjectNotFoundError):
+            self._lease = None
+
+    def _read(self) -> None:
+        try:
+            self._observe(self._api.get(LEASES, self._name, namespace=self._namespace))
+        except ObjectNotFoundError:
+            self._lease = None
+
+    def _observe(self, lease: Obj) -> None:
+        known = self._lease
+        if known is None or _spec(known) != _spec(lease):
+            # After the answer: the holder cannot have written this record any later.
+            self._observed_at = self._clock.monotonic()
+        self._lease = lease
+
+    def _replace(self, lease: Obj, spec: dict[str, Any]) -> None:
+        self._written(self._api.replace(LEASES, _body_of(lease, spec, settled=False)))
+
+    def _written(self, lease: Obj) -> None:
+        self._observe(lease)
+        self._own = [_identifying(_spec(lease))]
+
+    def _is_own(self, lease: Obj) -> bool:
+        return _identifying(_spec(lease)) in self._own
+
+    def _expired(self, lease: Obj) -> bool:
+        if not self.holder:
+            return True
+        promised = _spec(lease).get("leaseDurationSeconds") or self._times.lease_duration
+        return self._clock.monotonic() - self._observed_at >= promised
+
+    def _held_spec(self, current: dict[str, Any] | None) -> dict[str, Any]:
+        now = rfc3339_micro(self._clock.now())
+        spec = dict(current or {})
+        if current is None or _identifying(current) not in self._own:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + bool(current)
+        spec["holderIdentity"] = self._identity
+        spec["leaseDurationSeconds"] = self._times.lease_duration
+        spec["renewTime"] = now
+        # Before sending: a write whose answer is lost is recognised when it is read.
+        confirmed, attempts = self._own[:1], self._own[1:]
+        self._own = [*confirmed, *attempts[-_REMEMBERED_ATTEMPTS:], _identifying(spec)]
+        return spec
+
+    def _body(self, spec: dict[str, Any]) -> Obj:
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": spec,
+        }
+
+
+def _spec(lease: Obj) -> dict[str, Any]:
+    spec: dict[str, Any] = at(lease, "spec", default={})
+    return spec
+
+
+def _identifying(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: spec.get(key) for key in ("holderIdentity", "acquireTime", "renewTime")}
+
+
+def _body_of(lease: Obj, spec: dict[str, Any], *, settled: bool) -> Obj:
+    """The Lease with another record, and with the mark of a settled one or without."""
+    metadata = dict(lease["metadata"])
+    annotations = dict(metadata.pop("annotations", None) or {})
+    annotations.pop(SETTLED, None)
+    if settled:
+        annotations[SETTLED] = _transitions(spec)
+    if annotations:
+        metadata["annotations"] = annotations
+    return lease | {"metadata": metadata, "spec": spec}
+
+
+def _is_settled(lease: Obj) -> bool:
+    """True if the last holder gave the lease back, and said that nothing is on its way."""
+    spec, annotations = _spec(lease), at(lease, "metadata", "annotations", default={})
+    return not spec.get("holderIdentity") and annotations.get(SETTLED) == _transitions(spec)
+
+
+def _transitions(spec: dict[str, Any]) -> str:
+    return str(spec.get("leaseTransitions") or 0)
+
+
+_log = logging.getLogger(__name__)
+
+_HURRY_SECONDS = 2.0
+
+
+class LeaderElector:
+    """Competes for the Lease ``namespace/name`` and runs a callback while it holds it.
+
+    ``identity`` is what others read as the holder, for example the pod's name.
+    """
+
+    def __init__(  # noqa: PLR0913 - the Lease, and the seams of its tests
+        self,
+        api: LeaseApi,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        times: LeaseTimes | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._times = times or LeaseTimes()
+        self._clock = clock or SystemClock()
+        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
+        self._lock = LeaseLock(
+            api,
+            namespace=namespace,
+            name=name,
+            identity=identity,
+            times=self._times,
+            clock=self._clock,
+        )
+        self._what = f"lease {namespace}/{name}"
+        self._identity = identity
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._held_since: float | None = None  # start of the last successful write while leading
+        self._lost: threading.Event | None = None  # the running callback's event
+        self._took_settled = False
+        self._settled = False
+        self._complaint = ""
+
+    @property
+    def is_leader(self) -> bool:
+        """True while the callback may act. Judged by the clock, not by a thread's progress."""
+        with self._guard:
+            return self._remaining() > 0
+
+    def run(self, on_started: Callable[[threading.Event], None]) -> None:
+        """Compete, and call ``on_started(lost)`` in this thread each time the lease is acquired.
+
+        ``lost`` is set when leadership ends or :meth:`stop` is called; the callback must then
+        return soon. After a lost lease the competition starts again. Returns after :meth:`stop`,
+        or when the callback returns (or raises) while still leading; the lease is then given back,
+        settled if the callback has called :meth:`settle`.
+        """
+        while not self._stopping.is_set():
+            held_since = self._attempt()
+            if held_since is None:
+                self._pause(self._stopping)
+            elif not self._lead(on_started, held_since):
+                return
+
+    @property
+    def settled(self) -> bool:
+        """True if, when this term began, nothing of earlier leaders could arrive any more.
+
+        True only for a term that began with a lease that was given back settled: not with one that
+        ran out, did not exist, was emptied by somebody else or was this program's own already.
+        """
+        return self._took_settled
+
+    def settle(self) -> None:
+        """For the callback, before it returns: nothing of this or an earlier term can arrive."""
+        self._settled = True
+
+    def stop(self) -> None:
+        """End the competition, or set the running callback's event. Does not wait. Idempotent."""
+        self._stopping.set()
+        with self._guard:
+            if self._lost is not None:
+                self._lost.set()
+
+    def _lead(self, on_started: Callable[[threading.Event], None], held_since: float) -> bool:
+        """Run the callback under the lease; True when the competition should go on."""
+        lost, done = threading.Event(), threading.Event()
+        takes = self._lock.takes
+        self._took_settled, self._settled = self._lock.settled, False
+        with self._guard:
+            self._held_since, self._lost = held_since, lost
+            # A slow answer may have used up the time of the hold.
+            if self._stopping.is_set() or self._remaining() <= 0:
+                lost.set()
+        keepers = [
+            threading.Thread(target=target, args=(lost, done), name=name, daemon=True)
+            for target, name in ((self._renew, "lease renewal"), (self._guard_deadline, "lease"))
+        ]
+        for keeper in keepers:
+            keeper.start()
+        _log.info("%s: %s leads", self._what, self._identity)
+        try:
+            on_started(lost)
+        finally:
+            # Only now may others lead: the callback, which acts as leader, has returned.
+            done.set()
+            for keeper in keepers:
+                # A renewal that hangs in a request must not hold up the end of the program.
+                keeper.join(_HURRY_SECONDS if self._stopping.is_set() else None)
+            renewing = any(keeper.is_alive() for keeper in keepers)
+            with self._guard:
+                still_held = self._remaining() > 0
+                self._held_since, self._lost = None, None
+            if still_held and not renewing:
+                # Who took the lease anew meanwhile cannot speak for whoever held it in between.
+                self._release(settled=self._settled and self._lock.takes == takes)
+            elif not still_held:
+                _log.warning("%s: %s no longer leads", self._what, self._identity)
+        return not still_held
+
+    def _renew(self, lost: threading.Event, done: threading.Event) -> None:
+        """Keep the lease until the callback has returned, even after it was told to stop."""
+        while not self._pause(done):
+            held_since = self._attempt()
+            with self._guard:
+                if held_since is not None and self._remaining() > 0:
+                    self._held_since = held_since
+                elif self._lock.taken:
+                    self._held_since = None
+                if self._remaining() <= 0:
+                    lost.set()
+                    return
+
+    def _guard_deadline(self, lost: threading.Event, done: threading.Event) -> None:
+        """Declare the lease lost in time even while a renewal hangs."""
+        while True:
+            with self._guard:
+                remaining = self._remaining()
+                if remaining <= 0:
+                    lost.set()
+                    return
+            if self._clock.wait(done, remaining):
+                return
+
+    def _remaining(self) -> float:
+        """Seconds of leadership left without another renewal."""
+        if self._held_since is None:
+            return 0.0
+        return self._held_since + self._times.renew_deadline - self._clock.monotonic()
+
+    def _attempt(self) -> float | None:
+        try:
+            held_since = self._lock.try_hold()
+        except KubeError as error:
+            self._complain(f"cannot acquire or renew: {error}", logging.WARNING)
+            return None
+        if held_since is None and self._lock.taken:
+            self._complain(f"held by {self._lock.holder}", logging.INFO)
+        elif held_since is not None:
+            self._complaint = ""
+        return held_since
+
+    def _complain(self, complaint: str, level: int) -> None:
+        # Every attempt of a long wait fails alike: say it once.
+        if complaint != self._complaint:
+            _log.log(level, "%s: %s", self._what, complaint)
+        self._complaint = complaint
+
+    def _release(self, *, settled: bool) -> None:
+        try:
+            self._lock.release(settled=settled)
+        except KubeError as error:
+            _log.warning("%s: not given back, it expires by itself: %s", self._what, error)
+        else:
+            how = ", settled" if settled else ""
+            _log.info("%s: given back by %s%s", self._what, self._identity, how)
+
+    def _pause(self, until: threading.Event) -> bool:
+        factor = 1 + self._times.jitter * self._rng.random()
+        return self._clock.wait(until, self._times.retry_period * factor)

@@ -1,1 +1,0 @@
-"""Leases: one leader at a time."""

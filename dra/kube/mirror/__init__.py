@@ -1,1 +1,0 @@
-"""Mirrors of the API's objects, kept by list and watch."""

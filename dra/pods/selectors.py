@@ -1,0 +1,302 @@
+"""Selectors and terms by which a pod chooses nodes and the company of other pods."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra.common.resources import at
+
+_FIELDS = "metadata.name"
+_FEW = 8
+"""Values that are looked through as fast as in any other way."""
+
+_DIGITS = 63
+"""Digits of a number that is read: the value of a label has no more, and a million takes long."""
+
+
+def matches_terms(terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str) -> bool:
+    """True if one of ``nodeSelectorTerms`` selects the node; a term without parts selects none."""
+    return any(_matches_term(term, labels, name) for term in terms)
+
+
+def matches_selector(
+    selector: Mapping[str, Any] | None, labels: Mapping[str, str], name: str
+) -> bool:
+    """True if a NodeSelector (a claim's ``allocation.nodeSelector``) selects the node.
+
+    None selects every node.
+    """
+    return selector is None or matches_terms(at(selector, "nodeSelectorTerms"), labels, name)
+
+
+def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
+    expressions = term.get("matchExpressions") or ()
+    for each in expressions:  # a loop: this is asked of each node
+        if not holds(each, labels.get(each["key"])):
+            return False
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(f["key"] == _FIELDS and holds(f, name) for f in fields)
+
+
+def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+    """True if ``value`` (None: there is none) is as a requirement with operator and values says."""
+    check = _OPERATORS.get(requirement["operator"])
+    return check is not None and check(value, requirement.get("values") or ())
+
+
+class _Sorted(tuple[str, ...]):
+    """Values in order, so that one is found among thousands in a few steps."""
+
+    __slots__ = ()
+
+    def __contains__(self, value: object) -> bool:
+        place = bisect_left(self, value)  # type: ignore[call-overload]
+        return place < len(self) and bool(self[place] == value)
+
+
+def indexed(requirement: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same requirement, in which a value is found fast, however many there are."""
+    values: Collection[str] = requirement.get("values") or ()
+    return (
+        requirement if len(values) <= _FEW else {**requirement, "values": _Sorted(sorted(values))}
+    )
+
+
+def indexed_term(term: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same term of a node selector, in which values are found fast."""
+    expressions = at(term, "matchExpressions")
+    if all(len(at(each, "values")) <= _FEW for each in expressions):
+        return term
+    return {**term, "matchExpressions": [*map(indexed, expressions)]}
+
+
+def _compares(value: str | None, bounds: Sequence[str], sign: int) -> bool:
+    if value is None or len(bounds) != 1 or max(len(value), len(bounds[0])) > _DIGITS:
+        return False
+    try:
+        return (int(value) - int(bounds[0])) * sign > 0
+    except ValueError:
+        return False
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
+    "In": lambda value, among: value is not None and value in among,
+    "NotIn": lambda value, among: value is None or value not in among,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, bounds: _compares(value, bounds, 1),
+    "Lt": lambda value, bounds: _compares(value, bounds, -1),
+}
+
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """The requirements of a selector; None where there is no selector, which selects nothing."""
+
+    requirements: tuple[Mapping[str, Any], ...] | None = None
+
+    @property
+    def everything(self) -> bool:
+        """True if it selects whatever there is."""
+        return self.requirements == ()
+
+    @property
+    def parts(self) -> int:
+        """The number of requirements that labels are compared with, at the most."""
+        return len(self.requirements or ())
+
+    def matches(self, labels: Labels) -> bool:
+        """True if it selects what carries ``labels``."""
+        if self.requirements is None:
+            return False
+        for requirement in self.requirements:  # a loop: this is asked of each group of pods
+            if not holds(requirement, labels.get(requirement["key"])):
+                return False
+        return True
+
+    def narrowed(self, labels: Labels) -> LabelSelector:
+        """This selector, and the same ``labels``; one that selects nothing still does."""
+        if self.requirements is None or not labels:
+            return self
+        return LabelSelector((*self.requirements, *_equal(labels)))
+
+
+def read_label_selector(obj: Mapping[str, Any] | None) -> LabelSelector:
+    """The LabelSelector in ``obj``."""
+    if obj is None:
+        return LabelSelector()
+    equal = _equal(at(obj, "matchLabels", default={}))
+    return LabelSelector((*equal, *map(indexed, at(obj, "matchExpressions"))))
+
+
+def _equal(labels: Labels) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"key": k, "operator": "In", "values": [v]} for k, v in labels.items())
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_HONOR, _IGNORE = "Honor", "Ignore"
+_HARD = "DoNotSchedule"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodTerm:
+    """A PodAffinityTerm. Without ``namespaces`` and their selector, pods of its own are meant."""
+
+    topology: str
+    selector: LabelSelector
+    namespaces: frozenset[str] = frozenset()
+    namespace_selector: LabelSelector | None = None
+    weight: int = 0
+
+    @property
+    def at_home(self) -> bool:
+        """True if it is about pods of the owner's namespace only."""
+        return not self.namespaces and self.namespace_selector is None
+
+    @property
+    def parts(self) -> int:
+        """The number of comparisons that show whether it means a pod, at the most."""
+        others = self.namespace_selector
+        return 1 + self.selector.parts + (others.parts if others is not None else 0)
+
+    def reach(self, owner: str) -> frozenset[str] | None:
+        """The namespaces that one of ``owner`` may mean; None where their labels decide."""
+        if self.namespace_selector is not None:
+            return None
+        return self.namespaces or frozenset([owner])
+
+    def covers(self, namespace: str, labels: Labels, *, owner: str) -> bool:
+        """True if pods of ``namespace``, which has ``labels``, may be meant by one of ``owner``."""
+        if namespace in self.namespaces or (self.at_home and namespace == owner):
+            return True
+        return self.namespace_selector is not None and self.namespace_selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """A TopologySpreadConstraint; ``hard`` where it is DoNotSchedule."""
+
+    topology: str
+    selector: LabelSelector
+    max_skew: int = 1
+    min_domains: int = 1
+    hard: bool = True
+    match_label_keys: tuple[str, ...] = ()
+    affinity_counts: bool = True
+    taints_count: bool = False
+
+    @property
+    def parts(self) -> int:
+        """The number of comparisons that show whether it counts a pod, at the most."""
+        return 1 + self.selector.parts + len(self.match_label_keys)
+
+    def selector_for(self, labels: Labels) -> LabelSelector:
+        """The selector of a pod with ``labels``."""
+        kept = {key: labels[key] for key in self.match_label_keys if key in labels}
+        return self.selector.narrowed(kept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTerm:
+    """A preferred node affinity: a NodeSelectorTerm and what matching it is worth."""
+
+    term: Mapping[str, Any]
+    weight: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Company:
+    """All terms of a pod. ``liked`` and ``disliked`` are its preferred pod (anti-)affinity."""
+
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    liked: tuple[PodTerm, ...] = ()
+    disliked: tuple[PodTerm, ...] = ()
+    nodes: tuple[NodeTerm, ...] = ()
+    spread: tuple[Spread, ...] = ()
+
+    @property
+    def hard_spread(self) -> tuple[Spread, ...]:
+        """The constraints that a node has to meet."""
+        return tuple(s for s in self.spread if s.hard)
+
+    @property
+    def soft_spread(self) -> tuple[Spread, ...]:
+        """The constraints that only decide between nodes."""
+        return tuple(s for s in self.spread if not s.hard)
+
+    @property
+    def requires(self) -> bool:
+        """True if other pods decide where it may go, beside those that shun it."""
+        return bool(self.affinity or self.anti_affinity or self.hard_spread)
+
+    @property
+    def prefers(self) -> bool:
+        """True if it likes some nodes better than others."""
+        return bool(self.liked or self.disliked or self.nodes or self.soft_spread)
+
+
+ALONE = Company()
+"""That of a pod without any term."""
+
+
+def read_company(spec: Mapping[str, Any]) -> Company:
+    """The terms in a pod's ``spec``."""
+    affinity = at(spec, "affinity", default={})
+    spread = at(spec, "topologySpreadConstraints")
+    if not affinity and not spread:
+        return ALONE
+    to_pods = at(affinity, "podAffinity", default={})
+    from_pods = at(affinity, "podAntiAffinity", default={})
+    nodes = at(affinity, "nodeAffinity", _PREFERRED)
+    company = Company(
+        affinity=_required(to_pods),
+        anti_affinity=_required(from_pods),
+        liked=_preferred(to_pods),
+        disliked=_preferred(from_pods),
+        nodes=tuple(NodeTerm(indexed_term(n["preference"]), n["weight"]) for n in nodes),
+        spread=tuple(_spread(each) for each in spread),
+    )
+    return company if company.requires or company.prefers else ALONE
+
+
+def _required(affinity: Mapping[str, Any]) -> tuple[PodTerm, ...]:
+    return tuple(_term(each) for each in at(affinity, _REQUIRED))
+
+
+def _preferred(affinity: Mapping[str, Any]) -> tuple[PodTerm, ...]:
+    preferred = at(affinity, _PREFERRED)
+    return tuple(_term(each["podAffinityTerm"], weight=each["weight"]) for each in preferred)
+
+
+def _term(term: Mapping[str, Any], *, weight: int = 0) -> PodTerm:
+    selector = term.get("namespaceSelector")
+    return PodTerm(
+        topology=term["topologyKey"],
+        selector=read_label_selector(term.get("labelSelector")),
+        namespaces=frozenset(at(term, "namespaces")),
+        namespace_selector=None if selector is None else read_label_selector(selector),
+        weight=weight,
+    )
+
+
+def _spread(constraint: Mapping[str, Any]) -> Spread:
+    return Spread(
+        topology=constraint["topologyKey"],
+        selector=read_label_selector(constraint.get("labelSelector")),
+        max_skew=constraint["maxSkew"],
+        min_domains=constraint.get("minDomains") or 1,
+        hard=constraint["whenUnsatisfiable"] == _HARD,
+        match_label_keys=tuple(at(constraint, "matchLabelKeys")),
+        affinity_counts=(constraint.get("nodeAffinityPolicy") or _HONOR) == _HONOR,
+        taints_count=(constraint.get("nodeTaintsPolicy") or _IGNORE) == _HONOR,
+    )

@@ -1,1 +1,0 @@
-"""Pods cut down to what is read of them, which is bounded."""
