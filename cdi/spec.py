@@ -1,11 +1,14 @@
-"""CDI specs as values, and as the mapping that container runtimes read.
+"""CDI specs as values, the rules that runtimes hold them to, and the mapping that they read.
 
 Source of every field and rule: the Container Device Interface specification (SPEC.md) and its
 schema. Only what a GPU needs is modelled: device nodes, bind mounts, hooks, groups and environment.
+A spec that breaks a rule is skipped whole by the runtime, which then only says "unresolvable
+device".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,15 +22,21 @@ CREATE_CONTAINER = "createContainer"
 """Hook stage after the container's mounts are made and before its root is changed."""
 
 MOMENTS = frozenset(
-    {
-        "prestart",
-        "createRuntime",
-        CREATE_CONTAINER,
-        "startContainer",
-        "poststart",
-        "poststop",
-    }
+    {"prestart", "createRuntime", CREATE_CONTAINER, "startContainer", "poststart", "poststop"}
 )
+
+# A single letter, which the specification allows, ends containerd: its parser slices name[1:0]
+# (validateVendorOrClassName in container-device-interface's parser.go; seen with containerd 2.1.9).
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
+_DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_ENV = re.compile(r"[^=\0]+=[^\0]*")
+_PERMISSIONS = frozenset("rwm")
+_MODE_BITS = 0o7777
+_IDS = range(2**32)
+
+
+class CdiError(Exception):
+    """A spec breaks a rule, or cannot be kept: names the field, or the path and what refused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ def device_id(claim_uid: str, device: str) -> str:
     return f"{claim_uid}-{device}"
 
 
-def minimum_version(spec: Spec) -> str:
+def _minimum_version(spec: Spec) -> str:
     """The oldest version of the specification that knows everything in ``spec``.
 
     0.5.0 allows device names that begin with a digit (claim UIDs do) and ``hostPath`` of nodes,
@@ -161,25 +170,19 @@ def minimum_version(spec: Spec) -> str:
     return "0.3.0"
 
 
-def encode(spec: Spec, common: object = None) -> dict[str, Any]:
-    """The spec as a mapping in the words of the specification.
-
-    ``common`` stands there for its common edits, if those are encoded already.
-    """
+def encode(spec: Spec) -> dict[str, Any]:
+    """The spec as a mapping in the words of the specification."""
     encoded: dict[str, Any] = {
-        "cdiVersion": minimum_version(spec),
+        "cdiVersion": _minimum_version(spec),
         "kind": spec.kind,
-        "devices": [
-            {"name": d.name, "containerEdits": encode_edits(d.edits)} for d in spec.devices
-        ],
+        "devices": [{"name": d.name, "containerEdits": _edits(d.edits)} for d in spec.devices],
     }
     if spec.common != Edits():
-        encoded["containerEdits"] = common or encode_edits(spec.common)
+        encoded["containerEdits"] = _edits(spec.common)
     return encoded
 
 
-def encode_edits(edits: Edits) -> dict[str, Any]:
-    """Edits as a mapping in the words of the specification."""
+def _edits(edits: Edits) -> dict[str, Any]:
     encoded: dict[str, Any] = {}
     if edits.env:
         encoded["env"] = list(edits.env)
@@ -223,3 +226,88 @@ def _hook(hook: Hook) -> dict[str, Any]:
     if hook.env:
         encoded["env"] = list(hook.env)
     return encoded
+
+
+def validate(spec: Spec) -> None:
+    """Check ``spec`` against the specification.
+
+    Raises:
+        CdiError: names the first field that breaks a rule.
+    """
+    vendor, slash, device_class = spec.kind.partition("/")
+    if not slash or not _NAME.fullmatch(vendor) or not _NAME.fullmatch(device_class):
+        raise CdiError(f"CDI spec: kind {spec.kind!r} is not <vendor>/<class>")
+    if not spec.devices:
+        raise CdiError(f"CDI spec {spec.kind}: no devices")
+    seen: set[str] = set()
+    for device in spec.devices:
+        if not _DEVICE.fullmatch(device.name):
+            raise CdiError(f"CDI spec {spec.kind}: device name {device.name!r} is not allowed")
+        if device.name in seen:
+            raise CdiError(f"CDI spec {spec.kind}: device {device.name!r} stands there twice")
+        seen.add(device.name)
+        if device.edits == Edits():
+            raise CdiError(f"CDI spec {spec.kind}: device {device.name!r} changes nothing")
+        _check_edits(device.edits, f"CDI spec {spec.kind}, device {device.name!r}")
+    _check_edits(spec.common, f"CDI spec {spec.kind}, containerEdits")
+
+
+def _check_edits(edits: Edits, where: str) -> None:
+    _check_env(edits.env, where)
+    for node in edits.nodes:
+        _check_node(node, where)
+    for mount in edits.mounts:
+        _check_path(mount.host_path, f"{where}: hostPath of a mount")
+        _check_path(mount.container_path, f"{where}: containerPath of a mount")
+    for hook in edits.hooks:
+        _check_hook(hook, where)
+    for gid in edits.gids:
+        if gid not in _IDS or gid == 0:
+            raise CdiError(f"{where}: additionalGids {gid} is no group that can be added")
+    _check_unique((n.path for n in edits.nodes), f"{where}: device node")
+    _check_unique((m.container_path for m in edits.mounts), f"{where}: containerPath")
+
+
+def _check_node(node: DeviceNode, where: str) -> None:
+    _check_path(node.path, f"{where}: device node")
+    if node.host_path:
+        _check_path(node.host_path, f"{where}: hostPath of {node.path}")
+    if (node.major is None) != (node.minor is None):
+        raise CdiError(f"{where}: {node.path} needs both major and minor, or none")
+    if min(node.major or 0, node.minor or 0) < 0:
+        raise CdiError(f"{where}: {node.path} has a negative device number")
+    if node.file_mode is not None and not 0 <= node.file_mode <= _MODE_BITS:
+        raise CdiError(f"{where}: fileMode {node.file_mode} of {node.path} is no file mode")
+    if node.gid is not None and node.gid not in _IDS:
+        raise CdiError(f"{where}: gid {node.gid} of {node.path} is no group")
+    if not node.permissions or not _PERMISSIONS.issuperset(node.permissions):
+        raise CdiError(f"{where}: permissions {node.permissions!r} of {node.path}")
+
+
+def _check_hook(hook: Hook, where: str) -> None:
+    if hook.moment not in MOMENTS:
+        known = ", ".join(sorted(MOMENTS))
+        raise CdiError(f"{where}: hookName {hook.moment!r} is none of {known}")
+    _check_path(hook.path, f"{where}: path of the hook {hook.moment}")
+    _check_env(hook.env, f"{where}, hook {hook.path}")
+    if any("\0" in argument for argument in hook.args):
+        raise CdiError(f"{where}: an argument of the hook {hook.path} has a zero byte")
+
+
+def _check_env(env: Iterable[str], where: str) -> None:
+    for entry in env:
+        if not _ENV.fullmatch(entry):
+            raise CdiError(f"{where}: env {entry!r} is not NAME=value")
+
+
+def _check_path(path: str, what: str) -> None:
+    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise CdiError(f"{what} {path!r} is not an absolute path")
+
+
+def _check_unique(paths: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            raise CdiError(f"{what} {path} stands there twice")
+        seen.add(path)

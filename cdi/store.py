@@ -9,10 +9,20 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from cdi.errors import SpecError, StoreError
+import yaml
+
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_whole
-from cdi.rendering import Renderer
-from cdi.spec import CLAIM_CLASS, DRIVER_CLASS, Spec, claim_kind, driver_kind, vendor
+from cdi.spec import (
+    CLAIM_CLASS,
+    DRIVER_CLASS,
+    CdiError,
+    Spec,
+    claim_kind,
+    driver_kind,
+    encode,
+    validate,
+    vendor,
+)
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
 _SUFFIX = ".yaml"
@@ -24,16 +34,15 @@ class SpecStore:
     ``root`` is in memory on most nodes: after a reboot specs are written again, and those that
     came back are swept. A spec is whole or not there, and no name of one is waited for.
 
-    Methods raise StoreError for what the file system refuses and SpecError for a claim UID that is
-    no file name. Calls for different claims may run at the same time, with one for the spec that
-    claims have in common.
+    Methods raise CdiError for what the file system refuses, for a spec that breaks a rule and for a
+    claim UID that is no file name. Calls for different claims may run at the same time, with one
+    for the spec that claims have in common.
     """
 
     def __init__(self, root: Path, driver: str) -> None:
         self._root = root
         self._kind = claim_kind(driver)
         self._common_kind = driver_kind(driver)
-        self._renderer = Renderer()
         self._prefix = f"{vendor(driver)}-{CLAIM_CLASS}_"
         self._common: tuple[Spec, bytes] | None = None
         self.common_path = root / f"{vendor(driver)}-{DRIVER_CLASS}{_SUFFIX}"
@@ -42,7 +51,7 @@ class SpecStore:
     def path(self, claim_uid: str) -> Path:
         """The file of a claim: ``<root>/k8s.<driver>-claim_<uid>.yaml``."""
         if not _UID.fullmatch(claim_uid):
-            raise SpecError(f"claim UID {claim_uid[:80]!r} is no UID; refused as a file name")
+            raise CdiError(f"claim UID {claim_uid[:80]!r} is no UID; refused as a file name")
         return self._root / f"{self._prefix}{claim_uid}{_SUFFIX}"
 
     def check(self) -> None:
@@ -53,13 +62,13 @@ class SpecStore:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             text = error.strerror or error
-            raise StoreError(f"cannot write CDI specs to {self._root}: {text}") from error
+            raise CdiError(f"cannot write CDI specs to {self._root}: {text}") from error
 
     def write(self, claim_uid: str, spec: Spec) -> None:
         """Check ``spec`` and put it there whole; a file that already says so is left alone."""
         path = self.path(claim_uid)
         _check_kind(spec, self._kind)
-        self._put(path, self._renderer.render(spec))
+        self._put(path, render(spec))
 
     def has_common(self, spec: Spec) -> bool:
         """True if the file of what claims have in common says ``spec``."""
@@ -81,7 +90,7 @@ class SpecStore:
         kept = self._common
         if kept is None or kept[0] is not spec:
             _check_kind(spec, self._common_kind)
-            kept = self._common = (spec, Renderer().render(spec))
+            kept = self._common = (spec, render(spec))
         return kept[1]
 
     def _put(self, path: Path, data: bytes) -> None:
@@ -94,7 +103,7 @@ class SpecStore:
                 self._root.mkdir(parents=True, exist_ok=True)
                 write_whole(path, data, synced=True)
         except OSError as error:
-            raise StoreError(f"cannot write CDI spec {path}: {error.strerror or error}") from error
+            raise CdiError(f"cannot write CDI spec {path}: {error.strerror or error}") from error
 
     def remove(self, claim_uid: str) -> None:
         """Remove a claim's spec; that there is none is fine."""
@@ -105,7 +114,7 @@ class SpecStore:
         try:
             files = [p.name for p in self._root.glob(f"{self._prefix}*{_SUFFIX}")]
         except OSError as error:
-            raise StoreError(f"cannot list {self._root}: {error.strerror or error}") from error
+            raise CdiError(f"cannot list {self._root}: {error.strerror or error}") from error
         return frozenset(n.removeprefix(self._prefix).removesuffix(_SUFFIX) for n in files)
 
     def sweep(self, keep: Collection[str]) -> list[Path]:
@@ -127,13 +136,38 @@ class SpecStore:
             if removed:
                 sync_directory(self._root)
         except OSError as error:
-            raise StoreError(f"cannot sweep {self._root}: {error.strerror or error}") from error
+            raise CdiError(f"cannot sweep {self._root}: {error.strerror or error}") from error
         return removed
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Quotes every text: runtimes read YAML by other rules, in which ``1e3`` is a number."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+def _quoted(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+
+
+_Dumper.add_representer(str, _quoted)
+
+
+def render(spec: Spec) -> bytes:
+    """The content of a spec's file, in YAML.
+
+    Raises:
+        CdiError: the spec breaks a rule of the specification.
+    """
+    validate(spec)
+    text: str = yaml.dump(encode(spec), Dumper=_Dumper, sort_keys=False, width=-1)
+    return text.encode()
 
 
 def _check_kind(spec: Spec, kind: str) -> None:
     if spec.kind != kind:
-        raise SpecError(f"CDI spec: kind {spec.kind!r} is not this driver's {kind!r}")
+        raise CdiError(f"CDI spec: kind {spec.kind!r} is not this driver's {kind!r}")
 
 
 def _remove(path: Path) -> None:
@@ -142,7 +176,7 @@ def _remove(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreError(f"cannot remove CDI spec {path}: {error.strerror or error}") from error
+        raise CdiError(f"cannot remove CDI spec {path}: {error.strerror or error}") from error
 
 
 def _read(path: Path) -> bytes | None:

@@ -27,8 +27,8 @@ from dra.gpu.geometry import Placement
 from kubeletplugin.check.gpus import read_gpu
 from kubeletplugin.check.report import Gpu, Profile, Report, Trial
 from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.journal import owned_at_once
 from kubeletplugin.journal.journalfile import decode
-from kubeletplugin.journal.ownership import owned_at_once
 from kubeletplugin.nvml.changes import (
     create_gpu_instance,
     destroy_compute_instances,

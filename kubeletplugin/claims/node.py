@@ -13,7 +13,7 @@ from functools import partial
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
-from kubeletplugin.claims.ending.release import START_SECONDS, Release
+from kubeletplugin.claims.ending.release import Release
 from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.errors import PluginError
@@ -23,11 +23,9 @@ from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.logfields import about, device
 from kubeletplugin.telemetry.observer import Action, NodeObserver, Operation, Served
 from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.times import RPC_SECONDS, START_SECONDS
 
 _log = logging.getLogger(__name__)
-
-RPC_SECONDS = 38.0
-"""Kubelet gives a call 45 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class Node:
         self._rebuild.run(about=ref)
         before = self._journal.of_claim(ref.uid)
         devices = self._preparer.prepare(ref)
-        if before and all(e.ahead for e in before):
+        if before and all(e.early for e in before):
             self._observer.acted(Action.MET)
         self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
         self._settled(ref, None)

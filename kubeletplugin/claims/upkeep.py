@@ -19,10 +19,9 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action, NodeObserver
+from kubeletplugin.times import RPC_SECONDS
 
 _log = logging.getLogger(__name__)
-_SECONDS = 38.0
-"""Longest wait for one piece of work, which goes on after it."""
 
 
 class Upkeep:
@@ -57,7 +56,7 @@ class Upkeep:
         self._observer = observer or NodeObserver()
 
     def run(
-        self, ref: ClaimRef, name: str, work: Callable[[], object], *, seconds: float = _SECONDS
+        self, ref: ClaimRef, name: str, work: Callable[[], object], *, seconds: float = RPC_SECONDS
     ) -> None:
         """Do ``work`` for a claim once nothing else is done for it; ``name`` is for logs.
 
@@ -69,7 +68,7 @@ class Upkeep:
             _log.warning("%s failed", name, extra=about(ref, error=str(error)))
 
     def retry_removal(
-        self, ref: ClaimRef, *, patience: float = 0.0, seconds: float = _SECONDS
+        self, ref: ClaimRef, *, patience: float = 0.0, seconds: float = RPC_SECONDS
     ) -> None:
         """Try again to remove what is left of a claim: once, or for ``patience`` seconds.
 

@@ -12,9 +12,7 @@ from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.health.monitor import HealthMonitor
 from kubeletplugin.host.grpcserver import SocketServer
 from kubeletplugin.host.sockets import Sockets, sockets
-from kubeletplugin.kubelet.health import HealthBoard
-from kubeletplugin.kubelet.registration import add_registration
-from kubeletplugin.kubelet.services import add_services
+from kubeletplugin.kubelet.services import HealthBoard, Registration, add_services
 
 _WORKERS = 130
 """Calls at once: each of 56 slices may be prepared and unprepared while their GPUs hang, health is
@@ -42,9 +40,10 @@ def build_kubelet(
     health = HealthBoard(monitor.devices)
     driver = common.options.driver_name
 
+    registration = Registration(driver, paths.service, on_registered)
+
     def register(server: grpc.Server) -> None:
-        add_services(node, health, server)
-        add_registration(driver, paths.service, server, on_registered=on_registered)
+        add_services(node, health, registration, server)
 
     # Kubelet dials as soon as it sees the registration socket, and waits up to 10 s for the
     # connection to be answered (operation_generator.go): the other socket is there by then.

@@ -9,7 +9,7 @@ from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.gpus.coexistence.namesake import refuse_namesake
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import sockets
-from kubeletplugin.journal.ownership import exclusive
+from kubeletplugin.journal.journal import exclusive
 from kubeletplugin.telemetry.telemetry import Telemetry
 
 

@@ -23,8 +23,8 @@ from kubeletplugin.host.driver.driverversions import is_mismatch
 from kubeletplugin.host.openers import openers
 from kubeletplugin.host.pci import listed_gpus, pcie_root
 from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.entries import EntryKey
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session.session import Session

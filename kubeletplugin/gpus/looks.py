@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from dra.kube.loop import Loop
 from dra.kube.timing import Clock
-from kubeletplugin.journal.journalfile import EntryKey
+from kubeletplugin.journal.entries import EntryKey
 
 _GATHER_SECONDS = 0.02
 """Changes of one GPU in that time, such as a burst of Prepares makes, need one look."""

@@ -16,8 +16,8 @@ class State(StrEnum):
     """Step that a device has reached, while it is made or removed.
 
     On the way in: ``intent`` (nothing on the hardware yet, or nothing known of it), ``gi-created``,
-    ``ci-created``, ``prepared`` (kubelet has been told, or may be). ``lost``: it
-    was prepared and somebody or a reset took it from the hardware.
+    ``ci-created``, ``prepared`` (kubelet has been told, or may be). ``lost``: it was prepared, and
+    somebody or a reset took it from the hardware.
 
     On the way out: ``destroying``, ``ci-destroyed`` (the GPU instance is left). What could not be
     removed on the spot stays unavailable: ``leftover`` after an Unprepare, ``orphan`` after a
@@ -27,7 +27,6 @@ class State(StrEnum):
     INTENT = "intent"
     GI_CREATED = "gi-created"
     CI_CREATED = "ci-created"
-    CDI_WRITTEN = "cdi-written"
     PREPARED = "prepared"
     LOST = "lost"
     DESTROYING = "destroying"
@@ -37,23 +36,19 @@ class State(StrEnum):
     TOMBSTONE = "tombstone"
 
 
-ARRIVING = frozenset({State.INTENT, State.GI_CREATED, State.CI_CREATED, State.CDI_WRITTEN})
+ARRIVING = frozenset({State.INTENT, State.GI_CREATED, State.CI_CREATED})
 """Half made: kubelet has not been told."""
 HELD = frozenset({State.PREPARED, State.LOST})
 """Kubelet has been told."""
-LEAVING = frozenset(
-    {
-        State.DESTROYING,
-        State.CI_DESTROYED,
-        State.LEFTOVER,
-        State.ORPHAN,
-        State.TOMBSTONE,
-    }
-)
+LEAVING = frozenset(State) - ARRIVING - HELD
 """To be removed; the placement is unavailable until it is."""
 
+EntryKey = tuple[str, str]
 SUSPECT = "mig.suspect"
 """Namespace of records of places that a GPU may still hold; none of an API server has a dot."""
+
+LAYOUT = "mig.layout"
+"""Namespace of records of slices that a layout declares and no claim holds."""
 
 GONE = "the slice is gone from the hardware"
 """Note of an entry that is lost."""
@@ -72,23 +67,24 @@ class Entry:
 
     ``requests`` are the claim's base request names that it serves; ``total`` is how many devices
     the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
-    mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
-    rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
-    of it (adminAccess). ``interval`` is the length of turns set on a whole GPU for it, or empty.
+    mean nothing in another. ``note`` says why the entry is in its state. A ``view`` looks at a
+    whole GPU and holds nothing of it (adminAccess). ``interval`` is the length of turns set on a
+    whole GPU for it, or empty.
     ``share``: what it has of a whole GPU or slice that several claims may have, None of one that it
     has alone; ``share_id`` tells several shares of one claim apart. Of a slice that is shared each
     claim has an entry, with the same ids and UUID.
     ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
-    ``told``: it was prepared before, and is made again or was to be: what undoes that leaves it
-    lost, until kubelet takes it back.
-    ``ahead``: made before kubelet asked for it, which has not asked yet.
-    ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
-    it is a slice of a declared layout, whose GPU instance stays when its claim goes. ``wiped``:
-    lost to a GPU reset or driver reload, together with everything else on the GPU. ``files``: what
-    of the CDI spec that all claims have in common kubelet was told with it, by name; kubelet keeps
-    that, and a record without was told nothing but the claim's own. ``quarantined``
-    says why the record could not be understood, and is empty for all others. ``extra`` holds the
-    fields that a newer version wrote besides; for a quarantined entry, the whole record.
+
+    ``early``: made before kubelet asked for it, which has not asked yet. ``remade``: it was
+    prepared before, and is made again or was to be: what undoes that leaves it lost, until kubelet
+    takes it back. ``wiped``: lost to a GPU reset or driver reload, together with everything else on
+    the GPU. ``idle``: its GPU instance alone is left, kept for another claim.
+
+    ``files``: what of the CDI spec that all claims have in common kubelet was told with it, by
+    name; kubelet keeps that, and a record without was told nothing but the claim's own.
+    ``quarantined`` says why the record could not be understood, and is empty for all others.
+    ``extra`` holds the fields that a newer version wrote besides; for a quarantined entry, the
+    whole record.
     """
 
     claim: ClaimRef
@@ -106,31 +102,34 @@ class Entry:
     ci_id: int | None = None
     mig_uuid: str = ""
     note: str = ""
-    adopted: bool = False
     wiped: bool = False
     view: bool = False
     interval: str = ""
     share: Share | None = None
     share_id: str = ""
     mps: MpsLimits | None = None
-    told: bool = False
-    ahead: bool = False
+    remade: bool = False
+    early: bool = False
     idle: bool = False
-    layout: bool = False
     files: tuple[str, ...] = ()
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> EntryKey:
         """Claim UID and device name, with the id of its share if it has one."""
         device = f"{self.device}/{self.share_id}" if self.share_id else self.device
         return (self.claim.uid, device)
 
     @property
+    def kubelet_knows(self) -> bool:
+        """True if kubelet was told of it, and may use it."""
+        return self.state in HELD or self.remade
+
+    @property
     def ready(self) -> bool:
         """True if it is a slice of a layout that nobody holds."""
-        return self.idle and self.layout
+        return self.idle and self.claim.namespace == LAYOUT
 
     @property
     def suspect(self) -> bool:
@@ -147,19 +146,19 @@ class Entry:
         Of what is half made and to go it is not known whether its compute instance is there.
         """
         half_made = self.state in ARRIVING
-        told = state not in HELD and (self.told or (state in ARRIVING and self.state in HELD))
+        remade = state not in HELD and (self.remade or (state in ARRIVING and self.state in HELD))
         kept = {
             "ci_id": None if half_made and state in LEAVING else self.ci_id,
-            "told": told,
-            "wiped": self.wiped and told,
-            "ahead": self.ahead and state in ARRIVING,
+            "remade": remade,
+            "wiped": self.wiped and remade,
+            "early": self.early and state in ARRIVING,
             "idle": self.idle and state is State.CI_DESTROYED,
         }
         return replace(self, state=state, note=note, quarantined="", **kept | changes)
 
     def gone(self) -> Entry | None:
         """This entry once nothing of its slice is left; None if it is to be forgotten."""
-        if not self.told:
+        if not self.remade:
             return None
         nothing = {"gi_id": None, "ci_id": None, "mig_uuid": ""}
         return self.at(State.LOST, note=GONE, wiped=self.wiped, **nothing)

@@ -9,6 +9,7 @@ until it has been found again.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import threading
@@ -16,13 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TextIO
 
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably, write_whole
 from kubeletplugin.errors import HostError
-from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journalfile import Contents, Encoder, EntryKey, decode
+from kubeletplugin.journal.entries import Entry, EntryKey
+from kubeletplugin.journal.journalfile import Contents, decode, encode
 
-__all__ = ["Entry", "Journal", "State", "previous"]
 _log = logging.getLogger(__name__)
 _SHOWN_RECORD = 500
 
@@ -48,7 +49,7 @@ class Journal:
         self._lock = threading.Lock()
         self._on_change = on_change
         self.failure = ""
-        self._encoder = Encoder()
+        self._texts: dict[EntryKey, tuple[Entry, bytes]] = {}
         self._contents, self.problems = _load(path)
         self._durable = True
         self._entries: dict[EntryKey, Entry] = {e.key: e for e in self._contents.entries}
@@ -71,8 +72,7 @@ class Journal:
 
     def unread(self) -> frozenset[str]:
         """UIDs of claims with records of which not even the outline can be read."""
-        records = [r for r in self._contents.unread if isinstance(r, dict)]
-        return frozenset(str(r["uid"]) for r in records if "uid" in r)
+        return frozenset(filter(None, map(_claim_uid, self._contents.unread)))
 
     @property
     def rebuild(self) -> bool:
@@ -121,9 +121,7 @@ class Journal:
     def forget_unread(self, uid: str) -> None:
         """Forget the unreadable records of a claim."""
         with self._changing():
-            kept = tuple(
-                r for r in self._contents.unread if not isinstance(r, dict) or r.get("uid") != uid
-            )
+            kept = tuple(r for r in self._contents.unread if _claim_uid(r) != uid)
             if kept != self._contents.unread:
                 self._write(self._entries, replace(self._contents, unread=kept))
 
@@ -195,7 +193,7 @@ class Journal:
             generation=self._contents.generation + 1,
             entries=tuple(entries.values()),
         )
-        data = self._encoder.encode(contents)
+        data, self._texts = encode(contents, self._texts)
         try:
             self._store(data, durably=durably)
         except OSError as error:
@@ -226,6 +224,13 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
+def _claim_uid(record: Any) -> str:
+    """UID of the claim of a record that cannot be read; empty if it does not even say that."""
+    claim = record.get("claim") if isinstance(record, dict) else None
+    uid = claim.get("uid") if isinstance(claim, dict) else None
+    return uid if isinstance(uid, str) else ""
+
+
 def _keep_previous(path: Path, before: Path) -> None:
     """Give the current file a second name, so that no moment is without a readable journal."""
     link = f"{path}.link"
@@ -249,7 +254,7 @@ def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
             contents = decode(data)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             problems.append(f"{candidate} is not usable ({error}){_set_aside(candidate)}")
             continue
         if candidate != path:
@@ -280,3 +285,57 @@ def _set_aside(path: Path) -> str:
         _log.error("cannot set %s aside: %s", path, error)
         return ""
     return f"; set aside as {aside}"
+
+
+@contextmanager
+def exclusive(
+    state: Path, stop: threading.Event, *, waits: Callable[[], None] = lambda: None
+) -> Iterator[bool]:
+    """Own the node's state; a second process waits until the first is gone. False: told to stop.
+
+    ``waits`` is called if it has to wait, once.
+
+    Raises:
+        HostError: the directory cannot be made or written.
+    """
+    with _lock_file(state) as file:
+        told = False
+        while not stop.is_set():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    _log.warning("another plugin owns %s; waiting until it ends", state)
+                    told = True
+                    waits()
+                stop.wait(0.2)
+                continue
+            yield True
+            return
+        yield False
+
+
+@contextmanager
+def owned_at_once(state: Path) -> Iterator[bool]:
+    """Own the node's state, if nobody else does at this moment.
+
+    Raises:
+        HostError: the directory cannot be made or written.
+    """
+    with _lock_file(state) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _lock_file(state: Path) -> TextIO:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        return (state / "lock").open("w")
+    except OSError as error:
+        raise HostError(
+            f"cannot use the state directory {state}: {error.strerror or error}"
+        ) from error

@@ -1,32 +1,41 @@
-"""The journal's bytes: JSON with a version and a checksum, readable one version either way.
+"""The journal's bytes: JSON with a version and a checksum.
 
-Fields that this version does not know are kept. A record that it cannot understand, such as one in
-a state that only a newer version has, is quarantined alone: kept as it is, its placement
-unavailable as far as it can be read.
+The next version is read too: fields that this one does not know are kept, and a record that it
+cannot understand, such as one in a state that only a newer version has, is quarantined alone: kept
+as it is, its placement unavailable as far as it can be read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, get_args
 
 import msgspec
 
-from dra.gpu.geometry import Placement
-from dra.gpu.inventory import ClaimRef
-from dra.gpu.shares import Share
-from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, MpsLimits, State
-from kubeletplugin.journal.recordchecks import inconsistent, unusable
+from api.sharing import Interval
+from dra.gpu.names import DeviceNameError, MigDevice, parse_device
+from kubeletplugin.journal.entries import Entry, EntryKey, State
 
-VERSION = 2
-"""1 had no ``note``, no ``adopted``, and a checksum of ``generation`` and ``entries`` only."""
-_OLDEST = 1
+VERSION = 1
 
-EntryKey = tuple[str, str]
 Record = Mapping[str, Any]
+_CHECKSUM = b',"checksum":"sha256:'
+_OWN = frozenset({"quarantined", "extra"})
+_KNOWN = frozenset(f.name for f in fields(Entry)) - _OWN
+_OUTLINE = frozenset(
+    {"claim", "device", "gpu", "placement", "profile_id", "boot_id", "gi_id", "ci_id", "mig_uuid"}
+)
+_UNSURE = {"state": State.ORPHAN.value, "boot_id": ""}
+_SHOWN_REASON = 300
+_UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_MOST_SLICES = 1000
+_MOST_PROFILE_ID = 100_000
+_MOST_ID = 2**32
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,99 +54,36 @@ class Contents:
     unadopted: bool = False
 
 
-class _Share(msgspec.Struct, rename="camel"):
-    memory_mib: int = msgspec.field(name="memoryMiB")
-    cores: int
-    tenant: str
+class _File(msgspec.Struct):
+    version: Any
+    generation: int
+    entries: list[Any]
+    rebuild: bool = False
+    unadopted: bool = False
 
 
-class _Fields(msgspec.Struct, rename="camel"):
-    namespace: str
-    name: str
-    uid: str
-    device: str
-    gpu: str
-    state: str
-    placement: tuple[int, int] | None
-    profile: str
-    profile_id: int | None = msgspec.field(name="profileID")
-    gpu_instance_id: int | None = msgspec.field(name="gpuInstanceID")
-    compute_instance_id: int | None = msgspec.field(name="computeInstanceID")
-    mig_uuid: str = msgspec.field(name="migUUID")
-    boot_id: str = msgspec.field(name="bootID")
-    pool: str = ""
-    requests: tuple[str, ...] = ()
-    total: int = 1
-    note: str = ""
-    adopted: bool = False
-    wiped: bool = False
-    view: bool = False
-    interval: str = ""
-    share_id: str = msgspec.field(default="", name="shareID")
-    share: _Share | None = None
-    mps: tuple[int | None, int | None] | None = None
-    told: bool | msgspec.UnsetType = msgspec.UNSET
-    ahead: bool = False
-    idle: bool = False
-    layout: bool = False
-    files: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-
-
-_KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
-_OUTLINE = (
-    *("namespace", "name", "uid", "device", "gpu", "placement", "profileID", "bootID"),
-    *("gpuInstanceID", "computeInstanceID", "migUUID"),
-)
-_WORDS = {State.LEFTOVER: "reclaiming"}
-"""Words of the file that are not the state's own: earlier versions read and write them so."""
-_STATES = {_WORDS.get(state, state.value): state for state in State}
-_SHOWN_REASON = 300
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_UNSURE = {
-    "state": State.ORPHAN.value,
-    "profile": "",
-    "bootID": "",
-    "migUUID": "",
-    "gpuInstanceID": None,
-    "computeInstanceID": None,
-}
-
-
-class Encoder:
-    """Encodes journals, one after the other; entries that stay are not encoded again.
-
-    For one thread at a time.
-    """
-
-    def __init__(self) -> None:
-        self._texts: dict[EntryKey, tuple[Entry, str]] = {}
-
-    def encode(self, contents: Contents) -> bytes:
-        """The file's bytes."""
-        self._texts = {e.key: (e, self._text(e)) for e in contents.entries}
-        entries = ",".join(
-            [*(text for _, text in self._texts.values()), *map(_canonical, contents.unread)]
-        )
-        rest = {
+def encode(
+    contents: Contents, texts: Mapping[EntryKey, tuple[Entry, bytes]] | None = None
+) -> tuple[bytes, dict[EntryKey, tuple[Entry, bytes]]]:
+    """The file's bytes, and the text of each entry, which need not be made again where it stays."""
+    before = texts or {}
+    made = {e.key: _text(e, before.get(e.key)) for e in contents.entries}
+    entries = [*(text for _, text in made.values()), *map(msgspec.json.encode, contents.unread)]
+    head = msgspec.json.encode(
+        {
+            "version": VERSION,
             "generation": contents.generation,
             "rebuild": contents.rebuild,
-            **({"unadopted": True} if contents.unadopted else {}),
-            "version": VERSION,
+            "unadopted": contents.unadopted,
         }
-        # As all of it would be encoded at once: the keys are in their order.
-        after = msgspec.json.encode(rest, order="sorted").decode()[1:]  # numbers and truths alone
-        text = f'{{"entries":[{entries}],{after}'
-        return f'{text[:-1]},"checksum":"{_digest(text)}"}}'.encode()
-
-    def _text(self, entry: Entry) -> str:
-        before, text = self._texts.get(entry.key, (None, ""))
-        # The same object, as entries that are equal may differ in what a newer version wrote.
-        return text if before is entry else _text(entry)
+    )
+    body = b'%b,"entries":[%b]' % (head[:-1], b",".join(entries))
+    return sealed(body), made
 
 
-def encode(contents: Contents) -> bytes:
-    """The file's bytes."""
-    return Encoder().encode(contents)
+def sealed(body: bytes) -> bytes:
+    """A file of these bytes, which are a JSON object without its closing brace."""
+    return b'%b%b%b"}' % (body, _CHECKSUM, hashlib.sha256(body).hexdigest().encode())
 
 
 def decode(data: bytes) -> Contents:
@@ -146,160 +92,90 @@ def decode(data: bytes) -> Contents:
     Raises:
         ValueError: not a journal, of a version too far away, or a wrong checksum.
     """
-    record = json.loads(data)
-    if not isinstance(record, dict) or not isinstance(record.get("entries"), list):
-        raise ValueError("it is no journal")  # noqa: TRY004 - as for any bad content
-    version = record.get("version")
-    if not isinstance(version, int) or not _OLDEST <= version <= VERSION + 1:
-        raise ValueError(f"version {version!r}; this program reads {_OLDEST} to {VERSION + 1}")
-    body = {k: v for k, v in record.items() if k != "checksum"}
-    if version == 1:
-        body = {k: body.get(k) for k in ("generation", "entries")}
-    if _checksum(body) != record.get("checksum"):
-        raise ValueError("wrong checksum")
-    entries: dict[EntryKey, Entry] = {}
-    unread: list[Record] = []
-    for raw in record["entries"]:
-        entry = _read(raw)
-        if entry is not None:
-            entries[entry.key] = entry
-        else:
-            unread.append(raw)
-    generation = record.get("generation")
-    if not isinstance(generation, int):
-        raise ValueError(f"generation {generation!r}")  # noqa: TRY004 - as for any bad content
-    return Contents(
-        generation=generation,
-        entries=tuple(entries.values()),
-        unread=tuple(unread),
-        rebuild=bool(record.get("rebuild")),
-        unadopted=bool(record.get("unadopted")),
-    )
+    body, mark, _ = data.rpartition(_CHECKSUM)
+    if not mark or sealed(body) != data:
+        raise ValueError("no journal with the right checksum")
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is no journal: {error}") from error
+    if file.version not in {VERSION, VERSION + 1}:
+        raise ValueError(f"version {file.version!r}; this program reads {VERSION} to {VERSION + 1}")
+    read = [(raw, _read(raw)) for raw in file.entries]
+    entries = {entry.key: entry for _, entry in read if entry is not None}
+    unread = tuple(raw for raw, entry in read if entry is None)
+    return Contents(file.generation, tuple(entries.values()), unread, file.rebuild, file.unadopted)
+
+
+def _text(entry: Entry, before: tuple[Entry, bytes] | None) -> tuple[Entry, bytes]:
+    # The same object, as entries that are equal may differ in what a newer version wrote.
+    if before is not None and before[0] is entry:
+        return before
+    if entry.quarantined:
+        return entry, msgspec.json.encode(entry.extra)
+    known = {k: v for k, v in msgspec.to_builtins(entry).items() if k not in _OWN}
+    return entry, msgspec.json.encode({**entry.extra, **known})
 
 
 def _read(raw: Any) -> Entry | None:
     """The record as an entry, quarantined if need be; None if it has not even an outline."""
-    try:
-        fields = msgspec.convert(raw, _Fields)
-    except msgspec.ValidationError as error:
-        return _outline(raw, str(error))
-    if fields.state not in _STATES:
-        return _outline(raw, f"state {fields.state!r} is not known to this version")
-    entry = _entry(fields, raw)
-    if why := unusable(entry) or inconsistent(entry):
-        return _outline(raw, why)
-    return entry
-
-
-def _outline(raw: Any, why: str) -> Entry | None:
-    """The record as an orphan: its claim is refused, its placement unavailable."""
     if not isinstance(raw, dict):
         return None
-    outline = {k: raw[k] for k in _OUTLINE if k in raw}
-    if isinstance(raw.get("profile"), str):
-        outline["profile"] = raw["profile"]
     try:
-        fields = msgspec.convert({**_UNSURE, **outline}, _Fields)
+        entry = msgspec.convert({k: v for k, v in raw.items() if k in _KNOWN}, Entry)
+        why = _unusable(entry) or _inconsistent(entry)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    if not why:
+        return replace(entry, extra={k: v for k, v in raw.items() if k not in _KNOWN})
+    try:
+        outline = {k: v for k, v in raw.items() if k in _OUTLINE}
+        entry = msgspec.convert({**_UNSURE, **outline}, Entry)
     except msgspec.ValidationError:
         return None
-    entry = _entry(fields, raw)
-    return None if unusable(entry) else replace(entry, quarantined=why[:_SHOWN_REASON])
+    if _unusable(entry):
+        return None
+    name = raw.get("profile")
+    profile = name if isinstance(name, str) else ""
+    return replace(entry, profile=profile, quarantined=why[:_SHOWN_REASON], extra=raw)
 
 
-def _entry(fields: _Fields, raw: Record) -> Entry:
-    placement = fields.placement
-    return Entry(
-        claim=ClaimRef(fields.namespace, fields.name, fields.uid),
-        device=fields.device,
-        pool=fields.pool,
-        requests=fields.requests,
-        total=fields.total,
-        state=_STATES[fields.state],
-        gpu=fields.gpu,
-        profile_id=fields.profile_id,
-        profile=fields.profile,
-        placement=None if placement is None else Placement(*placement),
-        gi_id=fields.gpu_instance_id,
-        ci_id=fields.compute_instance_id,
-        mig_uuid=fields.mig_uuid,
-        boot_id=fields.boot_id,
-        note=fields.note,
-        adopted=fields.adopted,
-        wiped=fields.wiped,
-        view=fields.view,
-        interval=fields.interval,
-        share_id=fields.share_id,
-        share=None
-        if (share := fields.share) is None
-        else Share(share.memory_mib, share.cores, share.tenant),
-        mps=None if fields.mps is None else MpsLimits(*fields.mps),
-        told=fields.told is True and _STATES[fields.state] not in HELD,
-        ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
-        idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
-        layout=fields.layout,
-        files=fields.files or (),
-        extra=dict(raw),
+def _unusable(entry: Entry) -> str:
+    """Reason why a record is useless, even to keep its placement; empty if it is not."""
+    claim, place = entry.claim, entry.placement
+    if not entry.gpu or not entry.gpu.isprintable():
+        return f"{entry.gpu[:_SHOWN]!r} is no GPU's UUID"
+    if not _UID.fullmatch(claim.uid):
+        return f"{claim.uid[:_SHOWN]!r} is no claim's UID"
+    if not all(map(_OBJECT_NAME.fullmatch, (claim.namespace, claim.name))):
+        return f"no claim can be called {str(claim)[:_SHOWN]!r}"
+    if place and not (0 <= place.start < _MOST_SLICES and 0 < place.size < _MOST_SLICES):
+        return "its placement is none that a GPU can have"
+    limits = (
+        (entry.profile_id, _MOST_PROFILE_ID),
+        (entry.gi_id, _MOST_ID),
+        (entry.ci_id, _MOST_ID),
     )
+    if any(n is not None and not 0 <= n < limit for n, limit in limits):
+        return "its profile or an instance has an id that NVML cannot give"
+    return ""
 
 
-def _text(entry: Entry) -> str:
-    """The canonical text of an entry's record."""
-    if entry.quarantined:
-        return _canonical(entry.extra)
-    fields = _fields(entry)
-    newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
-    if not newer:
-        encoded = msgspec.json.encode(fields, order="sorted")
-        if encoded.isascii() and b"\x7f" not in encoded:  # which are not escaped in it
-            return encoded.decode()
-    known: Record = msgspec.to_builtins(fields)
-    return _canonical({**newer, **known})
-
-
-def _fields(entry: Entry) -> _Fields:
-    placement = entry.placement
-    return _Fields(
-        namespace=entry.claim.namespace,
-        name=entry.claim.name,
-        uid=entry.claim.uid,
-        device=entry.device,
-        pool=entry.pool,
-        requests=entry.requests,
-        total=entry.total,
-        state=_WORDS.get(entry.state, entry.state.value),
-        gpu=entry.gpu,
-        profile_id=entry.profile_id,
-        profile=entry.profile,
-        placement=None if placement is None else (placement.start, placement.size),
-        gpu_instance_id=entry.gi_id,
-        compute_instance_id=entry.ci_id,
-        mig_uuid=entry.mig_uuid,
-        boot_id=entry.boot_id,
-        note=entry.note,
-        adopted=entry.adopted,
-        wiped=entry.wiped,
-        view=entry.view,
-        interval=entry.interval,
-        share_id=entry.share_id,
-        share=None
-        if (share := entry.share) is None
-        else _Share(memory_mib=share.memory_mib, cores=share.cores, tenant=share.tenant),
-        mps=entry.mps,
-        told=entry.told or msgspec.UNSET,
-        ahead=entry.ahead,
-        idle=entry.idle,
-        layout=entry.layout,
-        files=entry.files or msgspec.UNSET,
-    )
-
-
-def _checksum(body: Record) -> str:
-    return _digest(_canonical(body))
-
-
-def _canonical(body: Record) -> str:
-    return _CANONICAL.encode(body)
-
-
-def _digest(text: str) -> str:
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+def _inconsistent(entry: Entry) -> str:
+    """Reason why a record only keeps its placement, and cannot be acted on; empty if it can."""
+    try:
+        device = parse_device(entry.device)
+    except DeviceNameError as error:
+        return str(error)
+    place = entry.placement
+    named = (device.profile_id, device.start) if isinstance(device, MigDevice) else None
+    if named != (None if place is None else (entry.profile_id, place.start)):
+        return f"{entry.device} is recorded with profile {entry.profile_id} at {place}"
+    if isinstance(device, MigDevice) and device.shared == (entry.share is None):
+        kind = "a share without amounts" if device.shared else "a share, which its name is not"
+        return f"{entry.device} is recorded as {kind}"
+    if entry.view and place is not None:
+        return f"{entry.device} is recorded as a view, which only a whole GPU can be"
+    if entry.interval and (entry.interval not in get_args(Interval) or place or entry.view):
+        return f"{entry.device} is recorded with a time slice that it cannot have"
+    return ""

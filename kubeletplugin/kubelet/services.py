@@ -1,13 +1,17 @@
-"""Kubelet's DRA services over the one Node: DRAPlugin v1 and v1beta1.
+"""The services that kubelet calls: registration, DRAPlugin and DRAResourceHealth.
 
-The two protocols differ in the package of their messages only.
+Two versions of a protocol differ in the package of their messages, and in fields that are named
+below.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import grpc
@@ -16,16 +20,78 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
-from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
-from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
+from api.kubelet.dra_health.v1 import api_pb2 as health_v1
+from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
+from api.kubelet.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
+from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
+from api.kubelet.pluginregistration.v1 import api_pb2 as registering
+from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.node import ClaimAnswer, Node
 from kubeletplugin.claims.prepare.prepare import Prepared
-from kubeletplugin.kubelet.health import HealthBoard, HealthV1, HealthV1Alpha1
+from kubeletplugin.gpus.health.device_health import DeviceHealth
+from kubeletplugin.times import HEALTH_SECONDS
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 16
 """Claims of one call that are worked on side by side."""
+
+SERVICES = (
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
+"""Services on the service socket; kubelet takes the first that it knows."""
+
+
+def add_services(
+    node: Node, board: HealthBoard, registration: Registration, server: grpc.Server
+) -> None:
+    """Serve all that kubelet asks of a driver."""
+    registration_grpc.add_RegistrationServicer_to_server(registration, server)
+    v1_grpc.add_DRAPluginServicer_to_server(PluginV1(node), server)
+    v1beta1_grpc.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
+    health_v1_grpc.add_DRAResourceHealthServicer_to_server(HealthV1(board), server)
+    health_v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(HealthV1Alpha1(board), server)
+
+
+class Registration(registration_grpc.RegistrationServicer):
+    """Answers on a socket in plugins_registry, from memory: kubelet waits one second.
+
+    ``on_registered`` is called, in a thread of the server, whenever kubelet took up the plugin.
+    """
+
+    def __init__(self, driver: str, endpoint: Path, on_registered: Callable[[], None]) -> None:
+        self._driver = driver
+        self._endpoint = endpoint
+        self._on_registered = on_registered
+
+    def GetInfo(  # noqa: N802 - the protocol's name
+        self,
+        request: registering.InfoRequest,  # noqa: ARG002 - the protocol's signature
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> registering.PluginInfo:
+        """Name of this driver, and the address of its services."""
+        return registering.PluginInfo(
+            type="DRAPlugin",
+            name=self._driver,
+            endpoint=str(self._endpoint),
+            supported_versions=SERVICES,
+        )
+
+    def NotifyRegistrationStatus(  # noqa: N802 - the protocol's name
+        self,
+        request: registering.RegistrationStatus,
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> registering.RegistrationStatusResponse:
+        """Kubelet's verdict; it tries again by itself."""
+        if request.plugin_registered:
+            _log.info("registered with kubelet as %s", self._driver)
+            self._on_registered()
+        else:
+            _log.error("kubelet did not register %s: %s", self._driver, request.error)
+        return registering.RegistrationStatusResponse()
 
 
 class _Claim(Protocol):
@@ -52,6 +118,8 @@ class _Plugin:
 
     messages: ClassVar[Any]
     """The module with the version's messages."""
+
+    has_share_ids: ClassVar[bool] = True
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -87,16 +155,15 @@ class _Plugin:
         )
 
     def _device(self, prepared: Prepared) -> Any:
-        return self.messages.Device(
+        device = self.messages.Device(
             request_names=prepared.requests,
             pool_name=prepared.pool,
             device_name=prepared.device,
             cdi_device_ids=prepared.cdi_ids,
-            **self._share(prepared),
         )
-
-    def _share(self, prepared: Prepared) -> dict[str, str]:
-        return {"share_id": prepared.share_id} if prepared.share_id else {}
+        if prepared.share_id and self.has_share_ids:
+            device.share_id = prepared.share_id
+        return device
 
 
 class PluginV1(_Plugin, v1_grpc.DRAPluginServicer):
@@ -109,14 +176,90 @@ class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
     """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin, for kubelets before 1.34."""
 
     messages: ClassVar[Any] = v1beta1
-
-    def _share(self, prepared: Prepared) -> dict[str, str]:  # noqa: ARG002 - it has no such field
-        return {}
+    has_share_ids: ClassVar[bool] = False
 
 
-def add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:
-    """Serve all that kubelet asks of a driver over one socket."""
-    v1_grpc.add_DRAPluginServicer_to_server(PluginV1(node), server)
-    v1beta1_grpc.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
-    health_v1.add_DRAResourceHealthServicer_to_server(HealthV1(board), server)
-    health_v1alpha1.add_DRAResourceHealthServicer_to_server(HealthV1Alpha1(board), server)
+class HealthBoard:
+    """Wakes the streams of health when something has changed. Thread-safe."""
+
+    def __init__(self, read: Callable[[], tuple[DeviceHealth, ...]]) -> None:
+        self._read = read
+        self._condition = threading.Condition()
+        self._changes = 0
+        self._closed = False
+
+    def notify(self) -> None:
+        """Send the health again, as it may have changed."""
+        with self._condition:
+            self._changes += 1
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """End all streams."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def stream(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
+        """The complete list: at once, after every change, and now and then; until kubelet goes."""
+        gone = threading.Event()
+
+        def leave() -> None:
+            gone.set()
+            self.notify()
+
+        if not context.add_callback(leave):
+            return
+        while not (gone.is_set() or self._closed):
+            with self._condition:
+                seen = self._changes
+            yield self._read()
+            with self._condition:
+                self._condition.wait_for(
+                    lambda seen=seen: self._changes != seen or self._closed,  # type: ignore[misc]
+                    HEALTH_SECONDS,
+                )
+
+
+class _Health:
+    """The call of a DRAResourceHealth service, in the messages of one version of the protocol.
+
+    Every message is the complete list of prepared devices, as kubelet shows it in pod status.
+    """
+
+    messages: ClassVar[Any]
+    """The module with the version's messages."""
+
+    def __init__(self, board: HealthBoard) -> None:
+        self._board = board
+
+    def NodeWatchResources(  # noqa: N802 - the protocol's name
+        self,
+        request: Any,  # noqa: ARG002 - the protocol's signature
+        context: grpc.ServicerContext,
+    ) -> Iterator[Any]:
+        """Stream the health of all prepared devices."""
+        for devices in self._board.stream(context):
+            yield self.messages.NodeWatchResourcesResponse(
+                devices=[self._device(d) for d in devices]
+            )
+
+    def _device(self, told: DeviceHealth) -> Any:
+        return self.messages.DeviceHealth(
+            device=self.messages.DeviceIdentifier(pool_name=told.pool, device_name=told.device),
+            health=self.messages.UNHEALTHY if told.problem else self.messages.HEALTHY,
+            last_updated_time=int(time.time()),
+            message=told.problem,
+        )
+
+
+class HealthV1(_Health, health_v1_grpc.DRAResourceHealthServicer):
+    """v1.DRAResourceHealth."""
+
+    messages: ClassVar[Any] = health_v1
+
+
+class HealthV1Alpha1(_Health, health_v1alpha1_grpc.DRAResourceHealthServicer):
+    """v1alpha1.DRAResourceHealth, for kubelets before 1.37."""
+
+    messages: ClassVar[Any] = health_v1alpha1

@@ -27,7 +27,7 @@ def present_device(
     It says whether the device is ready. One that kubelet has not asked for yet says nothing of it
     unless that is ``overdue``. ``binding`` are the conditions for which kube-scheduler waits.
     """
-    conditions = [] if entry.ahead and not overdue else [_readiness(entry, problem)]
+    conditions = [] if entry.early and not overdue else [_readiness(entry, problem)]
     if binding is not None and entry.state in {State.CI_CREATED, State.PREPARED}:
         conditions += [
             _condition(name, "True", MADE, "the slice is there") for name in binding.made
@@ -90,7 +90,7 @@ def with_time(device: Obj, shown: Obj | None, moment: str) -> Obj:
 
 
 def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
-    if entry.ahead:
+    if entry.early:
         return _condition(READY, "False", UNASKED, "made; kubelet has not asked for it yet")
     if problem is not None:
         return _condition(READY, "False", problem.reason, problem.message)

@@ -23,7 +23,7 @@ def test_a_slice_that_is_made_of_a_claim_that_has_gone_is_given_back(plant: Plan
     assert not entries(plant.site)
     plant.site.delete_claim(ref)
     plant.eager_round()
-    assert [e.claim for e in entries(plant.site) if e.ahead] == [ref]
+    assert [e.claim for e in entries(plant.site) if e.early] == [ref]
     plant.watch_ends()
     check_settled(plant.site, {})
 

@@ -113,8 +113,8 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what a call waits for seconds, it waits for tenths."""
-    monkeypatch.setattr(prepare, "_PATIENCE", 0.5)
-    monkeypatch.setattr(release, "_PATIENCE", 0.5)
+    monkeypatch.setattr(prepare, "PREPARE_SECONDS", 0.5)
+    monkeypatch.setattr(release, "UNPREPARE_SECONDS", 0.5)
     monkeypatch.setattr(janitor, "ROUND_SECONDS", 0.1)
 
 

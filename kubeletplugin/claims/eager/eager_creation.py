@@ -173,7 +173,7 @@ class EagerCreation:
     def _give_back_forgotten(self) -> float | None:
         """Give back what has waited too long for its pod; seconds until the next will have."""
         now = self._clock.monotonic()
-        ahead = {e.claim.uid: e.claim for e in self._journal.entries() if e.ahead}
+        ahead = {e.claim.uid: e.claim for e in self._journal.entries() if e.early}
         self._since = {uid: self._since.get(uid, now) for uid in ahead}
         pauses = []
         for uid, since in self._since.items():
@@ -300,7 +300,7 @@ class EagerCreation:
     def _made_ahead(self, uid: str) -> tuple[Entry, ...]:
         """The claim's entries, if all of them were made ahead; kubelet knows of none then."""
         entries = self._journal.of_claim(uid)
-        return entries if all(e.ahead for e in entries) else ()
+        return entries if all(e.early for e in entries) else ()
 
     def _is_told(self, ref: ClaimRef) -> bool:
         """True if kubelet was told of slices of the claim."""

@@ -83,5 +83,5 @@ class OverdueSlices:
         return {
             uid: entries[0].claim
             for uid, entries in of_claim.items()
-            if all(e.ahead and e.ci_id is not None for e in entries) and self._expected(uid)
+            if all(e.early and e.ci_id is not None for e in entries) and self._expected(uid)
         }

@@ -27,7 +27,7 @@ from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
 _MESSAGE = 512
-_MADE = frozenset({State.CI_CREATED, State.CDI_WRITTEN}) | HELD
+_MADE = {State.CI_CREATED} | HELD
 
 
 @dataclass(slots=True)

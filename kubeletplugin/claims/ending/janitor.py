@@ -136,7 +136,7 @@ class Janitor:
         A driver may refuse an instance for a moment; in all that is waited for a few seconds only.
         """
         end = self._clock.monotonic() + _GIVING_UP_SECONDS
-        idle = (e for e in self._journal.entries() if e.idle and not e.layout)
+        idle = (e for e in self._journal.entries() if e.idle and not e.ready)
         for ref in dict.fromkeys(e.claim for e in idle):
             patience = end - self._clock.monotonic()
             if patience <= 0:
@@ -193,7 +193,7 @@ class Janitor:
 
     def _is_half_made(self, ref: ClaimRef) -> bool:
         """True if a start left something half made, as the API server did not answer."""
-        return any(e.state in ARRIVING and not e.ahead for e in self._journal.of_claim(ref.uid))
+        return any(e.state in ARRIVING and not e.early for e in self._journal.of_claim(ref.uid))
 
     def _forgotten(self, ref: ClaimRef) -> bool:
         """True if an ended claim has waited for kubelet's Unprepare for too long.

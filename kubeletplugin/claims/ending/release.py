@@ -9,13 +9,11 @@ from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import HardwareError, StartingError
-from kubeletplugin.journal.journal import Entry, Journal
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.readiness import Readiness
-
-START_SECONDS = 30.0
-"""Longest wait of a call for a plugin that is starting."""
-_PATIENCE = 8.0
+from kubeletplugin.times import START_SECONDS, UNPREPARE_SECONDS
 
 
 class Release:
@@ -60,7 +58,7 @@ class Release:
                 "the API server or a GPU does not answer; it is tried again"
             )
         known = self._journal.of_claim(ref.uid)
-        left = self._rollback.remove_all(ref.uid, patience=_PATIENCE, keep=self._keep)
+        left = self._rollback.remove_all(ref.uid, patience=UNPREPARE_SECONDS, keep=self._keep)
         if left.failed:
             raise HardwareError(str(left))
         if known:

@@ -48,7 +48,7 @@ class IdleSlices:
 
     def due(self, entries: Iterable[Entry]) -> frozenset[str]:
         """UIDs of claims whose idle slices are to go; ``entries`` are all that there are."""
-        idle = [e for e in entries if e.idle and not e.layout]
+        idle = [e for e in entries if e.idle and not e.ready]
         now = self._clock.monotonic()
         with self._lock:
             self._since = {e.key: self._since.get(e.key, now) for e in idle}

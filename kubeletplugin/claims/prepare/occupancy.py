@@ -62,15 +62,15 @@ class Occupancy:
         for other in self._journal.of_gpu(unit.uuid):
             if other.key == entry.key or not _overlaps(other, placement):
                 continue
-            if other.state not in LEAVING or other.quarantined or other.told:
+            if other.state not in LEAVING or other.quarantined or other.remade:
                 if self._has_nothing_yet(other, entry):
                     continue
-                if other.ahead:
+                if other.early:
                     self.doubt(other.claim)
                 raise BusyError(
                     f"memory slices {placement} of {unit.name} are held by {other.holder()}; "
                     "it is free once that claim is unprepared",
-                    passing=other.ahead,
+                    passing=other.early,
                 )
             same = (other.profile_id, other.placement) == (entry.profile_id, placement)
             akin = other.ready or _is_akin(other, entry)

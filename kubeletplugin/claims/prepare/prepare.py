@@ -32,17 +32,14 @@ from kubeletplugin.errors import (
 )
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, EntryKey, State, complete
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.times import PREPARE_PAUSE_SECONDS, PREPARE_SECONDS, UNDO_SECONDS
 
 _log = logging.getLogger(__name__)
 _Read = Callable[[ClaimRef], tuple[AllocatedDevice, ...]]
-_PATIENCE = 8.0
-_LONGEST_DELAY = 2.0
-_ROLLBACK_PATIENCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +90,8 @@ class Preparer:
         """
         return patiently(
             lambda: self._attempt(ref),
-            end=self._clock.monotonic() + _PATIENCE,
-            longest=_LONGEST_DELAY,
+            end=self._clock.monotonic() + PREPARE_SECONDS,
+            longest=PREPARE_PAUSE_SECONDS,
             clock=self._clock,
             on_retry=lambda error: _log.info(
                 "tried again at once", extra=about(ref, error=str(error))
@@ -110,7 +107,7 @@ class Preparer:
         Raises:
             PluginError: nothing new is left on the hardware unless the message says so.
         """
-        if not all(e.ahead or e.idle for e in self._journal.of_claim(ref.uid)):
+        if not all(e.early or e.idle for e in self._journal.of_claim(ref.uid)):
             return True
         entries, read_back = self._entries(ref, self._read_expected), False
         try:
@@ -125,7 +122,7 @@ class Preparer:
         return read_back
 
     def _ahead_on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> bool:
-        slices = [replace(e, ahead=True) for e in entries if e.placement is not None]
+        slices = [replace(e, early=True) for e in entries if e.placement is not None]
         if not slices:
             return True
         if not unit.lock.try_enter():
@@ -167,7 +164,7 @@ class Preparer:
 
         Of one that was left half made it may have been: before the slice was lost, and made again.
         """
-        return entry.ahead or self._journal.get(entry) is None
+        return entry.early or self._journal.get(entry) is None
 
     def _prepared(self, entry: Entry, *, is_untold: bool) -> Entry:
         if entry.state is State.PREPARED:
@@ -181,7 +178,7 @@ class Preparer:
         Raises:
             PluginError: ``error`` as it is told to kubelet, unless it is such a defect.
         """
-        left = str(self._rollback.remove_unfinished(ref.uid, patience=_ROLLBACK_PATIENCE))
+        left = str(self._rollback.remove_unfinished(ref.uid, patience=UNDO_SECONDS))
         if isinstance(error, PluginError | NvmlError):
             text = f"{error}; undoing it failed too: {left}" if left else str(error)
             kind = type(error) if isinstance(error, PluginError) else HardwareError
@@ -200,12 +197,12 @@ class Preparer:
             return self._by_gpu((self._unit(e), e) for e in known)
         names = {(d.device, d.share_id) for d in devices}
         if {(e.device, e.share_id) for e in known} - names:
-            if any(e.state in HELD or e.told for e in known):
+            if any(e.kubelet_knows for e in known):
                 raise ClaimError(
                     f"the claim is prepared with {_names(e.device for e in known)} but was given "
                     f"{_names(d.device for d in devices)} since; end the pods that use it first"
                 )
-            if left := str(self._rollback.remove_all(ref.uid, patience=_ROLLBACK_PATIENCE)):
+            if left := str(self._rollback.remove_all(ref.uid, patience=UNDO_SECONDS)):
                 raise HardwareError(f"what an earlier allocation left cannot be removed: {left}")
             known = ()
         by_device = {(e.device, e.share_id): e for e in known}

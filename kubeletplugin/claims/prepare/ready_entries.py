@@ -12,9 +12,7 @@ from dra.gpu.geometry import Occupant, Placement, Profile
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, mig_device, parse_device
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.journal.entries import SUSPECT, Entry, State
-
-_NAMESPACE = "mig.layout"
+from kubeletplugin.journal.entries import LAYOUT, SUSPECT, Entry, State
 
 
 def intended_entry(unit: GpuUnit, profile: Profile, placement: Placement, *, boot_id: str) -> Entry:
@@ -31,7 +29,6 @@ def intended_entry(unit: GpuUnit, profile: Profile, placement: Placement, *, boo
         profile_id=profile.id,
         profile=profile.name,
         placement=placement,
-        layout=True,
     )
 
 
@@ -50,7 +47,7 @@ def ready_entry(entry: Entry, *, gi_id: int | None = None) -> Entry:
 
 def suspect_entry(entry: Entry, why: str) -> Entry:
     """The record of a placement that is unavailable until an instance can be made there again."""
-    left = entry.at(State.LEFTOVER, gi_id=None, ci_id=None, mig_uuid="", layout=False, told=False)
+    left = entry.at(State.LEFTOVER, gi_id=None, ci_id=None, mig_uuid="", remade=False)
     claim = ClaimRef(SUSPECT, "suspect", f"suspect-{_alone(entry.device)}")
     return replace(_of_nobody(left, claim), note=why)
 
@@ -63,7 +60,6 @@ def _of_nobody(entry: Entry, claim: ClaimRef) -> Entry:
         pool="",
         requests=(),
         total=1,
-        adopted=False,
         share=None,
         share_id="",
         mps=None,
@@ -89,4 +85,4 @@ def _alone(device: str) -> str:
 
 
 def _nobody(device: str) -> ClaimRef:
-    return ClaimRef(_NAMESPACE, "ready", f"ready-{device}")
+    return ClaimRef(LAYOUT, "ready", f"ready-{device}")

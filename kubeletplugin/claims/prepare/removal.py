@@ -36,11 +36,11 @@ class Removal:
         self._identity = identity
         self._sharers = SliceSharers(journal, identity)
 
-    def remove(self, entry: Entry, *, keep: bool = False) -> str:
+    def remove(self, entry: Entry, *, keep: bool = False, ready: bool = False) -> str:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
 
         One that kubelet was told of is lost instead (``Entry.gone``). With ``keep`` the GPU
-        instance stays, and the entry says that it is idle; that of a layout is a claim's no more.
+        instance stays, and the entry says that it is idle; if ``ready``, it is a claim's no more.
         A slice that other claims have too stays as it is. Nothing left is fine, and so is what may
         be another's in its place: it is left alone, and the answer says in words what it is.
 
@@ -68,9 +68,8 @@ class Removal:
             bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
             if keep:
                 idle = replace(bare, idle=True)
-                if entry.layout:
-                    ready = ready_entry(idle)
-                    self._journal.exchange(entry, ready)
+                if ready:
+                    self._journal.exchange(entry, ready_entry(idle))
                 else:
                     self._journal.put(idle)
                 return ""

@@ -22,9 +22,8 @@ from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.openers import Holders, nobody_seen
-from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, EntryKey, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
@@ -113,7 +112,7 @@ class Rollback:
         What it was told of before it was to be made again is lost then, and its place is kept.
         """
         entries = self._journal.of_claim(uid)
-        if not any(e.state in HELD or e.told for e in entries):
+        if not any(e.kubelet_knows for e in entries):
             return self.remove_all(uid, patience=patience, otherwise=State.ORPHAN)
         left = Remainder()
         rest = [e for e in entries if e.state not in HELD]
@@ -122,8 +121,8 @@ class Rollback:
 
     def _take_back(self, uid: str) -> None:
         """Record of what is made again for a claim that nobody waits for it any more."""
-        if told := [e for e in self._journal.of_claim(uid) if e.told]:
-            self._journal.put(*(replace(e, told=False, wiped=False) for e in told))
+        if remade := [e for e in self._journal.of_claim(uid) if e.remade]:
+            self._journal.put(*(replace(e, remade=False, wiped=False) for e in remade))
 
     def retry_removal(self, uid: str, *, patience: float = 0.0) -> Remainder:
         """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
@@ -203,10 +202,10 @@ class Rollback:
             if current.placement is None:
                 self._journal.remove(current)
                 return
-            declared = current.layout and is_declared(unit, current)
-            stays = not current.told and (keep(current) or declared)
+            declared = is_declared(unit, current)
+            stays = not current.remade and (keep(current) or declared)
             other = self._hardware.session.as_one(
-                lambda: self._removal.remove(current, keep=stays), gpu=unit.uuid
+                lambda: self._removal.remove(current, keep=stays, ready=declared), gpu=unit.uuid
             )
             if other:
                 _log.warning("%s", other)

@@ -11,13 +11,12 @@ from dataclasses import replace
 from dra.gpu.geometry import Placement, Profile
 from kubeletplugin.claims.prepare.gpu_checks import check_available, check_mig, mode_is_off
 from kubeletplugin.claims.prepare.occupancy import Occupancy
-from kubeletplugin.claims.prepare.ready_entries import is_declared
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.sharing.slice_sharers import SliceSharers, check_share
 from kubeletplugin.errors import BusyError, DeviceError, HardwareError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
+from kubeletplugin.journal.entries import LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.changes import create_gpu_instance
 from kubeletplugin.nvml.compute import create_compute_instance
@@ -85,7 +84,7 @@ class Slices:
         if found is not None:
             if self._removal.is_bare(recorded):
                 return self._compute(unit, self._bare(entry, found.id), profile)
-            self._removal.remove(replace(recorded, told=recorded.told or recorded.state in HELD))
+            self._removal.remove(replace(recorded, remade=recorded.kubelet_knows))
         return self._make(unit, entry)
 
     def _shared(self, unit: GpuUnit, entry: Entry, *, is_new: bool) -> Entry | None:
@@ -113,7 +112,6 @@ class Slices:
             gi_id=whole.gi_id,
             ci_id=whole.ci_id,
             mig_uuid=whole.mig_uuid,
-            layout=whole.layout,
         )
         self._journal.note(entry)
         return entry
@@ -125,25 +123,22 @@ class Slices:
             check_share(unit, entry, others, memory_mib=profile.memory_mib)
         except BusyError:
             for other in others:
-                if other.ahead:
+                if other.early:
                     self._occupancy.doubt(other.claim)
             raise
 
     def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
         """Record the intent, make both instances, read them back."""
         profile, placement = _shape(unit, entry)
-        layout = is_declared(unit, entry)
         leftover = self._occupancy.make_room(unit, entry, placement)
         if leftover is not None and leftover.gi_id is not None:
             detail = f"the GPU instance was left by {leftover.holder()}"
             _log.info("GPU instance used again", extra=device(entry, detail=detail))
-            entry = self._bare(replace(entry, layout=layout), leftover.gi_id)
+            entry = self._bare(entry, leftover.gi_id)
             self._journal.exchange(leftover, entry)
             return self._compute(unit, entry, profile)
         before = self._journal.get(entry)
-        entry = entry.at(
-            State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="", layout=layout
-        )
+        entry = entry.at(State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="")
         self._journal.note(entry)
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from cdi.errors import CdiError
-from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
+from cdi.spec import CdiError, Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
 from cdi.store import SpecStore
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.claims.sharing.hami_core import HamiCore
@@ -31,7 +30,7 @@ from kubeletplugin.host.driver.driverspec import COMPUTE, VIDEO, DriverSpec, Nee
 from kubeletplugin.host.driver.graphics import drm_nodes
 from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.journal.journal import Entry
+from kubeletplugin.journal.entries import Entry
 
 _log = logging.getLogger(__name__)
 _GRAPHICS = "gfx"

@@ -16,7 +16,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from kubeletplugin.claims.ending.claim_fate import is_gone
-from kubeletplugin.journal.journalfile import EntryKey
+from kubeletplugin.journal.entries import EntryKey
 
 _METADATA = (
     "name",

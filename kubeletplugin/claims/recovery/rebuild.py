@@ -23,9 +23,8 @@ from kubeletplugin.claims.recovery.given_devices import Given, given_devices
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.journal.entries import Entry, State, share_slice
+from kubeletplugin.journal.entries import Entry, EntryKey, State, share_slice
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.telemetry.logfields import device as device_fields
@@ -180,7 +179,7 @@ class Rebuild:
         try:
             if self._journal.get(intent) is not None:
                 return
-            entry = self._seen(unit, wanted, intent.at(State.PREPARED, adopted=True))
+            entry = self._seen(unit, wanted, intent.at(State.PREPARED))
             if entry is not None:
                 self._journal.put(entry)
         finally:

@@ -165,7 +165,7 @@ class Recovery:
             return
         if fate is ClaimFate.HERE:
             _log.info("left half done, to be finished", extra=about(ref))
-            finish = self._finish_ahead if all(e.ahead for e in entries) else self._finish
+            finish = self._finish_ahead if all(e.early for e in entries) else self._finish
             try:
                 finish(ref)
             except StartingError as error:

@@ -70,5 +70,5 @@ def check_share(unit: GpuUnit, entry: Entry, others: tuple[Entry, ...], *, memor
         raise BusyError(
             f"{where} has no room for one more claim: {why}; it has once a claim that shares it is "
             "unprepared",
-            passing=any(e.ahead or e.state in LEAVING for e in others),
+            passing=any(e.early or e.state in LEAVING for e in others),
         )

@@ -62,7 +62,7 @@ def describe(
         idle=tuple(
             IdleInstance(e.placement, e.profile_id, e.claim.namespace)
             for e in owners.values()
-            if e.idle and not e.layout and e.placement is not None
+            if e.idle and not e.ready and e.placement is not None
         ),
         layout=_layout(known, owners.values()),
         unavailable=problem,
@@ -124,7 +124,7 @@ def _instances(
 
 
 def _present(entry: Entry) -> InstanceState:
-    whole = entry.ahead and entry.ci_id is not None
+    whole = entry.early and entry.ci_id is not None
     # As it will be called once kubelet has asked for it: nothing is written then.
     otherwise = InstanceState.PREPARED if whole else InstanceState.PREPARING
     return _PRESENT.get(entry.state, otherwise)

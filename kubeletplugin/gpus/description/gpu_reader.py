@@ -12,9 +12,8 @@ from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.description.gpu_description import describe
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import Entry, EntryKey, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.condition import Condition, read_condition
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
@@ -216,6 +215,6 @@ def followed(
 
 def _has_whole_slice(entry: Entry) -> bool:
     """True if an entry alone has a slice that is as it was made."""
-    own = entry.placement is not None and entry.share is None and not entry.layout
+    own = entry.placement is not None and entry.share is None
     made = entry.gi_id is not None and entry.ci_id is not None
     return own and made and entry.state in _WHOLE and not entry.quarantined

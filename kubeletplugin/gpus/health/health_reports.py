@@ -8,9 +8,8 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Gpu
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.health.device_health import DeviceProblem, device_problem
-from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.entries import HELD, Entry, EntryKey
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.telemetry.reports import Reports
 
 _TOLD = frozenset(

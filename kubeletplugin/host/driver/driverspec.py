@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cdi.errors import CdiError
-from cdi.spec import Device, Edits, Spec, driver_kind, joined
+from cdi.spec import CdiError, Device, Edits, Spec, driver_kind, joined
 from cdi.store import SpecStore
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driver.driverfiles import ENV, DriverFiles

@@ -38,7 +38,7 @@ def wait_for_slice(claim: Obj, stage: Stage) -> None:
 
     def made() -> bool:
         entries = [e for e in decode(path.read_bytes()).entries if e.claim.uid == uid]
-        assert all(e.ahead for e in entries), "kubelet was told of it"
+        assert all(e.early for e in entries), "kubelet was told of it"
         return any(e.ci_id is not None for e in entries)
 
     wait_for("slice", made, context=stage.driver.tails)

@@ -27,7 +27,7 @@ def make_ahead(scene: Scene, plant: Plant) -> None:
     plant.watch(scene.target)
     plant.publish()
     known = plant.daemon.common.journal.of_claim(scene.target.uid)
-    assert [e.device for e in known if e.ahead] == list(scene.devices)
+    assert [e.device for e in known if e.early] == list(scene.devices)
 
 
 def give_back(scene: Scene, plant: Plant) -> None:

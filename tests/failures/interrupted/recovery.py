@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.journal.entries import ARRIVING, HELD
+from kubeletplugin.journal.entries import ARRIVING
 from tests.failures.helpers.agreement import (
     check_claim,
     check_foreign,
@@ -59,7 +59,7 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
         known = entries(scene.site)
         half_made = any(e.state in ARRIVING for e in known)
         plant.start()
-        told = {e.key for e in known if e.state in HELD or e.told}
+        told = {e.key for e in known if e.kubelet_knows}
         assert told <= {e.key for e in entries(scene.site)}, "forgotten, and kubelet was told of it"
         if scenario.wanted and not scenario.reserves:
             _check_resumed(plant, half_made=half_made)

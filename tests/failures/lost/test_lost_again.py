@@ -80,7 +80,7 @@ def test_killed_while_it_is_made_again_or_that_is_undone_it_keeps_its_place(
         again = killed(plant, ref, point)
         # What is half made stays so until the API server says what becomes of the claim.
         [known] = entries(plant.site)
-        half_made = known.told and known.state in ARRIVING
+        half_made = known.remade and known.state in ARRIVING
         assert known.state is State.LOST or half_made, f"after step {point}: {known}"
         again.api_down = False
         again.site.machine.clear_faults("no")

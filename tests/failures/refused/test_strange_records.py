@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.journal.journalfile import _checksum as checksum
 from tests.failures.helpers.agreement import check_claim, check_foreign
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import Site
 from tests.failures.helpers.steps import StepRecorder, hooked
+from tests.kubeletplugin.helpers.lostjournals import seal
 
 ODD = ("gpu-0-mig-1g5gb-19-4",)
 WELL = ("gpu-1-mig-3g20gb-9-4",)
@@ -25,7 +25,8 @@ NEW = ("gpu-1-mig-1g5gb-19-0",)
 VALUES: tuple[Any, ...] = (
     *(None, True, -1, 2**31, 2**63, 2**80, 10**400, 0.5, float("inf"), float("nan")),
     *("", " ", "\0", "../..", "\ud800", "x" * 100_000, "gpu-0-mig-2g10gb-14-0", "tpu-9", "gpu-00"),
-    *([], [0, 0], [-1, 1], [4, -1], [2**40, 1], [0, 10**9], ["a", "b"], [[]], {}, {"a": []}),
+    *([], [0, 0], ["a", "b"], [[]], {}, {"a": []}, {"start": 4, "size": -1}),
+    *({"start": 2**40, "size": 1}, {"namespace": "", "name": "n", "uid": "u"}),
 )
 """What a field may hold in a file of another version, or one that somebody has edited."""
 ROUNDS = 3000 if os.environ.get("MIG_SOAK") else 60
@@ -59,10 +60,10 @@ class Bench:
         """The odd claim's record says something else, and the checksum is right."""
         self.site.restore(self.kept)
         entries = [
-            e | (changes if e["uid"] == self.odd.uid else {}) for e in self.record["entries"]
+            e | (changes if e["claim"]["uid"] == self.odd.uid else {})
+            for e in self.record["entries"]
         ]
-        body = {k: v for k, v in self.record.items() if k != "checksum"} | {"entries": entries}
-        self.journal.write_text(json.dumps(body | {"checksum": checksum(body)}))
+        seal(self.journal, self.record | {"entries": entries})
 
     def lives(self) -> None:
         """The program starts, serves everybody else, and leaves alone what is another's."""
@@ -108,16 +109,14 @@ def test_a_record_that_names_a_device_of_no_known_kind_is_quarantined_alone(benc
 @pytest.mark.parametrize(
     "changes",
     [
-        {"placement": [-3, 2]},
-        {"placement": [4, 10**9]},
+        {"placement": {"start": -3, "size": 2}},
+        {"placement": {"start": 4, "size": 10**9}},
         {"placement": None},
-        {"gpuInstanceID": -1},
-        {"gpuInstanceID": 2**40},
-        {"gpu": "\ud800"},
+        {"gi_id": -1},
+        {"gi_id": 2**40},
         {"gpu": ""},
-        {"namespace": "\ud800"},
-        {"name": ".."},
-        {"uid": "../../x"},
+        {"claim": {"namespace": "ns", "name": "..", "uid": "u"}},
+        {"claim": {"namespace": "ns", "name": "n", "uid": "../../x"}},
         {"device": "gpu-0-mig-1g5gb-19-0"},
     ],
     ids=str,
@@ -148,8 +147,7 @@ def test_whatever_a_record_says_the_program_starts_and_serves_the_others(bench: 
 
 def test_a_generation_that_is_no_number_is_refused_with_its_file(bench: Bench) -> None:
     bench.site.restore(bench.kept)
-    body = {k: v for k, v in bench.record.items() if k != "checksum"} | {"generation": float("inf")}
-    bench.journal.write_text(json.dumps(body | {"checksum": checksum(body)}))
+    seal(bench.journal, bench.record | {"generation": float("inf")})
     plant = bench.start()
     assert "CheckpointCorrupted" in dict(plant.events)
     for ref, devices in ((bench.odd, ODD), (bench.well, WELL)):

@@ -185,7 +185,7 @@ class Usage(Story):
         self.plant.eager_round()
         with self.recorder.outside():
             awaited = {known.ref.uid for known in self.known if known.awaited}
-            ahead = [e for e in entries(self.site) if e.ahead and e.claim.uid not in awaited]
+            ahead = [e for e in entries(self.site) if e.early and e.claim.uid not in awaited]
             assert not ahead or not self.well, f"nothing is wrong, and it is kept: {ahead}"
 
     @precondition(lambda self: self.idle_seconds and not self.hung)

@@ -1,4 +1,4 @@
-"""Today's journal and MigNode with all that they can say: each state, each optional field."""
+"""Today's MigNode with all that it can say: each state, each optional field."""
 
 from __future__ import annotations
 
@@ -18,41 +18,10 @@ from dra.gpu.inventory import (
     Inventory,
     NodeMode,
 )
-from dra.gpu.shares import UNENFORCED, Share, ShareOffer
-from kubeletplugin.journal.entries import Entry, MpsLimits, State
+from dra.gpu.shares import UNENFORCED, ShareOffer
 from tests.controller.helpers.objects import gpu
 from tests.dra.gpu.test_mignode import INVENTORY
 from tests.dra.gpus import facts_to_tell
-
-_MADE = frozenset(State) - {State.INTENT}
-
-
-def entries() -> tuple[Entry, ...]:
-    """One slice in each state, and whole GPUs shared, viewed and with turns."""
-    found = [_slice(number, state) for number, state in enumerate(State)]
-    found.append(replace(_slice(20, State.INTENT), ahead=True))
-    found.append(replace(_slice(24, State.INTENT), told=True, wiped=True))
-    found.append(replace(_slice(21, State.CI_DESTROYED), idle=True, layout=True))
-    found.append(replace(_slice(22, State.PREPARED), mps=MpsLimits(50, 4096), adopted=True))
-    found.append(replace(_slice(26, State.PREPARED), files=("compute", "video")))
-    found.append(replace(_slice(23, State.LOST), wiped=True, note="GPU reset"))
-    whole = replace(
-        _slice(30, State.PREPARED),
-        device="gpu-1",
-        gpu="GPU-1",
-        placement=None,
-        profile="",
-        profile_id=None,
-        gi_id=None,
-        ci_id=None,
-        mig_uuid="",
-    )
-    found.append(replace(whole, share=Share(4096, 25, "ns"), share_id="share-1"))
-    found.append(replace(_named(whole, 31), view=True))
-    shared = replace(_slice(33, State.PREPARED), device="gpu-0-mig-1g5gb-19-4-share")
-    found.append(replace(shared, share=Share(1024, 25, "ns"), share_id="share-2"))
-    found.append(replace(_named(whole, 32), interval="Long"))
-    return tuple(found)
 
 
 def inventory() -> Inventory:
@@ -97,28 +66,3 @@ def inventory() -> Inventory:
         capabilities=("Reservations",),
         answers=tuple(Answer(f"id-{s.value}", s, "why") for s in AnswerState),
     )
-
-
-def _slice(number: int, state: State) -> Entry:
-    made = state in _MADE
-    return Entry(
-        claim=ClaimRef("ns", f"claim-{number}", f"uid-{number}"),
-        device="gpu-0-mig-1g5gb-19-4",
-        state=state,
-        gpu="GPU-0",
-        boot_id="boot-1",
-        pool="node-a",
-        requests=("r0", "r1"),
-        total=2,
-        profile_id=19,
-        profile="1g.5gb",
-        placement=Placement(4, 1),
-        gi_id=7 if made else None,
-        ci_id=0 if made else None,
-        mig_uuid="MIG-7" if made else "",
-        note="why",
-    )
-
-
-def _named(entry: Entry, number: int) -> Entry:
-    return replace(entry, claim=ClaimRef("ns", f"claim-{number}", f"uid-{number}"))

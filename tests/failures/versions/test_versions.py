@@ -1,4 +1,4 @@
-"""What version 0.1.0 writes, read by today's programs, and the other way round.
+"""The MigNode that version 0.1.0 writes, read by today's programs, and the other way round.
 
 ``frozen/<version>`` is never changed. A new version gets a folder of its own, and the one before
 the last is dropped: N reads what N-1 writes, and N-1 what N writes.
@@ -16,15 +16,10 @@ import yaml
 from api.crds import mignode_definition
 from dra.gpu.inventory import AllocatorKind, AnswerState, InstanceState
 from dra.gpu.mignode import from_mignode, to_mignode
-from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import Contents, decode, encode
-from tests.failures.versions import reader_0_1_0 as old
 from tests.failures.versions.differences import lost, narrowed, pruned, refused
-from tests.failures.versions.samples import entries, inventory
+from tests.failures.versions.samples import inventory
 
 FROZEN = Path(__file__).parent / "frozen/0.1.0"
-JOURNAL = FROZEN / "journal.json"
 WORDS = {
     InstanceState: {"preparing", "prepared", "reclaiming", "orphan", "foreign", "lost"},
     AllocatorKind: {"controller", "scheduler"},
@@ -47,26 +42,6 @@ def schema(definition: dict[str, Any]) -> dict[str, Any]:
 
 def frozen_schema() -> dict[str, Any]:
     return schema(yaml.safe_load((FROZEN / "mignodes.yaml").read_text()))
-
-
-def test_the_last_journal_is_read_and_written_without_loss(tmp_path: Path) -> None:
-    path = tmp_path / "journal.json"
-    path.write_bytes(JOURNAL.read_bytes())
-    journal = Journal(path)
-    assert journal.problems == ()
-    found = journal.entries()
-    assert {each.state for each in found} == set(State)
-    assert [each.quarantined for each in found] == [""] * len(found)
-    before = old.read(JOURNAL.read_bytes())
-    after = old.read(encode(decode(path.read_bytes())))
-    assert [*lost(before, after)] == []
-    journal.remove(found[0])
-    assert old.read(path.read_bytes()) == before[1:], "what today's program left is read there"
-
-
-def test_todays_journal_is_read_by_the_last_version() -> None:
-    written = encode(Contents(generation=7, entries=entries(), rebuild=True, unadopted=True))
-    assert len(old.read(written)) == len(entries())
 
 
 def test_the_last_mignode_is_read_and_written_without_loss() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdi.errors import SpecError, StoreError
 from cdi.files import write_durably
-from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, encode
+from cdi.spec import CdiError, Device, DeviceNode, Edits, Spec, claim_kind, encode
 from cdi.store import SpecStore
 
 DRIVER = "mig.dra.dev"
@@ -66,17 +65,17 @@ def test_removing_twice_is_fine(store: SpecStore) -> None:
 def test_a_uid_that_could_lead_out_of_the_directory_is_refused(
     store: SpecStore, root: Path, uid: str
 ) -> None:
-    with pytest.raises(SpecError, match="is no UID"):
+    with pytest.raises(CdiError, match="is no UID"):
         store.write(uid, spec())
-    with pytest.raises(SpecError, match="is no UID"):
+    with pytest.raises(CdiError, match="is no UID"):
         store.remove(uid)
     assert not root.exists()
 
 
 def test_a_spec_that_breaks_a_rule_is_not_written(store: SpecStore, root: Path) -> None:
-    with pytest.raises(SpecError, match="no devices"):
+    with pytest.raises(CdiError, match="no devices"):
         store.write(UID, Spec(claim_kind(DRIVER), ()))
-    with pytest.raises(SpecError, match="not this driver's"):
+    with pytest.raises(CdiError, match="not this driver's"):
         store.write(UID, Spec("k8s.other/claim", spec().devices))
     assert not root.exists()
 
@@ -107,9 +106,9 @@ def test_the_sweep_of_a_directory_that_is_not_there_does_nothing(store: SpecStor
 def test_a_directory_that_cannot_be_used_is_named(store: SpecStore, root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("a file")
-    with pytest.raises(StoreError, match=f"cannot write CDI spec {root}"):
+    with pytest.raises(CdiError, match=f"cannot write CDI spec {root}"):
         store.write(UID, spec())
-    with pytest.raises(StoreError, match=f"cannot remove CDI spec {root}"):
+    with pytest.raises(CdiError, match=f"cannot remove CDI spec {root}"):
         store.remove(UID)
 
 
@@ -125,7 +124,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file_and_no_temporary_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
-        with pytest.raises(StoreError, match="No space left on device"):
+        with pytest.raises(CdiError, match="No space left on device"):
             store.write(UID, spec(1))
     assert [p.read_bytes() for p in root.iterdir()] == [before]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from kubeletplugin.check.report import Item, Mark, Report, decode
-from kubeletplugin.journal.ownership import owned_at_once
+from kubeletplugin.journal.journal import owned_at_once
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.releasing import drain, resume, wait_released
 from tests.kubeletplugin.helpers.reported import reasons

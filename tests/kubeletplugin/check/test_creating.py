@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.ownership import owned_at_once
+from kubeletplugin.journal.journal import Journal, owned_at_once
 from sim.check import main
 from sim.nvml.variants import Variants
 from tests.helpers.waiting import PATIENCE

@@ -50,7 +50,6 @@ THERE = {
     State.INTENT: InstanceState.PREPARING,
     State.GI_CREATED: InstanceState.PREPARING,
     State.CI_CREATED: InstanceState.PREPARING,
-    State.CDI_WRITTEN: InstanceState.PREPARING,
     State.PREPARED: InstanceState.PREPARED,
     State.LOST: InstanceState.LOST,
     State.DESTROYING: InstanceState.RECLAIMING,

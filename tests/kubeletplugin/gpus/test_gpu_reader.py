@@ -72,7 +72,7 @@ def test_what_was_read_back_is_published_as_a_look_shows_it(
     reader.read(bench.unit)
     gone(bench, first)
     made = bench.made("c", State.PREPARED, Placement(0, 1))
-    ahead = bench.made("d", State.CI_CREATED, Placement(3, 1), ahead=True)
+    ahead = bench.made("d", State.CI_CREATED, Placement(3, 1), early=True)
 
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("NVML was asked")

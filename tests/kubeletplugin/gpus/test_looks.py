@@ -12,7 +12,7 @@ from kubeletplugin.gpus.description.gpu_reader import GpuReader
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.gpus.looks import Looks
-from kubeletplugin.journal.journalfile import EntryKey
+from kubeletplugin.journal.entries import EntryKey
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
 

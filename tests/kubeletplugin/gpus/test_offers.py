@@ -92,7 +92,7 @@ def in_mignode(rig: Rig) -> dict[str, int]:
 def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alone(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "_PATIENCE", 0.0)
+    monkeypatch.setattr(prepare, "PREPARE_SECONDS", 0.0)
     rig = make_rig(GpuSpec(H100))
     rig.machine.configure(variants=Variants(full_compute="refused"))
     rig.start()

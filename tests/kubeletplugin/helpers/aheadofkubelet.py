@@ -17,7 +17,7 @@ def creations(rig: Rig) -> int:
 
 def made_ahead(rig: Rig, ref: ClaimRef) -> bool:
     entries = [e for e in rig.journal() if e.claim == ref]
-    whole = [e for e in entries if e.ahead and e.ci_id is not None]
+    whole = [e for e in entries if e.early and e.ci_id is not None]
     return bool(whole) and len(whole) == whole[0].total
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.journal import previous
-from kubeletplugin.journal.journalfile import _checksum as checksum
+from kubeletplugin.journal.journalfile import sealed
 from tests.kubeletplugin.helpers.rig import Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -45,8 +45,13 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a journal file and make its checksum right again."""
     record = json.loads(path.read_bytes())
     change(record)
+    seal(path, record)
+
+
+def seal(path: Path, record: dict[str, Any]) -> None:
+    """Write a journal file of these fields, with the right checksum."""
     body = {k: v for k, v in record.items() if k != "checksum"}
-    path.write_text(json.dumps(body | {"checksum": checksum(body)}))
+    path.write_bytes(sealed(json.dumps(body).encode()[:-1]))
 
 
 def quarantine(rig: Rig, **changes: object) -> ClaimRef:
@@ -55,7 +60,7 @@ def quarantine(rig: Rig, **changes: object) -> ClaimRef:
     rig.stop()
 
     def change(record: dict[str, Any]) -> None:
-        [mine] = [e for e in record["entries"] if e["uid"] == ref.uid]
+        [mine] = [e for e in record["entries"] if e["claim"]["uid"] == ref.uid]
         mine.update(changes)
 
     edit(rig.roots.state / "journal.json", change)

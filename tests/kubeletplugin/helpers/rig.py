@@ -26,7 +26,8 @@ from dra.resourceslices.overhead import Overhead
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.options import BindingConditions, Options
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.journal.journal import Entry, Journal
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import Machine
 from tests.failures.versions.differences import pruned

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdi.errors import SpecError
-from cdi.spec import Spec
+from cdi.spec import CdiError, Spec
 from cdi.store import SpecStore
 from dra.common.resources import Obj
 from kubeletplugin.errors import HostError
@@ -136,5 +135,5 @@ def test_a_directory_that_refuses_is_named(bench: Bench) -> None:
 
 
 def test_a_spec_of_another_kind_is_not_put_there(bench: Bench) -> None:
-    with pytest.raises(SpecError, match="not this driver's"):
+    with pytest.raises(CdiError, match="not this driver's"):
         bench.store.write_common(Spec("k8s.other/driver", ()))

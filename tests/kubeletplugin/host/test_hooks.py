@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi.spec import Device, DeviceNode, Edits, Spec, encode, joined
-from cdi.validate import validate
+from cdi.spec import Device, DeviceNode, Edits, Spec, encode, joined, validate
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driver.hooks import HOOK_NAMES, find_hook
 from kubeletplugin.host.driversearch import DriverSearch, check_files

@@ -21,7 +21,7 @@ from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH, SocketServer, check_length
-from kubeletplugin.kubelet.health import HealthBoard
+from kubeletplugin.kubelet.services import HealthBoard
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig

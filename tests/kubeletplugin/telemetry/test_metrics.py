@@ -231,7 +231,7 @@ def test_a_claim_that_kubelet_forgot_is_collected(rig: Rig) -> None:
 def test_what_was_left_half_done_is_an_action(rig: Rig, *, reserved: bool, action: str) -> None:
     prepared(rig, reserved=reserved)
     rig.stop()
-    change_entry(rig, state=State.CDI_WRITTEN)
+    change_entry(rig, state=State.CI_CREATED)
     rig.start()
     assert actions(rig) == {action: 1}
 

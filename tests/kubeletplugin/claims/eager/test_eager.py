@@ -43,7 +43,7 @@ def test_prepare_of_a_claim_whose_slice_was_made_ahead_makes_nothing(rig: Rig) -
     assert len(rig.own(ref)) == 2
     assert rig.mutations() == before
     assert {e.state for e in rig.journal()} == {State.PREPARED}
-    assert not any(e.ahead for e in rig.journal())
+    assert not any(e.early for e in rig.journal())
     assert (acted(rig, "ahead"), acted(rig, "met")) == (1, 1)
     assert not rig.unprepare(ref)
     assert rig.clean()
@@ -227,7 +227,7 @@ class Overdue:
     def shown(self, *records: tuple[str, bool, int | None]) -> float | None:
         """Look at entries of claims by UID: ``ahead``, and the compute instance."""
         self._journal.entries = lambda: [
-            SimpleNamespace(claim=ClaimRef("default", uid, uid), ahead=ahead, ci_id=ci)
+            SimpleNamespace(claim=ClaimRef("default", uid, uid), early=ahead, ci_id=ci)
             for uid, ahead, ci in records
         ]
         return self.slices.look()

@@ -138,5 +138,5 @@ def test_creations_that_fail_are_few_too(rig: Rig, monkeypatch: pytest.MonkeyPat
 def test_the_record_says_that_kubelet_was_not_told(rig: Rig) -> None:
     ref = ahead(rig, DEVICE)
     [entry] = rig.journal()
-    assert (entry.claim, entry.state, entry.ahead) == (ref, State.CI_CREATED, True)
+    assert (entry.claim, entry.state, entry.early) == (ref, State.CI_CREATED, True)
     assert rig.specs() == []

@@ -15,7 +15,7 @@ import pytest
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra.common.resources import RESOURCE_CLAIMS
-from kubeletplugin.journal.journal import State
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for

@@ -19,7 +19,7 @@ TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors that pass are not tried again within a call."""
-    monkeypatch.setattr(prepare, "_PATIENCE", 0.0)
+    monkeypatch.setattr(prepare, "PREPARE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")

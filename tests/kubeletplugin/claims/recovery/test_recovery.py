@@ -174,7 +174,7 @@ def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
 def test_the_spec_of_a_claim_whose_record_cannot_be_read_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "state/journal.json"
     path.parent.mkdir()
-    path.write_bytes(encode(Contents(unread=({"uid": UID},))))
+    path.write_bytes(encode(Contents(unread=({"claim": {"uid": UID}},)))[0])
     try:
         bench = Bench(tmp_path)
         bench.specs.files = {UID: ["x"], "gone": ["y"]}

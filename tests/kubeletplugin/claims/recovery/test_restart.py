@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from cdi.files import write_durably
-from kubeletplugin.journal.journal import Journal, State, previous
-from kubeletplugin.journal.ownership import exclusive
+from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal, exclusive, previous
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
@@ -88,7 +88,7 @@ def change_entry(rig: Rig, **changes: object) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": "", "told": False},
+        {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": "", "remade": False},
         {"state": State.LEFTOVER},
     ],
     ids=lambda c: c["state"].value,
@@ -197,7 +197,7 @@ def test_after_a_reboot_what_was_half_made_before_it_is_nothing_to_undo(
         gi_id=None if state is State.INTENT else entry.gi_id,
         ci_id=None,
         mig_uuid="",
-        told=False,
+        remade=False,
     )
     rig.machine.reboot()
     foreign = rig.machine.create_slice(0, "1g.5gb", start=4, compute=False)
@@ -273,7 +273,7 @@ def test_what_was_left_half_made_stays_until_the_api_server_says_what_became_of_
     reserve(rig, ref)
     rig.prepared(ref)
     rig.stop()
-    change_entry(rig, state=State.CI_CREATED, told=False)
+    change_entry(rig, state=State.CI_CREATED, remade=False)
     rig.http.down = True
     rig.start(ready=False)
     assert rig.daemon is not None

@@ -192,7 +192,7 @@ def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
     sharing: Rig, pods: DaemonPods
 ) -> None:
     ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=True)
-    wait_for("the slice", lambda: [e.ahead for e in sharing.journal()] == [True])
+    wait_for("the slice", lambda: [e.early for e in sharing.journal()] == [True])
     assert pods.pods() == []
     assert sharing.daemon is not None
     journal = sharing.daemon.common.journal
@@ -387,7 +387,7 @@ def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
     sharing.prepared(ref)
     sharing.stop()
     journal = Journal(sharing.roots.state / "journal.json")
-    journal.put(*(e.at(State.CI_CREATED, told=False) for e in journal.entries()))
+    journal.put(*(e.at(State.CI_CREATED, remade=False) for e in journal.entries()))
     folder = sharing.roots.state / "mps" / ref.uid
     if step != "it was ready":
         pods.runs = False
@@ -419,7 +419,7 @@ def test_a_node_is_ready_while_daemons_of_claims_left_half_made_are_not(
     for ref in refs:
         pods.crash(ref.uid)
     journal = Journal(sharing.roots.state / "journal.json")
-    journal.put(*(e.at(State.CI_CREATED, told=False) for e in journal.entries()))
+    journal.put(*(e.at(State.CI_CREATED, remade=False) for e in journal.entries()))
     monkeypatch.setattr(daemons, "WAIT_SECONDS", 3600.0)
     sharing.start()
     assert {e.state for e in sharing.journal()} == {State.CI_CREATED}

@@ -71,7 +71,7 @@ def test_what_a_process_had_set_when_it_was_killed_is_finished_or_put_back(
     whole.prepared(ref)
     whole.stop()
     journal = Journal(whole.roots.state / "journal.json")
-    journal.put(*(e.at(State.INTENT, told=False) for e in journal.entries()))
+    journal.put(*(e.at(State.INTENT, remade=False) for e in journal.entries()))
     whole.start()
     assert lengths(whole) == [2 if wanted else 0, 0]
     assert [e.state for e in whole.journal()] == ([State.PREPARED] if wanted else [])

@@ -58,13 +58,13 @@ def test_what_another_claim_holds_stays(bench: Bench, state: State) -> None:
 def test_the_place_of_one_that_could_not_be_made_again_for_its_claim_is_kept(
     bench: Bench, state: State
 ) -> None:
-    holder = bench.made("old", state, told=True)
+    holder = bench.made("old", state, remade=True)
     assert holder.holder() in str(bench.refused(bench.entry("new")))
     assert bench.journal.entries() == (holder,)
 
 
 def test_of_what_was_made_ahead_it_is_asked_whether_it_is_still_needed(bench: Bench) -> None:
-    holder = bench.made("old", State.CI_CREATED, ahead=True)
+    holder = bench.made("old", State.CI_CREATED, early=True)
     assert bench.refused(bench.entry("new")).passing, "it may be given back in a moment"
     assert bench.doubted == [holder.claim]
 

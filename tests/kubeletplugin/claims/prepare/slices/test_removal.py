@@ -44,12 +44,12 @@ def test_a_slice_goes_with_its_record_whatever_step_it_had_reached(
 
 @pytest.mark.parametrize("state", [s for s in State if s not in HELD])
 def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) -> None:
-    entry = bench.made("old", state, told=True)
+    entry = bench.made("old", state, remade=True)
     if state is State.CI_DESTROYED:
         bench.destroy_compute_instances(entry)
     assert bench.removal.remove(entry) == ""
     [lost] = bench.journal.entries()
-    assert (bench.places(), lost.state, lost.told) == ([], State.LOST, False)
+    assert (bench.places(), lost.state, lost.remade) == ([], State.LOST, False)
 
 
 def test_nothing_left_is_fine(bench: GpuBench) -> None:

@@ -97,7 +97,8 @@ def test_a_record_that_went_meanwhile_is_neither_removed_again_nor_kept(
 def test_records_of_a_claim_that_cannot_be_read_at_all_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "state/journal.json"
     path.parent.mkdir()
-    path.write_bytes(encode(Contents(unread=({"uid": UID}, {"uid": "uid-b"}))))
+    lost = tuple({"claim": {"uid": uid}} for uid in (UID, "uid-b"))
+    path.write_bytes(encode(Contents(unread=lost))[0])
     try:
         bench = NodeBench(tmp_path)
         assert nothing(bench.rollback.remove_all(UID))

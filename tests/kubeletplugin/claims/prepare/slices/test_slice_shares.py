@@ -66,11 +66,11 @@ def ids(entry: Entry) -> tuple[object, ...]:
 @pytest.mark.parametrize("state", [State.CI_CREATED, *sorted(HELD)])
 def test_the_first_makes_the_slice_and_others_have_the_same(bench: Bench, state: State) -> None:
     [first] = bench.sharing("a", state=state)
-    joined = bench.ensure(bench.share("b", layout=True, ahead=True))
+    joined = bench.ensure(bench.share("b", early=True))
     assert bench.calls() == MADE
     assert bench.slices_now() == [(4, 1)]
     assert ids(joined) == ids(first) != (None, None, "")
-    assert (joined.state, joined.ahead, joined.layout) == (State.CI_CREATED, True, False)
+    assert (joined.state, joined.early) == (State.CI_CREATED, True)
     assert bench.journal.entries() == (first, joined)
     assert bench.ensure(joined) == joined, "asked again, nothing changes"
 
@@ -88,7 +88,7 @@ def test_a_slice_stays_until_the_last_has_gone(bench: Bench, state: State) -> No
     bench.sharing("a", "b")
     bench.forget()
     first, second = bench.journal.entries()
-    bench.journal.put(second.at(state, told=False))
+    bench.journal.put(second.at(state, remade=False))
     assert bench.removal.remove(first) == ""
     assert (bench.slices_now(), bench.calls()) == ([(4, 1)], MADE)
     [left] = bench.journal.entries()
@@ -217,7 +217,7 @@ def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
 def test_room_that_may_be_given_back_soon_is_waited_for(bench: Bench, state: State) -> None:
     ahead = state in ARRIVING
     bench.sharing("a")
-    second = replace(bench.ensure(bench.share("b", 3000)), ahead=ahead, state=state)
+    second = replace(bench.ensure(bench.share("b", 3000)), early=ahead, state=state)
     bench.journal.put(second)
     with pytest.raises(BusyError, match="864 of 4864 MiB are left") as refused:
         bench.ensure(bench.share("c"))
@@ -255,11 +255,11 @@ def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) ->
     bench.unit.declare(DeclaredLayout("pairs", (Occupant(PLACE, 19),)))
     made = bench.made("nobody", State.CI_DESTROYED, ci_id=None, mig_uuid="")
     bench.destroy_compute_instances(made)
-    bench.journal.exchange(made, ready_entry(replace(made, layout=True)))
+    bench.journal.exchange(made, ready_entry(made))
     first, second = bench.sharing("a", "b")
-    assert (first.layout, second.layout, bench.slices_now()) == (True, True, [(4, 1)])
+    assert bench.slices_now() == [(4, 1)]
     for entry in (first, second):
-        bench.removal.remove(entry, keep=True)
+        bench.removal.remove(entry, keep=True, ready=True)
     [ready] = bench.journal.entries()
     assert (ready.ready, ready.device, bench.slices_now()) == (True, NAME, [(4, 0)])
     assert CREATE_GI not in bench.calls()
@@ -267,7 +267,7 @@ def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) ->
 
 def test_a_ready_slice_is_nobodys_share(bench: Bench) -> None:
     entry = bench.ensure(bench.share("a", share_id="one"))
-    ready = ready_entry(replace(entry, layout=True))
+    ready = ready_entry(entry)
     assert (ready.device, ready.claim.uid) == (NAME, f"ready-{NAME}")
     assert (ready.share, ready.share_id, ready.placement) == (None, "", PLACE)
 

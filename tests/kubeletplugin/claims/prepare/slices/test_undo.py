@@ -63,7 +63,7 @@ def test_what_was_held_before_it_was_made_again_is_lost(
     bench: NodeBench,
     wiped: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    bench.made("a", State.CI_CREATED, told=True, wiped=wiped)
+    bench.made("a", State.CI_CREATED, remade=True, wiped=wiped)
     bench.made("a", State.CI_CREATED, ELSEWHERE)
     bench.specs.files = {UID: ["x"]}
     assert nothing(bench.rollback.remove_unfinished(UID))
@@ -75,10 +75,10 @@ def test_what_was_held_before_it_was_made_again_is_lost(
 def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_it_back(
     bench: NodeBench,
 ) -> None:
-    bench.journal.put(bench.entry("a", state=State.INTENT, told=True, boot_id="before"))
+    bench.journal.put(bench.entry("a", state=State.INTENT, remade=True, boot_id="before"))
     assert nothing(bench.rollback.remove_unfinished(UID))
     assert bench.states() == [State.LOST]
-    bench.journal.put(bench.entry("a", state=State.DESTROYING, told=True, boot_id="before"))
+    bench.journal.put(bench.entry("a", state=State.DESTROYING, remade=True, boot_id="before"))
     assert nothing(bench.rollback.remove_all(UID))
     assert bench.journal.entries() == ()
 
