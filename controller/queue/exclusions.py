@@ -137,11 +137,12 @@ class Exclusions:
             self._taken.setdefault(template, set()).add(node)
 
     def tried_last(
-        self, template: str, nodes: Mapping[str, NodeFacts]
+        self, template: str, nodes: Mapping[str, NodeFacts], unproven: AbstractSet[str]
     ) -> Iterator[AbstractSet[str]]:
         """The nodes to leave out at first, then fewer and fewer, for as long as nothing is found.
 
-        ``nodes`` are all that there are. Nothing is yielded where there was no refusal.
+        ``nodes`` are all that there are; on ``unproven`` others of the template wait for an answer.
+        Nothing is yielded where there was no refusal.
         """
         known = self._refusals.get(template, {})
         old = {name for name, refusal in known.items() if refusal.is_old} & nodes.keys()
@@ -156,8 +157,9 @@ class Exclusions:
         mixed = {n for n in left if all(refusals[p] <= more[p] for p in _places(nodes[n]))}
         first = (left & taken) | untouched | old
         for suit in dict.fromkeys((frozenset(first), frozenset(first | mixed), frozenset(left))):
-            if suit:
-                yield nodes.keys() - suit
+            for better in dict.fromkeys((suit - (unproven - taken), suit)):
+                if better:
+                    yield nodes.keys() - better
 
     def _forget_old(self) -> None:
         """Nodes that were not refused again for long are as good as others."""

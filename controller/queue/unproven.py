@@ -2,18 +2,20 @@
 
 kube-scheduler allocates for the other driver once our devices are there, or takes ours back. Where
 it is not known which nodes the other driver could serve (``dra.claims.otherdevices``), or what is
-known proves wrong (of DeviceTaintRules and counters it knows nothing), pods that
-are alike are not all sent to nodes that none of them was taken on: one is allocated, and the next
-when that is proven (another driver has served the pod) or refuted (it was taken back). What is
-proven earns that more may be unproven at a time, so that what is allocated in vain stays a fifth of
-that where it can.
+known proves wrong (of DeviceTaintRules and counters it knows nothing), pods that are alike are not
+all sent to nodes that none of them was taken on: one is allocated, and the next when that is proven
+(another driver has served the pod) or refuted (it was taken back). What is proven earns that more
+may be unproven at a time, so that what is allocated in vain stays a fifth of that where it can.
+Where most were in vain so far, a quarter as many may be at a time, on a node each, so that each of
+many nodes is tried soon.
 
 Whoever has no answer for ``PATIENCE_SECONDS`` does not keep others from being tried any longer.
-Whoever was refused is tried after others: kube-scheduler does not look at it for a while.
+Whoever was refused more often is tried after others: kube-scheduler may not look at it for a while.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -23,7 +25,6 @@ from controller.reporting.report import Reporter
 from dra.claims.claims import Claim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.cache import BoundedCache
-from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
 
 PATIENCE_SECONDS = 10.0
@@ -32,15 +33,13 @@ PATIENCE_SECONDS = 10.0
 LOOK_AGAIN_SECONDS = 60.0
 """Pause after which a pod that waits for others is looked at although nothing happened."""
 
-FIRST_SECONDS = 1.0
-LONGEST_SECONDS = 10.0
-"""Time for which kube-scheduler leaves a pod that it could not place alone, by default: first and
-longest, doubled each time."""
-
 SHARE = 0.2
 """Allocations that may be in vain for each one that was not."""
 
-MOST = 32.0
+IN_VAIN = 4
+"""Allocations in vain, more than those that were not, for each further one at a time."""
+
+MOST = 32
 """Allocations that may be in vain together, whatever was earned."""
 
 _TEMPLATES = 4096
@@ -65,21 +64,20 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class _Template:
-    """``unproven`` are pods by UID. ``held`` are those that wait for others, and since when."""
+    """``unproven`` are pods by UID. ``held`` are those that wait for others, and since when.
+
+    ``in_vain`` is by how many more were refuted than proven.
+    """
 
     earned: float = 0.0
+    in_vain: int = 0
     unproven: dict[str, Sent] = field(default_factory=dict)
     held: dict[str, float] = field(default_factory=dict)
 
-
-@dataclass(slots=True)
-class _Rest:
-    """A pod that was refused is left alone until then, if there are others."""
-
-    until: float = float("-inf")
-    backoff: Backoff = field(
-        default_factory=lambda: Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
-    )
+    @property
+    def at_once(self) -> int:
+        """Number of pods that may be unproven."""
+        return 1 + max(0, int(self.earned), min(MOST, self.in_vain // IN_VAIN))
 
 
 class Unproven:
@@ -103,7 +101,7 @@ class Unproven:
         self._now = now
         self._templates: BoundedCache[str, _Template] = BoundedCache(_TEMPLATES)
         self._template_of: dict[str, str] = {}
-        self._rests: dict[str, _Rest] = {}
+        self._refusals: Counter[str] = Counter()
 
     def hold(self, pod: Pod, *, is_known: bool) -> bool:
         """Have ``pod`` wait if enough of its template are unproven; True when it does.
@@ -115,19 +113,22 @@ class Unproven:
         known = self._templates.find(template)
         if known is None or (is_known and known.earned >= 0):
             return False
-        rest = self._rests.get(pod.uid)
-        if rest is not None and now < rest.until and known.held.keys() - {pod.uid}:
-            self._queue.wait(pod, None, at=rest.until)
-            return True
         others = sum(sent.until > now for uid, sent in known.unproven.items() if uid != pod.uid)
-        if others < 1 + max(0, int(known.earned)):
+        refusals, long_ago = self._refusals[pod.uid], now - PATIENCE_SECONDS
+        is_next = all(
+            self._refusals[uid] >= refusals or since <= long_ago
+            for uid, since in known.held.items()
+        )
+        if others < known.at_once and is_next:
+            known.held.pop(pod.uid, None)
             return False
         told_at = known.held.setdefault(pod.uid, now) + PATIENCE_SECONDS
         if now >= told_at:
             self._reporter.waiting(pod, _OTHERS_FIRST, [])
             told_at = now + LOOK_AGAIN_SECONDS
         self._template_of[pod.uid] = template
-        self._queue.wait(pod, ("unproven", template), at=told_at)
+        # Of a group one is looked at: those that were refused as often are next together.
+        self._queue.wait(pod, ("unproven", template, refusals), at=told_at)
         return True
 
     def sent(self) -> Iterator[Sent]:
@@ -135,6 +136,11 @@ class Unproven:
         now = self._now()
         for known in self._templates.values():
             yield from (sent for sent in known.unproven.values() if sent.until > now)
+
+    def nodes(self, template: str) -> set[str]:
+        """Nodes on which pods of a template are unproven."""
+        known, now = self._templates.find(template), self._now()
+        return {s.node for s in known.unproven.values() if s.until > now} if known else set()
 
     def begin(self, pod: Pod, node: str = "", claims: tuple[Claim, ...] = ()) -> None:
         """``pod`` is being allocated on ``node``, where others are to serve ``claims``."""
@@ -158,10 +164,11 @@ class Unproven:
 
     def prove(self, uid: str) -> None:
         """The pod has what it wants of other drivers, or is bound."""
-        self._rests.pop(uid, None)
+        self._refusals.pop(uid, None)
         known = self._take(uid)
         if known is not None:
             known.earned = min(MOST, known.earned + SHARE)
+            known.in_vain = max(0, known.in_vain - 1)
             self._queue.room_made()
 
     def refute(self, uid: str) -> None:
@@ -169,12 +176,12 @@ class Unproven:
         known = self._take(uid)
         if known is not None:
             known.earned = max(-1.0, known.earned - 1.0)
-            rest = self._rests.setdefault(uid, _Rest())
-            rest.until = self._now() + rest.backoff.next_delay()
+            known.in_vain += 1
+            self._refusals[uid] += 1
 
     def forget(self, uid: str) -> None:
         """The pod is gone, or was not allocated after all."""
-        self._rests.pop(uid, None)
+        self._refusals.pop(uid, None)
         if self._take(uid) is not None:
             self._queue.room_made()
 

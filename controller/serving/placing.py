@@ -138,7 +138,8 @@ class Placing:
         """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
         nodes = self._cluster.hosts.facts
         template = self._cluster.template_of(problem.pod)
-        for last in self._exclusions.tried_last(template, nodes):
+        unproven = self._unproven.nodes(template)
+        for last in self._exclusions.tried_last(template, nodes, unproven):
             yield replace(problem, excluded={**dict.fromkeys(last, REASON), **problem.excluded})
         yield problem
 

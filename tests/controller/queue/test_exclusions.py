@@ -73,14 +73,16 @@ def test_where_another_driver_offers_something_else_is_tried_again_soon_and_firs
         now.time += 1
         exclusions.refuse("t", node)
     exclusions.renew("c")
-    assert next(exclusions.tried_last("t", nodes)) == {"a", "b"}
+    assert next(exclusions.tried_last("t", nodes, set())) == {"a", "b"}
     exclusions.renew(changed)
     assert set(exclusions.excluded("t")) == {"a", "b"}
     now.time += 1.1
     assert set(exclusions.excluded("t")) == ({"a"} if changed else set())
-    assert next(exclusions.tried_last("t", nodes), set()) == ({"a", "c"} if changed else set())
+    assert next(exclusions.tried_last("t", nodes, set()), set()) == (
+        {"a", "c"} if changed else set()
+    )
     assert exclusions.refuse("t", "b") == 20
-    assert next(exclusions.tried_last("t", nodes)) == ({"a", "b"} if changed else {"b", "c"})
+    assert next(exclusions.tried_last("t", nodes, set())) == ({"a", "b"} if changed else {"b", "c"})
 
 
 def test_what_is_refused_one_pod_is_not_refused_another() -> None:
@@ -181,14 +183,14 @@ def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:
     exclusions, zone = Exclusions(Hand()), "topology.kubernetes.io/zone"
     places = {"a": "x", "b": "y", "c": "x", "d": "x"}
     nodes = {name: NodeFacts(name, {zone: where}) for name, where in places.items()}
-    assert [*exclusions.tried_last("t", nodes)] == []
+    assert [*exclusions.tried_last("t", nodes, set())] == []
     exclusions.refuse("t", "a")
-    assert [*exclusions.tried_last("t", nodes)] == [{"a", "c", "d"}, {"a"}]
+    assert [*exclusions.tried_last("t", nodes, set())] == [{"a", "c", "d"}, {"a"}]
     exclusions.refuse("t", "b")
-    assert [*exclusions.tried_last("t", nodes)] == [{"a", "b"}]
+    assert [*exclusions.tried_last("t", nodes, set())] == [{"a", "b"}]
     exclusions.bound("t", "c")
-    assert [*exclusions.tried_last("t", nodes)] == [{"a", "b", "d"}, {"a", "b"}]
-    assert [*exclusions.tried_last("other", nodes)] == []
+    assert [*exclusions.tried_last("t", nodes, set())] == [{"a", "b", "d"}, {"a", "b"}]
+    assert [*exclusions.tried_last("other", nodes, set())] == []
 
 
 def test_refusals_are_bounded_and_those_of_the_last_templates_stay(

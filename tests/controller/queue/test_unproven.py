@@ -22,8 +22,9 @@ ZONE = "topology.kubernetes.io/zone"
 class Site:
     """A bench, and a scheduler that knows which node has how many ``tapes``.
 
-    A pod that it could not place it leaves alone for a second, then for longer. ``published``: the
-    tapes are in ResourceSlices, of which each node has one.
+    A pod that it could not place it leaves alone for a second, then for longer, unless it has
+    nothing else to do (``idle``; SchedulerPopFromBackoffQ). ``published``: the tapes are in
+    ResourceSlices, of which each node has one.
     """
 
     def __init__(
@@ -32,8 +33,10 @@ class Site:
         zones: dict[str, str] | None = None,
         *,
         published: bool = False,
+        idle: bool = False,
     ) -> None:
         self.tapes = dict(tapes)
+        self._longest = 0.0 if idle else 10.0
         self.bench = Bench()
         self.bench.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
         for name, count in tapes.items():
@@ -79,7 +82,7 @@ class Site:
         if self.bench.time < self._later.get(name, 0.0):
             return
         if self.tapes[where] == 0:
-            pause = self._pauses[name] = min(10.0, 2 * self._pauses.get(name, 0.5))
+            pause = self._pauses[name] = min(self._longest, 2 * self._pauses.get(name, 0.5))
             self._later[name] = self.bench.time + pause
             self.bench.change_claim(name, allocation=None)
             return
@@ -221,6 +224,23 @@ def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
         site.round()
     assert site.bound == 6
     assert site.allocations <= len(FAR) + 2 * 6
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_each_of_many_nodes_is_tried_once_within_seconds(*, published: bool) -> None:
+    """Nobody waits for a pod that kube-scheduler would leave alone, and several go at a time."""
+    nodes = [f"n{number:02}" for number in range(80)]
+    site = Site(dict.fromkeys(nodes, 7), published=published, idle=True)
+    site.tapes = {**dict.fromkeys(nodes, 0), **dict.fromkeys(nodes[70:73], 7)}
+    began = site.bench.time
+    site.start(20)
+    together = []
+    while site.bound < 20 and site.bench.time < began + 60:
+        together.append({site.bench.node_of(name) for name in site.unanswered})
+        site.round()
+    assert site.bench.time <= began + 10
+    assert site.allocations <= 80 + 2 * 20
+    assert max(map(len, together)) > 8
 
 
 def test_what_is_taken_back_costs_what_was_earned() -> None:
