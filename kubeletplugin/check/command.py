@@ -23,13 +23,13 @@ from kubeletplugin.check.creating import Refused, Surroundings, create
 from kubeletplugin.check.reading import read
 from kubeletplugin.check.report import Stopwatch, draw, encode
 from kubeletplugin.errors import PluginError
-from kubeletplugin.host.driversearch import DriverSearch
+from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
+from kubeletplugin.options import Options
 
 _STANDARD_OUTPUT = "<stdout>"
-_ROOTS = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir", "driver_name")
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -62,20 +62,20 @@ def check(
     Only reads, unless --create is given. Ends with 0 if slices can be made here and
     with 1 if not.
     """
-    given = _given(context)
-    roots = Roots.of(**{name: given[name] for name in _ROOTS})
-    search = DriverSearch(roots, directories=given["library_directories"], hook=given["cdi_hook"])
+    options = Options.read(_given(context))
+    roots = options.roots
+    search = DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook)
     stopwatch = Stopwatch()
-    session = Session(seconds=given["nvml_timeout"], on_call=stopwatch)
+    session = Session(seconds=options.nvml_timeout, on_call=stopwatch)
     try:
         report = read(
             session,
             roots,
             search=search,
-            driver=given["driver_name"],
-            kubeconfig=given["kubeconfig"],
+            driver=options.driver_name,
+            kubeconfig=options.kubeconfig,
             taken=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            node=given["node_name"] or "",
+            node=options.node_name,
         )
         if gpu_name is not None:
             around = Surroundings(

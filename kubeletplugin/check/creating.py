@@ -29,15 +29,16 @@ from kubeletplugin.check.report import Gpu, Profile, Report, Trial
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import owned_at_once
 from kubeletplugin.journal.journalfile import decode
-from kubeletplugin.nvml.changes import (
+from kubeletplugin.nvml.errors import HangError, InUseError, NvmlError
+from kubeletplugin.nvml.instances import (
+    GpuInstance,
+    create_compute_instance,
     create_gpu_instance,
     destroy_compute_instances,
     destroy_gpu_instance,
+    list_gpu_instances,
 )
-from kubeletplugin.nvml.compute import create_compute_instance
-from kubeletplugin.nvml.errors import HangError, InUseError, NvmlError
-from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 ROUNDS = 2
 _ATTEMPTS = 20

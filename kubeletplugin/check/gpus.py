@@ -18,19 +18,18 @@ import pynvml
 
 from dra.gpu.inventory import GpuHealth
 from kubeletplugin.check.report import ComputeProfile, Gpu, Instance, Profile, Versions
-from kubeletplugin.host.driver.driverversions import installed, kernel_module, mapped_library
+from kubeletplugin.host.driverversions import installed, kernel_module, mapped_library
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.condition import UNSAID, health, read_condition, trouble
-from kubeletplugin.nvml.discovery import architecture_name
 from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.gpus import MOST_PROFILES, architecture_name, newest_form
 from kubeletplugin.nvml.instances import (
     compute_handles,
     compute_profiles,
     read_compute_instance,
     read_gpu_instance,
 )
-from kubeletplugin.nvml.profiles import MOST_PROFILES, newest_form
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -13,10 +13,8 @@ from msgspec.structs import replace
 
 from kubeletplugin.check.report import Gpu, Instance, Item, Notebook
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driver.caps import CAPS, character_majors, instance_capabilities
-from kubeletplugin.host.driver.devicenodes import gpu_node
-from kubeletplugin.host.driver.hooks import AUTO, NEVER, find_hook
-from kubeletplugin.host.driversearch import DriverSearch, missing_libraries
+from kubeletplugin.host.driverfiles import AUTO, NEVER, DriverSearch, find_hook
+from kubeletplugin.host.nodes import CAPS, character_majors, gpu_node, instance_capabilities
 from kubeletplugin.host.roots import Roots
 
 _CAP_SYS_ADMIN = 21
@@ -124,7 +122,7 @@ def _with_minors(roots: Roots, gpu: Gpu, instance: Instance) -> Instance:
             both = instance_capabilities(roots, gpu_minor=gpu.minor, gi_id=instance.id, ci_id=ci_id)
         except HostError:
             continue
-        found += (capability.minor for capability in both)
+        found += (node.minor for node in both if node.minor is not None)
     return replace(instance, capability_minors=tuple(dict.fromkeys(found)))
 
 
@@ -181,7 +179,7 @@ def _libraries(notebook: Notebook, search: DriverSearch, driver_version: str) ->
         )
         return
     files = search.find(driver_version)
-    if problem := missing_libraries(files, search.directories):
+    if problem := search.missing_libraries(files):
         notebook.missing(item, problem, "install the driver's libraries, or set --driver-root")
         return
     mounts = files.common.mounts

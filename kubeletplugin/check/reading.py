@@ -15,13 +15,12 @@ from kubeletplugin.check.surroundings import (
     examine_kubelet,
     examine_other_managers,
 )
-from kubeletplugin.host.driver.driverversions import explain
-from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.host.openers import openers
+from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driverversions import explain
+from kubeletplugin.host.processes import openers
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.nvml.remedies import enable_mig, reset
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.errors import NvmlError, enable_mig, reset
+from kubeletplugin.nvml.session import Session
 
 
 def read(  # noqa: PLR0913 - where to look

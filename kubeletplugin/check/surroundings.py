@@ -16,7 +16,7 @@ from dra.kube.client import KubeApi
 from dra.kube.connection import SERVICE_ACCOUNT
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
 from kubeletplugin.check.report import Item, Notebook
-from kubeletplugin.host.openers import named_processes, open_nodes
+from kubeletplugin.host.processes import named_processes, open_nodes
 from kubeletplugin.host.roots import Roots
 
 _CONNECT_SECONDS = 1.0

@@ -198,7 +198,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         readiness=readiness,
         fate=fate,
         reports=reports,
-        forgotten_seconds=options.forgotten_seconds,
+        forgotten_seconds=options.forgotten_after,
         idle=idle,
         observer=observer,
         beat=common.telemetry.liveness.janitor.beat,

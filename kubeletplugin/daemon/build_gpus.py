@@ -22,9 +22,8 @@ from kubeletplugin.gpus.lifecycle.migmode import MigMode
 from kubeletplugin.gpus.lifecycle.releasing import Releasing
 from kubeletplugin.gpus.looks import Looks
 from kubeletplugin.host.class_files import ClassFiles
-from kubeletplugin.host.openers import runs_mig_manager
-from kubeletplugin.host.pidnamespace import sees_processes
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.host.processes import runs_mig_manager, sees_processes
+from kubeletplugin.nvml.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def build_hardware(
     """Build the GPUs as this node has them; nothing is asked of NVML yet."""
     roots, observer = common.options.roots, common.telemetry.metrics
     names = GpuNames(roots.state / "gpus.json", hints=used_names(common.journal.entries()))
-    session = Session(seconds=common.options.nvml_seconds, on_call=observer.nvml_call)
+    session = Session(seconds=common.options.nvml_timeout, on_call=observer.nvml_call)
     session.names_processes = sees_processes(roots)
     return Hardware(
         session,

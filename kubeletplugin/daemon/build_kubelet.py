@@ -10,9 +10,8 @@ import grpc
 from kubeletplugin.claims.node import Node
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.health.monitor import HealthMonitor
-from kubeletplugin.host.grpcserver import SocketServer
-from kubeletplugin.host.sockets import Sockets, sockets
 from kubeletplugin.kubelet.services import HealthBoard, Registration, add_services
+from kubeletplugin.sockets import Sockets, SocketServer, sockets
 
 _WORKERS = 130
 """Calls at once: each of 56 slices may be prepared and unprepared while their GPUs hang, health is

@@ -23,8 +23,8 @@ from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.common import Common
-from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.host.openers import holders
+from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.processes import holders
 
 
 @dataclass(frozen=True, slots=True)

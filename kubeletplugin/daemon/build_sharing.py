@@ -12,7 +12,7 @@ from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.sharing.timeslices import TimeSlices
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.publishing.mignode_publisher import node_owner
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dra.kube.client import KubeApi
 from dra.kube.events import EventRecorder
 from dra.monitoring.metrics import CountingSink
-from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.options import Options
 from kubeletplugin.telemetry.listeners import Listeners
 from kubeletplugin.telemetry.readiness import Readiness
 from kubeletplugin.telemetry.reports import Reports

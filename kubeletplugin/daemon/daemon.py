@@ -15,10 +15,10 @@ from kubeletplugin.daemon.build_gpus import build_gpus
 from kubeletplugin.daemon.build_kubelet import build_kubelet
 from kubeletplugin.daemon.build_publishing import build_publishing
 from kubeletplugin.daemon.common import build_common
-from kubeletplugin.host.options import Options
-from kubeletplugin.host.sockets import remove_stale
 from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.options import Options
 from kubeletplugin.publishing.nodeinventory import Outcomes
+from kubeletplugin.sockets import remove_stale
 from kubeletplugin.telemetry.diskreports import DiskReports
 from kubeletplugin.telemetry.telemetry import Telemetry
 

@@ -7,9 +7,9 @@ import threading
 from dra.kube.client import KubeApi
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.gpus.coexistence.namesake import refuse_namesake
-from kubeletplugin.host.options import Options
-from kubeletplugin.host.sockets import sockets
 from kubeletplugin.journal.journal import exclusive
+from kubeletplugin.options import Options
+from kubeletplugin.sockets import sockets
 from kubeletplugin.telemetry.telemetry import Telemetry
 
 

@@ -16,7 +16,7 @@ from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.known_gpu import DeclaredLayout, KnownGpu
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.offers import Offers
-from kubeletplugin.nvml.discovery import Card
+from kubeletplugin.nvml.gpus import Card
 
 MODE_FIRST_SECONDS = 10.0
 """First pause before a change of MIG mode that did not work is tried again."""

@@ -18,16 +18,21 @@ from kubeletplugin.gpus.gpu_names import GpuNames
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.host.driver.devicenodes import can_make_nodes, driver_nodes, make_nodes
-from kubeletplugin.host.driver.driverversions import is_mismatch
-from kubeletplugin.host.openers import openers
-from kubeletplugin.host.pci import listed_gpus, pcie_root
+from kubeletplugin.host.driverversions import is_mismatch
+from kubeletplugin.host.nodes import (
+    can_make_nodes,
+    driver_nodes,
+    listed_gpus,
+    make_nodes,
+    pcie_root,
+)
+from kubeletplugin.host.processes import openers
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import EntryKey
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.gpus import Card, discover
+from kubeletplugin.nvml.session import Session
 
 _log = logging.getLogger(__name__)
 _MOST_OPENERS = 8

@@ -9,7 +9,7 @@ from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.nvml.condition import trouble
-from kubeletplugin.nvml.discovery import Card
+from kubeletplugin.nvml.gpus import Card
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 _CHUNK = 1 << 16
-_REGISTRY = "plugins_registry"
-_PLUGINS = "plugins"
-_AUTO = Path("auto")
 _DRIVER_CONTAINER = Path("/run/nvidia/driver")
 """Directory where the GPU operator mounts the root of its driver container."""
+_MOST_LINKS = 40
+"""Limit of Linux on the links followed in one path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,14 @@ class Roots:
         driver_name: str,
     ) -> Roots:
         """The roots that the command line names; the driver's may be ``auto``."""
-        auto = driver_root == _AUTO
+        auto = driver_root == Path("auto")
         return cls(
             host=host_root.absolute(),
             driver=Path("/") if auto else driver_root.absolute(),
             driver_container=_DRIVER_CONTAINER if auto else None,
             cdi=cdi_root.absolute(),
             kubelet=kubelet_root.absolute(),
-            state=(state_dir or kubelet_root / _PLUGINS / driver_name).absolute(),
+            state=(state_dir or kubelet_root / "plugins" / driver_name).absolute(),
         )
 
     def on_host(self, path: str) -> Path:
@@ -83,7 +82,10 @@ class Roots:
     @property
     def driver_root(self) -> Path:
         """The root of the driver's files at this moment, as the host sees it."""
-        return _driver_root(self)
+        container = self.driver_container
+        if container is not None and (_seen(self, container) / "usr").is_dir():
+            return container
+        return self.driver
 
     @property
     def driver_seen(self) -> Path:
@@ -93,11 +95,11 @@ class Roots:
     @property
     def registry(self) -> Path:
         """Kubelet's directory of registration sockets."""
-        return self.kubelet / _REGISTRY
+        return self.kubelet / "plugins_registry"
 
     def plugin(self, driver_name: str) -> Path:
         """The directory of this driver's service socket."""
-        return self.kubelet / _PLUGINS / driver_name
+        return self.kubelet / "plugins" / driver_name
 
     def boot_id(self) -> str:
         """The kernel's boot id; empty where it cannot be read."""
@@ -105,13 +107,6 @@ class Roots:
             return self.on_host("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return ""
-
-
-def _driver_root(roots: Roots) -> Path:
-    container = roots.driver_container
-    if container is not None and (_seen(roots, container) / "usr").is_dir():
-        return container
-    return roots.driver
 
 
 @lru_cache(maxsize=16)
@@ -137,5 +132,44 @@ class RootsNow(Roots):
     def driver_root(self) -> Path:
         """As of Roots."""
         if not self._driver:
-            self._driver.append(_driver_root(self))
+            self._driver.append(Roots.driver_root.__get__(self))
         return self._driver[0]
+
+
+def inside(root: Path, path: str) -> Path:
+    """Path to which ``path`` of ``root`` leads, links followed; it may be absent. Never raises.
+
+    An absolute link of the host, such as ``/usr -> /somewhere/usr``, leads out of the place where
+    this program sees the host; it is followed as a program whose ``/`` is that root would.
+    """
+    return Path(followed(str(root), path))
+
+
+def followed(root: str, path: str) -> str:
+    """The same as text, for what is looked at for each claim."""
+    at = root
+    left = _names(path)
+    links = 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            at = at if at == root else os.path.dirname(at)  # noqa: PTH120
+            continue
+        step = f"{at.rstrip('/')}/{part}"
+        try:
+            target = os.readlink(step)  # noqa: PTH115
+        except OSError:
+            at = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            return step
+        if target.startswith("/"):
+            at = root
+        left += _names(target)
+    return at
+
+
+def _names(path: str) -> list[str]:
+    """The names in a path, the last one first."""
+    return [part for part in reversed(path.split("/")) if part not in {"", "."}]

@@ -25,7 +25,7 @@ from kubeletplugin.nvml.instances import (
     processes,
     read_gpu_instance,
 )
-from kubeletplugin.nvml.session.session import Session, together
+from kubeletplugin.nvml.session import Session, together
 
 
 @together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from kubeletplugin.nvml.remedies import reset
+from kubeletplugin.nvml.errors import reset
 
 HINTS = {
     pynvml.NVML_ERROR_NO_PERMISSION: (

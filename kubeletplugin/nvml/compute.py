@@ -25,8 +25,7 @@ from kubeletplugin.nvml.instances import (
     ask_compute_profiles,
     find_compute_instance,
 )
-from kubeletplugin.nvml.session.compute_profiles import ComputeProfile, ProfileKey
-from kubeletplugin.nvml.session.session import Session, together
+from kubeletplugin.nvml.session import ComputeProfile, ProfileKey, Session, together
 
 # Two 3g.20gb of one A100 show 20224 and 20096 MiB where the profile says 19968.
 _LEAST_MEMORY_SHARE = 0.9

@@ -17,9 +17,14 @@ import pynvml
 
 from dra.gpu.inventory import GpuHealth
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, HangError, NvmlError
-from kubeletplugin.nvml.remedies import reset
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.errors import (
+    DriverUnavailableError,
+    GpuLostError,
+    HangError,
+    NvmlError,
+    reset,
+)
+from kubeletplugin.nvml.session import Session
 
 _FIELDS = (
     pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,

@@ -12,11 +12,9 @@ from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import GpuFacts
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
-from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
-from kubeletplugin.nvml.profiles import read_geometry
-from kubeletplugin.nvml.remedies import reset
-from kubeletplugin.nvml.session.handles import Device
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, reset
+from kubeletplugin.nvml.gpus import read_geometry
+from kubeletplugin.nvml.session import Device, Session
 
 _MIB = 1024 * 1024
 _MOST_GPUS = 64

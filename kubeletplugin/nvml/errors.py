@@ -25,8 +25,7 @@ from collections.abc import Iterable
 
 import pynvml
 
-from kubeletplugin.nvml.codes import HINTS, PASSING, code_name
-from kubeletplugin.nvml.remedies import SEE_PROCESSES
+from kubeletplugin.nvml.errors import HINTS, PASSING, SEE_PROCESSES, code_name
 
 _USE_ANOTHER = "; use another profile"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 _WHOLE_GPU = 0xFFFFFFFF
 _WANTED = (

@@ -20,9 +20,8 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     ReadBackError,
 )
-from kubeletplugin.nvml.profiles import newest_form
-from kubeletplugin.nvml.session.compute_profiles import ComputeProfile, ProfileKey
-from kubeletplugin.nvml.session.session import Session, together
+from kubeletplugin.nvml.gpus import newest_form
+from kubeletplugin.nvml.session import ComputeProfile, ProfileKey, Session, together
 
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.

@@ -15,7 +15,7 @@ import pynvml
 
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 _NAME_PREFIX = "MIG "
 _MIB = 1024 * 1024

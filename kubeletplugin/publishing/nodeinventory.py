@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from dra.gpu.inventory import Answer, Drain, FailedClaim, Gpu, Inventory, NodeMode
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.remedies import at_hand
+from kubeletplugin.nvml.errors import at_hand
+from kubeletplugin.options import Options
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.telemetry.readiness import Readiness
 

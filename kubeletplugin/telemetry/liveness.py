@@ -18,7 +18,7 @@ import grpc
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.monitoring.probes import Probes, Pulse
-from kubeletplugin.host.sockets import Sockets
+from kubeletplugin.sockets import Sockets
 from kubeletplugin.telemetry.readiness import Readiness
 
 STUCK_SECONDS = 1800.0

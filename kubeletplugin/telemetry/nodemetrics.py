@@ -19,7 +19,7 @@ from dra.gpu.reasons import GpuReason
 from dra.monitoring import PREFIX
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.codes import code_name
+from kubeletplugin.nvml.errors import code_name
 from kubeletplugin.telemetry.claim_cache import ClaimCache
 from kubeletplugin.telemetry.readiness import Readiness
 

@@ -155,12 +155,12 @@ def test_claims_are_spread_over_all_gpus_first(tmp_path: Path) -> None:
 
 _LOOK = """
 import sys, pynvml
-from kubeletplugin.nvml.changes import create_gpu_instance, destroy_gpu_instance
-from kubeletplugin.nvml.changes import destroy_compute_instances
-from kubeletplugin.nvml.compute import create_compute_instance
-from kubeletplugin.nvml.discovery import discover
+from kubeletplugin.nvml.instances import create_gpu_instance, destroy_gpu_instance
+from kubeletplugin.nvml.instances import destroy_compute_instances
+from kubeletplugin.nvml.instances import create_compute_instance
+from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.instances import list_gpu_instances
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 session = Session()
 session.open()

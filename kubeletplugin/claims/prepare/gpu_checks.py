@@ -8,7 +8,7 @@ from dra.gpu.shares import sum_of, why_full
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import ARRIVING, Entry
-from kubeletplugin.nvml.remedies import enable_mig
+from kubeletplugin.nvml.errors import enable_mig
 
 
 def check_mig(gpu: KnownGpu) -> None:

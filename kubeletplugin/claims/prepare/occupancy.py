@@ -12,12 +12,12 @@ from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import FoundInstance, Identity, how_to_remove
-from kubeletplugin.host.openers import Holders, nobody_seen
+from kubeletplugin.host.processes import Holders, nobody_seen
 from kubeletplugin.journal.entries import LEAVING, Entry, share_slice
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 _log = logging.getLogger(__name__)
 

@@ -12,16 +12,15 @@ from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.ownership.identity import FoundInstance, Identity
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.changes import (
+from kubeletplugin.nvml.errors import GpuLostError, HangError, InUseError, NvmlError, reset
+from kubeletplugin.nvml.gpus import mig_mode
+from kubeletplugin.nvml.instances import (
     create_gpu_instance,
     destroy_compute_instances,
     destroy_gpu_instance,
+    processes,
 )
-from kubeletplugin.nvml.discovery import mig_mode
-from kubeletplugin.nvml.errors import GpuLostError, HangError, InUseError, NvmlError
-from kubeletplugin.nvml.instances import processes
-from kubeletplugin.nvml.remedies import reset
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.host.openers import Holders, nobody_seen
+from kubeletplugin.host.processes import Holders, nobody_seen
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, EntryKey, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError

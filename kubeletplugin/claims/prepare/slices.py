@@ -18,9 +18,6 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.changes import create_gpu_instance
-from kubeletplugin.nvml.compute import create_compute_instance
-from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import (
     InsufficientResourcesError,
     InUseError,
@@ -28,7 +25,9 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     UndeliverableError,
 )
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.gpus import mig_mode
+from kubeletplugin.nvml.instances import create_compute_instance, create_gpu_instance
+from kubeletplugin.nvml.session import Session
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)

@@ -12,23 +12,25 @@ from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.host.driver.caps import (
-    check_capabilities,
-    instance_capabilities,
-    monitor_capability,
+from kubeletplugin.host.driverfiles import (
+    COMPUTE,
+    VIDEO,
+    DriverFiles,
+    DriverSearch,
+    DriverSpec,
+    Needs,
 )
-from kubeletplugin.host.driver.devicenodes import (
-    capability_node,
+from kubeletplugin.host.nodes import (
+    check_capabilities,
     control_nodes,
+    drm_nodes,
     gpu_node,
+    instance_capabilities,
     make_nodes,
     modeset_node,
+    monitor_capability,
     node_edits,
 )
-from kubeletplugin.host.driver.driverfiles import DriverFiles
-from kubeletplugin.host.driver.driverspec import COMPUTE, VIDEO, DriverSpec, Needs
-from kubeletplugin.host.driver.graphics import drm_nodes
-from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 
@@ -181,7 +183,7 @@ class Specs:
     def _common(self, entries: Sequence[Entry], needs: Needs) -> Edits:
         if all(COMPUTE in e.files for e in entries):
             return _NOTHING
-        return self._driver_spec.common(needs)
+        return self._driver_spec.build(needs).common
 
     def _needs(self) -> Needs:
         """The needs of every container on this node now.
@@ -191,7 +193,7 @@ class Specs:
         """
         files = self.driver_files()
         try:
-            check_files(files, self._search)
+            self._search.check(files)
             roots = self._roots.now()
             return Needs(files, control_nodes(roots), roots)
         except HostError as error:
@@ -220,7 +222,7 @@ class Specs:
 def _nodes(entry: Entry, gpu: KnownGpu, roots: Roots) -> tuple[DeviceNode, ...]:
     parent = gpu_node(roots, gpu.card.minor)
     if entry.view and gpu.card.mig_enabled:
-        return (parent, capability_node(monitor_capability(roots)))
+        return (parent, monitor_capability(roots))
     if entry.placement is None:
         return (parent,)
     if entry.gi_id is None or entry.ci_id is None:
@@ -228,7 +230,7 @@ def _nodes(entry: Entry, gpu: KnownGpu, roots: Roots) -> tuple[DeviceNode, ...]:
     capabilities = instance_capabilities(
         roots, gpu_minor=gpu.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
     )
-    return (parent, *(capability_node(c) for c in capabilities))
+    return (parent, *capabilities)
 
 
 def daemon_nodes(hardware: Hardware, roots: Roots, entry: Entry) -> tuple[DeviceNode, ...]:

@@ -28,9 +28,8 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.known_gpu import DeclaredLayout
 from kubeletplugin.journal.entries import LEAVING
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.nvml.errors import NvmlError, disable_mig, enable_mig
 from kubeletplugin.nvml.instances import GpuInstance
-from kubeletplugin.nvml.remedies import disable_mig, enable_mig
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)

@@ -16,9 +16,13 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.ownership.identity import how_to_remove
 from kubeletplugin.journal.entries import LEAVING, Entry
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.changes import create_gpu_instance
 from kubeletplugin.nvml.errors import InsufficientResourcesError, UndeliverableError
-from kubeletplugin.nvml.instances import GpuInstance, list_compute_instances, list_gpu_instances
+from kubeletplugin.nvml.instances import (
+    GpuInstance,
+    create_gpu_instance,
+    list_compute_instances,
+    list_gpu_instances,
+)
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)

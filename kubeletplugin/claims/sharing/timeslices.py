@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from kubeletplugin.errors import DeviceError, HardwareError
-from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driverfiles import DriverFiles
 
 DEFAULT: Final = "Default"
 _NUMBERS: Final = {DEFAULT: 0, "Short": 1, "Medium": 2, "Long": 3}

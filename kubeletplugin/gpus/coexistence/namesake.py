@@ -14,8 +14,8 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver, summary
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.options import Options
-from kubeletplugin.host.sockets import listeners
+from kubeletplugin.options import Options
+from kubeletplugin.sockets import listeners
 
 _log = logging.getLogger(__name__)
 

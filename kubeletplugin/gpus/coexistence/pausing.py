@@ -16,7 +16,6 @@ from typing import Any
 
 from dra.claims.reasons import NodeReason
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
-from kubeletplugin.host.options import DEPLOY_LABELS
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Pause:
         )
 
 
-def pause_of(node: Mapping[str, Any], keys: Iterable[str] = DEPLOY_LABELS) -> Pause | None:
+def pause_of(node: Mapping[str, Any], keys: Iterable[str]) -> Pause | None:
     """The pause that a Node (core/v1, as JSON) asks for; ``keys`` may have wildcards."""
     labels = node.get("metadata", {}).get("labels") or {}
     wanted = tuple(keys)

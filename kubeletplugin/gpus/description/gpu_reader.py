@@ -15,10 +15,10 @@ from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, EntryKey, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.condition import Condition, read_condition
-from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
+from kubeletplugin.nvml.gpus import mig_mode
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 _log = logging.getLogger(__name__)
 _WHOLE = frozenset({State.CI_CREATED, State.PREPARED})

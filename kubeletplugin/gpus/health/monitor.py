@@ -28,8 +28,7 @@ from kubeletplugin.gpus.health.xid_problem import xid_problem
 from kubeletplugin.gpus.health.xidwatch import XidWatch
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.events import Xid
-from kubeletplugin.nvml.xids import APPLICATION_XIDS, Scope, XidRules
+from kubeletplugin.nvml.events import APPLICATION_XIDS, Scope, Xid, XidRules
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.health.gpu_problems import GpuProblem
 from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.nvml.events import Xid
-from kubeletplugin.nvml.remedies import reset
-from kubeletplugin.nvml.xids import RESET_XIDS, Scope
+from kubeletplugin.nvml.errors import reset
+from kubeletplugin.nvml.events import RESET_XIDS, Scope, Xid
 
 
 def xid_problem(gpu: KnownGpu, xid: Xid, scope: Scope, *, at: float, node: str) -> GpuProblem:

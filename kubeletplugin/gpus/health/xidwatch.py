@@ -9,7 +9,7 @@ from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock
 from kubeletplugin.nvml.errors import GpuLostError, GpuReleasedError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.events import GpuEvents, RecoveryChanged, Xid
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 2.0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dra.claims.reasons import NodeReason
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.host.driver.driverversions import (
+from kubeletplugin.host.driverversions import (
     Mapped,
     compare,
     installed,

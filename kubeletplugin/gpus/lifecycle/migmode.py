@@ -23,15 +23,20 @@ from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock
 from kubeletplugin.gpus.gpuunit import GpuUnit, ModeChange
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.host.openers import MONITORS, named_processes, openers
+from kubeletplugin.host.processes import MONITORS, named_processes, openers
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.codes import code_name
 from kubeletplugin.nvml.condition import EXCLUSIVE_PROCESS
-from kubeletplugin.nvml.discovery import mig_mode
-from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.nvml.errors import (
+    RELEASE_DCGM,
+    SEE_PROCESSES,
+    NvmlError,
+    code_name,
+    disable_mig,
+    enable_mig,
+)
+from kubeletplugin.nvml.gpus import mig_mode
 from kubeletplugin.nvml.instances import list_gpu_instances, processes
-from kubeletplugin.nvml.remedies import RELEASE_DCGM, SEE_PROCESSES, disable_mig, enable_mig
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Profile
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
-from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError
+from kubeletplugin.nvml.gpus import mig_mode
 from kubeletplugin.nvml.instances import (
     GpuInstance,
     find_gpu_instance,
     list_compute_instances,
     list_gpu_instances,
 )
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 
 
 @dataclass(frozen=True, slots=True)

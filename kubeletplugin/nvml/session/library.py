@@ -16,15 +16,14 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from kubeletplugin.nvml.codes import code_name
+from kubeletplugin.nvml.calls import AbandonedError, CallPool, UseLock
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     HangError,
     NvmlError,
+    code_name,
     translate,
 )
-from kubeletplugin.nvml.session.calls import AbandonedError, CallPool
-from kubeletplugin.nvml.session.uselock import UseLock
 
 _log = logging.getLogger(__name__)
 

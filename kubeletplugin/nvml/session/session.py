@@ -20,9 +20,7 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     translate,
 )
-from kubeletplugin.nvml.session.compute_profiles import ComputeProfiles
-from kubeletplugin.nvml.session.handles import Device, Handles
-from kubeletplugin.nvml.session.library import Library
+from kubeletplugin.nvml.session import ComputeProfiles, Device, Handles, Library
 
 _OF_A_GENERATION = (
     pynvml.c_nvmlDevice_t,

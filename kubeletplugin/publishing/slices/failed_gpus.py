@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dra.gpu.inventory import Gpu
 from dra.kube.timing import Clock, LeftOut, SystemClock
 from dra.resourceslices.partitions import Doubts
-from kubeletplugin.host.options import BindingConditions
+from kubeletplugin.options import BindingConditions
 
 
 class FailedGpus:

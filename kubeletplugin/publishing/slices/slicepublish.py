@@ -25,7 +25,7 @@ from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Clock, RetrySchedule
 from dra.resourceslices.partitions import Offered, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout
-from kubeletplugin.host.options import Options
+from kubeletplugin.options import Options
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.publishing.mignode_publisher import node_owner
 from kubeletplugin.publishing.republisher import Republisher

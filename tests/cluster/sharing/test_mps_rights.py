@@ -19,8 +19,8 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import ControlPlane
 from kubeletplugin.claims.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
 from kubeletplugin.claims.sharing.mps.places import Places
-from kubeletplugin.host.driver.driverfiles import DriverFiles
-from kubeletplugin.host.driver.libraries.architecture import this_architecture
+from kubeletplugin.host.driverfiles import DriverFiles
+from kubeletplugin.host.libraries import this_architecture
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
 FILES = DriverFiles(

@@ -79,7 +79,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--library-directories": (
             "kubeletPlugin.libraryDirectories",
             ["usr/lib64", "opt/nvidia"],
-            ("usr/lib64", "opt/nvidia"),
+            "usr/lib64,opt/nvidia",
         ),
         "--cdi-hook": ("kubeletPlugin.cdiHook", "never", "never"),
         "--mps-image": (

@@ -12,7 +12,7 @@ import yaml
 
 from dra.common.resources import Obj
 from hack.cluster.driver.chart import CHART, REPOSITORY, pod_spec, render
-from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from tests.deploy.chart.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program, nested, options
 
 HERE = "tests/deploy/chart/options.py"

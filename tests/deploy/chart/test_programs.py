@@ -15,12 +15,11 @@ import pytest
 
 from controller.cli import main as controller
 from dra.common.resources import Obj
-from dra.gpu.inventory import AllocatorKind
 from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.host.options import Options
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.host.sockets import sockets
+from kubeletplugin.options import Options
+from kubeletplugin.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
 from tests.deploy.images.imagefiles import DOCKERFILE, stages
@@ -100,9 +99,7 @@ def test_the_names_of_the_sockets_fit() -> None:
     roots = Roots(Path("/"), Path("/"), options["cdi_root"], options["kubelet_root"], Path("/s"))
     named = {
         sockets(
-            Options(
-                "n", options["driver_name"], None, AllocatorKind.CONTROLLER, roots, instance=uid
-            )
+            Options(node_name="n", driver_name=options["driver_name"], roots=roots, instance=uid)
         )
         for uid in (str(uuid4()), str(uuid4()))
     }

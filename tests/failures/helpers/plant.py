@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import sim.nvml
 from dra.claims.claims import read_claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import AllocatorKind, AnswerState, ClaimRef, Inventory
+from dra.gpu.inventory import AnswerState, ClaimRef, Inventory
 from dra.gpu.reservations import Reservation
 from dra.kube.errors import KubeError
 from dra.kube.reflector import Change
 from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.errors import PluginError
-from kubeletplugin.host.options import Options
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.options import Options
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.failures.helpers.daemonpods import NAMESPACE
 from tests.failures.helpers.recordedapi import RecordedApi
@@ -52,11 +52,9 @@ class Plant:
         with self.recorder.outside():
             sim.nvml.install(self.site.machine.directory)
         options = Options(
-            NODE,
-            DRIVER,
-            None,
-            AllocatorKind.CONTROLLER,
-            self.site.roots,
+            node_name=NODE,
+            driver_name=DRIVER,
+            roots=self.site.roots,
             idle_seconds=self.site.idle_seconds,
             slice_shares=4,
             node_classes=self.site.root / "classes" if self.site.layouts else None,

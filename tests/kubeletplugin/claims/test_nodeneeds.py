@@ -10,7 +10,7 @@ import pytest
 from dra.claims.sharing import OFFERED, TIME_SLICING
 from dra.gpu.mignode import from_mignode
 from kubeletplugin.claims.ending import janitor
-from kubeletplugin.host.driver.hooks import HOOK_NAMES
+from kubeletplugin.host.driverfiles import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart
 from tests.helpers.waiting import wait_for

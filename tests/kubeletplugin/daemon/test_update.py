@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
-from dra.gpu.inventory import AllocatorKind
 from dra.kube.client import KubeApi
 from kubeletplugin.daemon.serving import serve
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH
-from kubeletplugin.host.options import Options
-from kubeletplugin.host.sockets import remove_stale, sockets
+from kubeletplugin.options import Options
+from kubeletplugin.sockets import MAX_SOCKET_PATH, remove_stale, sockets
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig, wire
@@ -27,7 +25,7 @@ OLD, NEW = "11111111-aaaa-4bbb-8ccc-222222222222", "33333333-aaaa-4bbb-8ccc-4444
 
 
 def options(rig: Rig, instance: str) -> Options:
-    return Options(rig.node, DRIVER, None, AllocatorKind.CONTROLLER, rig.roots, instance=instance)
+    return Options(node_name=rig.node, driver_name=DRIVER, roots=rig.roots, instance=instance)
 
 
 class Process:

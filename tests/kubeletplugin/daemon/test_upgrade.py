@@ -17,8 +17,8 @@ from kubeletplugin.gpus.lifecycle.driverlibrary import (
     OVERDUE_SECONDS,
     DriverLibrary,
 )
-from kubeletplugin.host.driver.driverversions import mapped_library
-from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.host.driverversions import mapped_library
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import translate
 from sim.nvml import install, uninstall

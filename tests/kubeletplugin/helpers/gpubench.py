@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from kubeletplugin.nvml.gpus import discover
+
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -15,8 +17,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.discovery import discover
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.files import host
 from sim.nvml.gpus import hardware

@@ -15,7 +15,7 @@ from kubeletplugin.claims.sharing.timeslices import TimeSlices
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.host.driver.driverspec import Needs
+from kubeletplugin.host.driverfiles import Needs
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver

@@ -24,7 +24,6 @@ from dra.gpu.mignode import to_mignode
 from dra.kube.client import KubeApi
 from dra.resourceslices.overhead import Overhead
 from kubeletplugin.daemon.daemon import Daemon
-from kubeletplugin.host.options import BindingConditions, Options
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.journal.journal import Journal
@@ -90,11 +89,10 @@ class Rig:
         """Start the plugin as a new process would: NVML not initialised, no handle known."""
         sim.nvml.install(self.machine.directory)
         options = Options(
-            self.node,
-            DRIVER,
-            None,
-            self.allocator,
-            self.roots,
+            node_name=self.node,
+            driver_name=DRIVER,
+            allocator=self.allocator,
+            roots=self.roots,
             device_overhead=self.device_overhead,
             eager_seconds=self.eager_seconds,
             idle_seconds=self.idle_seconds,

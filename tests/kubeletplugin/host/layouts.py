@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubeletplugin.host.driver.driverfiles import DriverFiles
-from kubeletplugin.host.driversearch import DriverSearch
+from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
 from kubeletplugin.host.roots import Roots
 from sim.nvml.files.elf import empty_library
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cdi.spec import Mount
-from kubeletplugin.host.driver.libraries.architecture import this_architecture
+from kubeletplugin.host.libraries import this_architecture
 
 MULTIARCH = this_architecture().multiarch
 INTERPRETER = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}[

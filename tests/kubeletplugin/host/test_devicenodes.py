@@ -14,15 +14,15 @@ from cdi.spec import DeviceNode
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.mignode import from_mignode
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driver import devicenodes
-from kubeletplugin.host.driver.devicenodes import (
+from kubeletplugin.host import nodes as devicenodes
+from kubeletplugin.host.nodes import (
     control_nodes,
+    drm_nodes,
     gpu_node,
     make_nodes,
     modeset_node,
     node_edits,
 )
-from kubeletplugin.host.driver.graphics import drm_nodes
 from kubeletplugin.host.roots import Roots
 from tests.helpers.folders import can_make_nodes
 from tests.helpers.waiting import wait_for

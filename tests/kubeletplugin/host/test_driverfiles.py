@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driversearch import DriverSearch, check_files
+from kubeletplugin.host.driverfiles import DriverSearch
 from tests.kubeletplugin.host.layouts import (
     VERSION,
     find,
@@ -117,7 +117,7 @@ def test_files_are_looked_for_again_only_when_a_directory_has_changed(host: Path
     gone = search.find(VERSION)
     assert gone.cuda is None
     with pytest.raises(HostError, match=rf"no libcuda.so.{VERSION} .*--driver-root"):
-        check_files(gone, search)
+        search.check(gone)
     for path, content in kept.items():
         path.write_bytes(content)
     again = search.find(VERSION)
@@ -156,4 +156,4 @@ def test_files_of_another_version_than_the_driver_are_not_taken(tmp_path: Path) 
     install(tmp_path)
     search = DriverSearch(roots(tmp_path))
     with pytest.raises(HostError, match=r"no libcuda.so.999.1 .*--library-directories"):
-        check_files(search.find("999.1"), search)
+        search.check(search.find("999.1"))

@@ -12,8 +12,8 @@ from cdi.spec import CdiError, Spec
 from cdi.store import SpecStore
 from dra.common.resources import Obj
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driver.devicenodes import control_nodes
-from kubeletplugin.host.driver.driverspec import COMPUTE, VIDEO, DriverSpec, Needs
+from kubeletplugin.host.driverfiles import COMPUTE, VIDEO, DriverSpec, Needs
+from kubeletplugin.host.nodes import control_nodes
 from tests.kubeletplugin.host.layouts import VERSION, find, install, kernel, library, roots
 
 DRIVER = "mig.dra.dev"

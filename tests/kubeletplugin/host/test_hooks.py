@@ -8,8 +8,7 @@ import pytest
 
 from cdi.spec import Device, DeviceNode, Edits, Spec, encode, joined, validate
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driver.hooks import HOOK_NAMES, find_hook
-from kubeletplugin.host.driversearch import DriverSearch, check_files
+from kubeletplugin.host.driverfiles import HOOK_NAMES, DriverSearch, find_hook
 from tests.kubeletplugin.cdi.rules import hold
 from tests.kubeletplugin.host.layouts import (
     VERSION,
@@ -142,16 +141,16 @@ def test_never_means_mounts_alone(host: Path) -> None:
     assert arguments(host, hook="never") == []
     files = find(host, hook="never")
     assert "/usr/lib64/libcuda.so" in mounted(files)
-    check_files(files, DriverSearch(roots(host), hook="never"))
+    DriverSearch(roots(host), hook="never").check(files)
 
 
 def test_a_path_that_is_named_counts_alone_and_has_to_be_there(host: Path) -> None:
     hook_program(host / HOOK, *HOOK_NAMES)
     search = DriverSearch(roots(host), hook="/opt/nvidia-cdi-hook")
     with pytest.raises(HostError, match=r"--cdi-hook=/opt/nvidia-cdi-hook is no .*--cdi-hook=auto"):
-        check_files(search.find(VERSION), search)
+        search.check(search.find(VERSION))
     hook_program(host / "opt/nvidia-cdi-hook", *HOOK_NAMES)
-    check_files(search.find(VERSION), search)
+    search.check(search.find(VERSION))
     assert {h.path for h in search.find(VERSION).common.hooks} == {"/opt/nvidia-cdi-hook"}
 
 

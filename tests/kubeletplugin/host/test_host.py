@@ -9,8 +9,8 @@ import pytest
 
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpu_names import GpuNames
-from kubeletplugin.host.driver.caps import character_majors, instance_capabilities
-from kubeletplugin.host.openers import openers
+from kubeletplugin.host.nodes import character_majors, instance_capabilities
+from kubeletplugin.host.processes import openers
 from kubeletplugin.host.roots import Roots
 
 DEVICES = """Character devices:
@@ -113,8 +113,8 @@ def test_capabilities_are_read_by_minor_of_the_gpu_and_their_mode_is_decimal(hos
     write_access(host, "gi3", "DeviceFileMinor: 300\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
     write_access(host, "gi3/ci1", "DeviceFileMinor: 302\nDeviceFileMode: 256\n")
     gi, ci = instance_capabilities(roots(host), gpu_minor=2, gi_id=3, ci_id=1)
-    assert (gi.major, gi.minor, gi.mode) == (237, 300, 0o444)
-    assert (ci.path, ci.mode) == ("/dev/nvidia-caps/nvidia-cap302", 0o400)
+    assert (gi.major, gi.minor, gi.file_mode) == (237, 300, 0o444)
+    assert (ci.path, ci.file_mode) == ("/dev/nvidia-caps/nvidia-cap302", 0o400)
 
 
 def test_a_capability_that_is_missing_or_not_understood_names_its_file(host: Path) -> None:

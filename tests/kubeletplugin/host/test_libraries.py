@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.host.driver.libraries.architecture import this_architecture
-from kubeletplugin.host.driver.libraries.elf import AARCH64, read_library
-from kubeletplugin.host.driver.libraries.insideroot import inside
-from kubeletplugin.host.driver.libraries.ldcache import cached_paths
-from kubeletplugin.host.driver.libraries.librarymounts import container_directories
-from kubeletplugin.host.driversearch import DriverSearch
+from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.libraries import (
+    AARCH64,
+    cached_paths,
+    read_library,
+    this_architecture,
+)
+from kubeletplugin.host.roots import inside
 from sim.nvml.files.elf import empty_library
 from tests.kubeletplugin.host.layouts import (
     PLACES,
@@ -189,7 +191,7 @@ def test_directories_that_are_named_replace_the_list(tmp_path: Path) -> None:
 
 
 def test_arm_machines_have_a_directory_of_their_own() -> None:
-    found = container_directories(this_architecture("aarch64"))
+    found = this_architecture("aarch64").container_directories
     assert found == ("/usr/lib64", "/usr/lib/aarch64-linux-gnu")
 
 

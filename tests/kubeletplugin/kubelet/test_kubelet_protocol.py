@@ -20,8 +20,8 @@ from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH, SocketServer, check_length
 from kubeletplugin.kubelet.services import HealthBoard
+from kubeletplugin.sockets import MAX_SOCKET_PATH, SocketServer, check_length
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig

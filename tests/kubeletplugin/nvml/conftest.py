@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import sim.nvml
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from sim.nvml.machine import Machine
 
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import pynvml
 import pytest
+from kubeletplugin.nvml.gpus import discover
 from msgspec.structs import replace
 
 import sim.nvml
 from dra.gpu.geometry import Profile
 from kubeletplugin.nvml import changes
-from kubeletplugin.nvml.compute import create_compute_instance
-from kubeletplugin.nvml.discovery import discover
 from kubeletplugin.nvml.errors import NotSupportedError, UndeliverableError
-from kubeletplugin.nvml.instances import list_compute_instances
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.instances import create_compute_instance, list_compute_instances
+from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import ComputeInstanceProfile, Product, load_product, product_names

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kubeletplugin.nvml.gpus import discover
 
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
-from kubeletplugin.nvml.discovery import discover
 from kubeletplugin.nvml.errors import GpuLostError
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from kubeletplugin.nvml.calls import CallPool
 
 from kubeletplugin.nvml.errors import HangError
-from kubeletplugin.nvml.session.calls import CallPool
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from kubeletplugin.nvml.gpus import Card, discover
 from msgspec import structs
 
 import sim.nvml
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import GpuFacts
 from kubeletplugin.nvml import changes
-from kubeletplugin.nvml.codes import code_name
-from kubeletplugin.nvml.compute import create_compute_instance
-from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     InsufficientResourcesError,
@@ -24,14 +22,16 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     PermissionDeniedError,
     ReadBackError,
+    code_name,
 )
 from kubeletplugin.nvml.instances import (
     GpuInstance,
+    create_compute_instance,
     find_gpu_instance,
     list_compute_instances,
     list_gpu_instances,
 )
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Product, load_product, product_names

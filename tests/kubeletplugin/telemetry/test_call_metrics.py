@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 import sim.nvml
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.nvml.errors import HangError, NvmlError
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from kubeletplugin.telemetry.nvmlcalls import nvml_calls
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine

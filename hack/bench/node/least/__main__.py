@@ -20,7 +20,7 @@ from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from dra.kube.client import KubeApi
 from hack.bench.node.least.driver import Least
 from hack.bench.node.least.telling import Telling
-from kubeletplugin.host.grpcserver import SocketServer
+from kubeletplugin.sockets import SocketServer
 
 PARTS = "parts.json"
 """File of its directory, written at its end: milliseconds of each Prepare, by part."""

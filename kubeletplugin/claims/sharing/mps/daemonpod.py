@@ -14,7 +14,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.sharing.mps.daemonscript import SCRIPT
 from kubeletplugin.claims.sharing.mps.places import Places
-from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driverfiles import DriverFiles
 
 COMPONENT = "mps-daemon"
 COMPONENT_LABEL = "app.kubernetes.io/component"

@@ -30,7 +30,7 @@ from kubeletplugin.claims.sharing.mps.daemonpod import (
 )
 from kubeletplugin.claims.sharing.mps.places import Places
 from kubeletplugin.errors import DeviceError, HardwareError, HostError, StartingError
-from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, MpsLimits
 from kubeletplugin.telemetry.logfields import about

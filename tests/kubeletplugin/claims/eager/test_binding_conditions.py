@@ -12,7 +12,7 @@ from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.kube import timing as left_out
 from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin.claims.eager import allowance, eager_creation
-from kubeletplugin.host.options import BindingConditions
+from kubeletplugin.options import BindingConditions
 from kubeletplugin.publishing import claimstatus
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault

@@ -9,7 +9,7 @@ import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.host.options import Options
+from kubeletplugin.options import Options
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers import rig as rig_module
 from tests.kubeletplugin.helpers.rig import Rig
@@ -23,7 +23,7 @@ def forgets_after(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch)
     """Starts a plugin that waits so long, in seconds, for kubelet."""
 
     def start(seconds: float) -> Rig:
-        options = lambda *a, **more: replace(Options(*a, **more), forgotten_seconds=seconds)  # noqa: E731
+        options = lambda *a, **more: replace(Options(*a, **more), forgotten_after=seconds)  # noqa: E731
         monkeypatch.setattr(rig_module, "Options", options)
         rig = make_rig()
         rig.start()

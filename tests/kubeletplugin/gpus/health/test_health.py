@@ -13,7 +13,7 @@ from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import EVENTS, Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.gpus.lifecycle import hardwareloop
-from kubeletplugin.nvml.xids import (
+from kubeletplugin.nvml.events import (
     APPLICATION_XIDS,
     HINTS,
     RESET_XIDS,

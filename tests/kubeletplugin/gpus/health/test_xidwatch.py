@@ -12,7 +12,7 @@ import pytest
 import sim.nvml
 from dra.kube.timing import SystemClock
 from kubeletplugin.gpus.health.xidwatch import XidWatch
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
 

@@ -13,8 +13,8 @@ import pytest
 from dra.common.resources import NODES
 from dra.kube.reflector import Change, Reflector
 from kubeletplugin.gpus.coexistence.other_managers import conflict
-from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
+from kubeletplugin.options import Options
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers import rig as rig_module

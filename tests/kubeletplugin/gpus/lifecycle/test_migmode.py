@@ -15,7 +15,7 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.lifecycle.migmode import MigMode
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from kubeletplugin.telemetry.reports import Reports
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants

@@ -25,8 +25,8 @@ from kubeletplugin.gpus.coexistence.node_choice import NodeChoice
 from kubeletplugin.gpus.coexistence.nodewatch import NodeWatch
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.coexistence.pausing import Pauses
-from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
+from kubeletplugin.options import Options
 from kubeletplugin.publishing.slices.slicewriter import SliceWriter
 from kubeletplugin.telemetry.reports import Reports
 from kubeletplugin.telemetry.telemetry import Telemetry
@@ -303,7 +303,11 @@ def test_under_its_own_name_nvidias_driver_ends_the_plugin(
 
 def named_as_nvidias(rig: Rig) -> Options:
     return Options(
-        rig.node, NVIDIA_DRIVER, None, AllocatorKind.SCHEDULER, rig.roots, instance="mine"
+        node_name=rig.node,
+        driver_name=NVIDIA_DRIVER,
+        allocator=AllocatorKind.SCHEDULER,
+        roots=rig.roots,
+        instance="mine",
     )
 
 

@@ -26,6 +26,8 @@ from tests.kubeletplugin.helpers.rig import A100, Rig
 CLIENT = "nvidia.com/gpu.deploy.client"
 UPGRADE = "paused-for-driver-upgrade"
 
+PAUSE_LABELS = ("nvidia.com/gpu.deploy.*",)
+
 
 @pytest.mark.parametrize(
     ("labels", "found"),
@@ -42,9 +44,9 @@ UPGRADE = "paused-for-driver-upgrade"
     ],
 )
 def test_a_pause_is_recognised_by_the_value_of_a_label(labels: dict[str, str], found: str) -> None:
-    pause = pause_of({"metadata": {"labels": labels}})
+    pause = pause_of({"metadata": {"labels": labels}}, PAUSE_LABELS)
     assert (pause.label if pause else "") == found
-    assert pause_of({}) is None
+    assert pause_of({}, PAUSE_LABELS) is None
 
 
 def test_the_keys_of_a_pause_can_be_chosen() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kubeletplugin.nvml.xids import RESET_XIDS
+from kubeletplugin.nvml.events import RESET_XIDS
 from sim.nvml.codes import Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.host.pidnamespace import sees_processes
+from kubeletplugin.host.processes import sees_processes
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS, Variants
@@ -47,7 +47,7 @@ def test_where_the_nodes_is_not_shown_only_the_kernels_first_one_counts(
     link = tmp_path / "own"
     if own:
         link.symlink_to(own)
-    monkeypatch.setattr("kubeletplugin.host.pidnamespace._OWN", link)
+    monkeypatch.setattr("kubeletplugin.host.processes._OWN_NAMESPACE", link)
     assert sees_processes(roots(tmp_path)) is seen
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.nvml.session import Session
 from tests.kubeletplugin.helpers.gpubench import GpuBench
 
 T = TypeVar("T")

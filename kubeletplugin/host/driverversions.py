@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pynvml
 
-from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES, library_directories
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, library_directories
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import NvmlError
 

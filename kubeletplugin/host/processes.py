@@ -1,7 +1,7 @@
 """Processes of the node that have device nodes of NVIDIA's open, as the host's /proc shows them.
 
-NVML names those with a CUDA context. DCGM and other monitors have none, and keep instances in use
-all the same (NVIDIA/DCGM#276).
+NVML names those with a CUDA context, and only those with a number in its caller's pid namespace.
+DCGM and other monitors have none, and keep instances in use all the same (NVIDIA/DCGM#276).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from kubeletplugin.host.driver.devicenodes import ANY_NODE
+from kubeletplugin.host.nodes import ANY_NODE
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.nvml.remedies import RELEASE_DCGM
+from kubeletplugin.nvml.errors import RELEASE_DCGM
 
 MONITORS = frozenset({"dcgm-exporter", "nv-hostengine"})
 """Programs of DCGM: handles that they keep of compute instances hold these (NVIDIA/DCGM#276, #95).
@@ -29,6 +29,25 @@ Called with the UUID of the GPU and the ids of the processes that NVML names.
 _MIG_MANAGER = frozenset({"nvidia-mig-mana", "nvidia-mig-part", "reconfigure-mig"})
 """Programs of mig-manager and what it starts (mig-parted, cmd and deployments/container)."""
 _SYS_ADMIN = 1 << 21
+_OWN_NAMESPACE = Path("/proc/self/ns/pid")
+INITIAL_NAMESPACE = "pid:[4026531836]"
+"""The kernel's first pid namespace has this number always (PROC_PID_INIT_INO)."""
+
+
+def sees_processes(roots: Roots) -> bool:
+    """True if NVML can name all processes of the node; False also where that cannot be told.
+
+    It can in the pid namespace of the node's first process; from any other, its lists of who uses a
+    GPU are empty, or not complete.
+    """
+    try:
+        own = str(_OWN_NAMESPACE.readlink())
+    except OSError:
+        return False
+    try:
+        return own == str(roots.on_host("/proc/1/ns/pid").readlink())
+    except OSError:
+        return own == INITIAL_NAMESPACE
 
 
 def named_processes(proc: Path) -> Iterator[tuple[str, str]]:
@@ -109,5 +128,9 @@ def holders(roots: Roots, minor: int, pids: Collection[int] = ()) -> str:
             f"node's dcgm-exporter, which keeps slices in use while it watches them; {RELEASE_DCGM}"
         )
     seen = f"; its GPU is open in {', '.join(found)}"
-    is_dcgm = any(opener.partition(" ")[0] in MONITORS for opener in found)
-    return f"{seen}; {RELEASE_DCGM}" if is_dcgm else seen
+    return f"{seen}; {RELEASE_DCGM}" if has_monitor(found) else seen
+
+
+def has_monitor(found: Collection[str]) -> bool:
+    """True if DCGM is among programs as ``openers`` names them."""
+    return any(opener.partition(" ")[0] in MONITORS for opener in found)

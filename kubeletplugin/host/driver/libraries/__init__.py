@@ -1,1 +1,0 @@
-"""Libraries of the driver: where they lie, and where loaders look for them."""

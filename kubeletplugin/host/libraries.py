@@ -1,0 +1,355 @@
+"""The driver's libraries below its root, wherever a distribution puts them, and their mounts.
+
+A loader looks for a library by the name in its DT_SONAME, whatever the file is called: in the
+image's cache, which knows nothing of what is mounted, and then in the directories that were
+compiled into it, ``/lib/<multiarch>`` and ``/usr/lib/<multiarch>`` on Debian-like systems,
+``/lib64`` and ``/usr/lib64`` on Red-Hat-like ones. So each library is mounted into one of either
+kind, under that name. Links beside the file need not be there, or may be an older driver's.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import BinaryIO
+
+from cdi.spec import Mount
+from kubeletplugin.host.roots import inside
+
+X86_64, AARCH64 = 62, 183
+"""Processors, by their numbers in ELF files (elf(5))."""
+
+LIBRARY_DIRECTORIES = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",  # Debian's own packages
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+    "usr/lib",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "lib/x86_64-linux-gnu/nvidia/current",
+    "lib/aarch64-linux-gnu/nvidia/current",
+    "home/kubernetes/bin/nvidia/lib64",  # Container-Optimized OS
+    "usr/local/glibc/usr/lib64",  # Talos
+    "usr/local/glibc/usr/lib",
+    "usr/local/glibc/lib64",
+    "usr/local/glibc/lib",
+    "usr/lib/nvidia/tesla",  # Bottlerocket
+)
+"""Below the driver's root, in the order in which they are looked through; then the loader's cache.
+
+Source: nvidia-container-toolkit (pkg/lookup/library.go) for what is not marked."""
+
+CACHES = ("etc/ld.so.cache", "usr/local/glibc/etc/ld.so.cache")
+_CACHED = ("libcuda.so", "libnvidia-")
+_SUBDIRECTORY = "vdpau"
+# Their names carry no driver version.
+_UNVERSIONED = re.compile(r"libnvidia-nvvm70\.so\.\d+|libnvidia-egl-[a-z0-9]+\.so\.\d+(?:\.\d+)+")
+
+
+class Role(Enum):
+    """Purpose of a library or file."""
+
+    COMPUTE = auto()
+    VIDEO = auto()
+    GRAPHICS = auto()
+
+
+_VIDEO = frozenset({"libnvcuvid", "libnvidia-encode", "libnvidia-opticalflow", "libvdpau_nvidia"})
+_GRAPHICS = frozenset(
+    {
+        "libglxserver_nvidia",
+        "libnvidia-cbl",
+        "libnvidia-eglcore",
+        "libnvidia-fbc",
+        "libnvidia-glcore",
+        "libnvidia-glsi",
+        "libnvidia-glvkspirv",
+        "libnvidia-ifr",
+        "libnvidia-ngx",
+        "libnvidia-present",
+        "libnvidia-rtcore",
+        "libnvidia-tls",
+        "libnvidia-vksc-core",
+        "libnvidia-vulkan-producer",
+        "libnvoptix",
+    }
+)
+_GRAPHICS_BEGIN = ("libEGL", "libGL", "libOpenGL", "libnvidia-egl-")
+# Of the settings program, of NVSwitches, and of the toolkit itself.
+_NOBODY = frozenset(
+    {
+        "libnvidia-gtk2",
+        "libnvidia-gtk3",
+        "libnvidia-nscq",
+        "libnvidia-sandboxutils",
+        "libnvidia-wayland-client",
+    }
+)
+# Names besides the SONAME under which programs open a library.
+_ALSO = {
+    "libcuda": ("libcuda.so",),
+    "libnvidia-opticalflow": ("libnvidia-opticalflow.so",),
+    "libGLX_nvidia": ("libGLX_indirect.so.0",),
+    "libnvidia-vulkan-producer": ("libnvidia-vulkan-producer.so",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The node's processor: ``name`` is the kernel's, ``multiarch`` Debian's."""
+
+    name: str
+    machine: int
+    multiarch: str
+
+    @property
+    def container_directories(self) -> tuple[str, ...]:
+        """Directories in a container under which libraries are mounted."""
+        return ("/usr/lib64", f"/usr/lib/{self.multiarch}")
+
+
+ARCHITECTURES = (
+    Architecture("x86_64", X86_64, "x86_64-linux-gnu"),
+    Architecture("aarch64", AARCH64, "aarch64-linux-gnu"),
+)
+
+
+def this_architecture(name: str = "") -> Architecture:
+    """Architecture of the machine on which this program runs, or the one called ``name``."""
+    name = name or platform.machine()
+    return next((a for a in ARCHITECTURES if a.name == name), ARCHITECTURES[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """``path`` is absolute below the driver's root; the loader looks for it as ``soname``.
+
+    ``subdirectory`` is where below a library directory it is looked for: ``vdpau``, or empty.
+    """
+
+    path: str
+    soname: str
+    role: Role
+    subdirectory: str = ""
+
+    @property
+    def stem(self) -> str:
+        """``libcuda`` of ``libcuda.so.570.86.15``."""
+        return self.path.rpartition("/")[2].partition(".so")[0]
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Names besides the SONAME under which programs open it."""
+        return tuple(name for name in _ALSO.get(self.stem, ()) if name != self.soname)
+
+
+def library_directories(root: Path, directories: Sequence[str]) -> dict[str, Path]:
+    """Directories that are there, each once: path below ``root`` to where this program sees it.
+
+    Those of the list come first, then those that the root's loader cache names.
+    """
+    found: dict[str, Path] = {}
+    seen: set[tuple[int, int]] = set()
+    for directory in [*directories, *_cached_directories(root)]:
+        path = inside(root, directory)
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if path.is_dir() and (status.st_dev, status.st_ino) not in seen:
+            seen.add((status.st_dev, status.st_ino))
+            found[f"/{directory.strip('/')}"] = path
+    return found
+
+
+def find_libraries(
+    directories: dict[str, Path], version: str, architecture: Architecture
+) -> tuple[Library, ...]:
+    """The libraries of one driver version for one processor, the first of each SONAME.
+
+    ``directories`` as :func:`library_directories` gives them.
+    """
+    found: dict[tuple[str, str], Library] = {}
+    for directory, seen in directories.items():
+        for subdirectory in ("", _SUBDIRECTORY):
+            place = f"{directory}/{subdirectory}".rstrip("/")
+            for name in _driver_files(seen / subdirectory, version):
+                role = role_of(name.partition(".so")[0])
+                read = read_library(inside(seen, f"{subdirectory}/{name}")) if role else None
+                if role is None or read is None or read.machine != architecture.machine:
+                    continue
+                library = Library(f"{place}/{name}", read.soname or name, role, subdirectory)
+                found.setdefault((subdirectory, library.soname), library)
+    return tuple(found.values())
+
+
+def role_of(stem: str) -> Role | None:
+    """The role of ``libcuda`` and the like; None of what no container needs.
+
+    Known are those of video, of graphics, and those that no container needs; every other belongs
+    to compute and utilities, so that a library that a newer driver brings is there where CUDA loads
+    it. Source: libnvidia-container (src/nvc_info.c) and nvidia-container-toolkit.
+    """
+    if stem in _NOBODY:
+        return None
+    if stem in _VIDEO:
+        return Role.VIDEO
+    if stem in _GRAPHICS or stem.startswith(_GRAPHICS_BEGIN):
+        return Role.GRAPHICS
+    return Role.COMPUTE
+
+
+def library_mounts(
+    libraries: Iterable[Library], *, driver_root: Path, architecture: Architecture, links: bool
+) -> Iterator[Mount]:
+    """The mounts of some libraries; with ``links`` also under the names of :func:`library_links`.
+
+    ``driver_root`` is the root of the driver's files as the host sees it.
+    """
+    for library in libraries:
+        host_path = str(driver_root / library.path.lstrip("/"))
+        for directory in architecture.container_directories:
+            place = f"{directory}/{library.subdirectory}".rstrip("/")
+            for name in (library.soname, *(library.also if links else ())):
+                yield Mount(host_path, f"{place}/{name}")
+
+
+def library_links(libraries: Iterable[Library], architecture: Architecture) -> tuple[str, ...]:
+    """Links that stand for the other names, as nvidia-cdi-hook takes them: ``target::link``."""
+    return tuple(
+        f"{library.soname}::{directory}/{name}"
+        for library in libraries
+        for directory in architecture.container_directories
+        for name in library.also
+    )
+
+
+def _driver_files(directory: Path, version: str) -> Iterator[str]:
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError:
+        return
+    for name in names:
+        versioned = name.startswith("lib") and name.endswith(f".so.{version}")
+        if versioned or _UNVERSIONED.fullmatch(name):
+            yield name
+
+
+def _cached_directories(root: Path) -> list[str]:
+    directories: dict[str, None] = {}
+    for cache in CACHES:
+        try:
+            data = inside(root, cache).read_bytes()
+        except OSError:
+            continue
+        for path in cached_paths(data, prefixes=_CACHED):
+            directories.setdefault(path.rpartition("/")[0])
+    return list(directories)
+
+
+# The loader's cache as ldconfig writes it: today's form alone, or behind the one of before glibc
+# 2.2 (glibc, sysdeps/generic/dl-cache.h). NVIDIA's machines are little endian.
+_OLD = b"ld.so-1.7.0"
+_OLD_HEADER = struct.Struct("<11sxI")
+_OLD_ENTRY_SIZE = 12
+_NEW = b"glibc-ld.so.cache1.1"
+_NEW_HEADER = struct.Struct("<20sII20x")
+_NEW_ENTRY = struct.Struct("<iIIIQ")
+_ALIGNMENT = 8
+_LONGEST_PATH = 4096
+
+
+def cached_paths(data: bytes, *, prefixes: tuple[str, ...]) -> list[str]:
+    """Paths of the cached libraries whose file name begins so, in the cache's order.
+
+    A cache that is damaged, or of another form, has none.
+    """
+    try:
+        return [path for path in _paths(data) if path.rpartition("/")[2].startswith(prefixes)]
+    except struct.error:
+        return []
+
+
+def _paths(data: bytes) -> Iterator[str]:
+    start = 0
+    if data.startswith(_OLD):
+        _, count = _OLD_HEADER.unpack_from(data)
+        start = _OLD_HEADER.size + count * _OLD_ENTRY_SIZE
+        start += -start % _ALIGNMENT
+    magic, count, _ = _NEW_HEADER.unpack_from(data, start)
+    if magic != _NEW:
+        return
+    table = start + _NEW_HEADER.size
+    for number in range(count):
+        _, _, value, _, _ = _NEW_ENTRY.unpack_from(data, table + number * _NEW_ENTRY.size)
+        begin = start + value
+        end = data.find(b"\0", begin, begin + _LONGEST_PATH)
+        if end > begin:
+            yield data[begin:end].decode(errors="replace")
+
+
+# Shared libraries (elf(5)).
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_DYNAMIC = struct.Struct("<qQ")
+_IDENTITY = b"\x7fELF\x02\x01"  # 64 bits, little endian
+_SHARED = 3
+_LOAD, _DYNAMIC_SEGMENT = 1, 2
+_MOST_SEGMENTS = 64
+_MOST_DYNAMIC = 64 * 1024
+_STRING_TABLE, _SONAME = 5, 14
+_LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLibrary:
+    """A 64-bit library: ``machine`` is ELF's number of the processor, ``soname`` may be empty."""
+
+    machine: int
+    soname: str
+
+
+def read_library(path: Path) -> SharedLibrary | None:
+    """Read a library's header; None for a file that is no 64-bit library, or is damaged."""
+    try:
+        with path.open("rb") as file:
+            return _read(file)
+    except (OSError, struct.error, UnicodeDecodeError):
+        return None
+
+
+def _read(file: BinaryIO) -> SharedLibrary | None:
+    header = _HEADER.unpack(file.read(_HEADER.size))
+    identity, kind, machine, table, size, count = (header[i] for i in (0, 1, 2, 5, 9, 10))
+    if not identity.startswith(_IDENTITY) or kind != _SHARED or size < _SEGMENT.size:
+        return None
+    segments = []  # kind, offset, address, size in the file
+    for number in range(min(count, _MOST_SEGMENTS)):
+        file.seek(table + number * size)
+        what, _, offset, address, _, in_file, _, _ = _SEGMENT.unpack(file.read(_SEGMENT.size))
+        segments.append((what, offset, address, in_file))
+    dynamic = next((s for s in segments if s[0] == _DYNAMIC_SEGMENT), None)
+    if dynamic is None:
+        return SharedLibrary(machine, "")
+    file.seek(dynamic[1])
+    content = file.read(min(dynamic[3], _MOST_DYNAMIC))
+    whole = len(content) // _DYNAMIC.size * _DYNAMIC.size
+    tags = dict(reversed(list(_DYNAMIC.iter_unpack(content[:whole]))))
+    if _SONAME not in tags or _STRING_TABLE not in tags:
+        return SharedLibrary(machine, "")
+    strings = tags[_STRING_TABLE]
+    for what, offset, address, in_file in segments:
+        if what == _LOAD and address <= tags[_STRING_TABLE] < address + in_file:
+            strings = tags[_STRING_TABLE] - address + offset
+            break
+    file.seek(strings + tags[_SONAME])
+    name = file.read(_LONGEST_NAME).partition(b"\0")[0].decode()
+    return SharedLibrary(machine, name if "/" not in name else "")
