@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from cdi.errors import CdiError
-
-from cdi.spec import CREATE_CONTAINER, Device, Edits, Hook, Mount, Spec, driver_kind, joined
+from cdi.spec import (
+    CREATE_CONTAINER,
+    CdiError,
+    Device,
+    Edits,
+    Hook,
+    Mount,
+    Spec,
+    driver_kind,
+    joined,
+)
 from cdi.store import SpecStore
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.libraries import (

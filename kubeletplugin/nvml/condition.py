@@ -143,10 +143,14 @@ def trouble(condition: Condition, *, mig: bool, uuid: str, name: str) -> tuple[s
 
     ``mig``: the GPU is in MIG mode. ``name`` is its own, in remedies.
     """
-    if condition is UNSAID:
-        return "", ""
-    found = _recovery(condition.recovery, reset(uuid, gpu=name))
-    return found or next(_obstacles(condition, mig=mig, uuid=uuid), ("", ""))
+    action = condition.recovery
+    if action is not None and action not in {
+        _NONE,
+        _IMEX,
+    }:  # a GPU's own memory needs no IMEX domain
+        reason, words = _RECOVERY.get(action, _RECOVERY_UNKNOWN)
+        return reason, words.format(mend=reset(uuid, gpu=name), action=_word(_ACTIONS, action))
+    return next(_obstacles(condition, mig=mig, uuid=uuid), ("", ""))
 
 
 def _obstacles(condition: Condition, *, mig: bool, uuid: str) -> Iterator[tuple[str, str]]:
@@ -179,31 +183,37 @@ def _obstacles(condition: Condition, *, mig: bool, uuid: str) -> Iterator[tuple[
         yield GpuReason.COMPUTE_MODE, text
 
 
-def _recovery(action: int | None, mend: str) -> tuple[str, str] | None:
-    match action:
-        case None | 0 | 5:  # a GPU's own memory needs no IMEX domain
-            return None
-        case 1:
-            return GpuReason.RECOVERY_REQUIRED, f"the driver asks for a reset: {mend}"
-        case 2 | 6 | 7:
-            return (
-                GpuReason.RECOVERY_REQUIRED,
-                f"the driver asks for more than a reset ({_ACTIONS[action]}): reboot the node",
-            )
-        case 3:
-            return GpuReason.RECOVERY_ADVISED, (
-                "the driver asks that peer-to-peer traffic ends (DrainP2P): what runs may go on, "
-                f"nothing new is given out; if it does not end with those programs, {mend}"
-            )
-        case 4:
-            return GpuReason.RECOVERY_ADVISED, (
-                "the GPU runs at reduced capacity (DrainAndReset): what runs may go on, nothing "
-                f"new is given out; then {mend}"
-            )
-    return GpuReason.RECOVERY_REQUIRED, (
-        f"the driver asks for recovery action {action}, which this version does not know; see "
-        "GPU Recovery Action in nvidia-smi -q"
-    )
+_RECOVERY = {
+    _RESET: (GpuReason.RECOVERY_REQUIRED, "the driver asks for a reset: {mend}"),
+    **dict.fromkeys(
+        (_REBOOT, _BUS_RESET, _SYSTEM_REBOOT),
+        (
+            GpuReason.RECOVERY_REQUIRED,
+            "the driver asks for more than a reset ({action}): reboot the node",
+        ),
+    ),
+    _DRAIN_P2P: (
+        GpuReason.RECOVERY_ADVISED,
+        (
+            "the driver asks that peer-to-peer traffic ends (DrainP2P): what runs may go on, "
+            "nothing new is given out; if it does not end with those programs, {mend}"
+        ),
+    ),
+    _DRAIN_AND_RESET: (
+        GpuReason.RECOVERY_ADVISED,
+        (
+            "the GPU runs at reduced capacity (DrainAndReset): what runs may go on, nothing new is "
+            "given out; then {mend}"
+        ),
+    ),
+}
+_RECOVERY_UNKNOWN = (
+    GpuReason.RECOVERY_REQUIRED,
+    (
+        "the driver asks for recovery action {action}, which this version does not know; see GPU "
+        "Recovery Action in nvidia-smi -q"
+    ),
+)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Refusals of NVML, in terms that an operator can act on.
+"""Refusals of NVML, in terms that an operator can act on, with their remedies.
 
 ::
 
@@ -16,7 +16,7 @@
      +-- ReadBackError               NVML said success, and what it then shows is something else
      +-- HangError                   a call has not come back; nothing is known of what it did
 
-Codes outside this list are a plain NvmlError.
+Codes (nvmlReturn_t) outside this list are a plain NvmlError.
 """
 
 from __future__ import annotations
@@ -25,9 +25,94 @@ from collections.abc import Iterable
 
 import pynvml
 
-from kubeletplugin.nvml.errors import HINTS, PASSING, SEE_PROCESSES, code_name
+SEE_PROCESSES = "run the plugin in the host's pid namespace (hostPID: true)"
+RELEASE_DCGM = (
+    "DCGM releases it where the node is labelled nvidia.com/gpu.deploy.dcgm=false and "
+    "nvidia.com/gpu.deploy.dcgm-exporter=false, until that is done"
+)
+"""Remedy against monitors of the GPU operator, which hold GPUs and instances."""
+_NODE, _GPU = "<node>", "<gpu>"
 
-_USE_ANOTHER = "; use another profile"
+
+def reset(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+    """Remedy: reset of a GPU, named by UUID and, if known, as MigNode and kubectl name it.
+
+    This program has every GPU open that it serves, and nobody can reset a GPU that is open: it
+    begins with a drain, upon which this program releases the GPU.
+    """
+    return (
+        f"reset the GPU (kubectl mig drain {node} {gpu} --wait, nvidia-smi -r -i {uuid}, "
+        f"kubectl mig resume {node} {gpu}) or reboot the node"
+    )
+
+
+def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+    """Remedy: turning on a GPU's MIG mode, which no client may have open meanwhile."""
+    return _set_mig(1, uuid, node=node, gpu=gpu)
+
+
+def disable_mig(uuid: str, *, node: str, gpu: str, switches: bool) -> str:
+    """Remedy: turning off a GPU's MIG mode; ``switches``: that needs no reset."""
+    other = ", or set migMode: switch in the class of the node" if switches else ""
+    return f"{_set_mig(0, uuid, node=node, gpu=gpu)}{other}"
+
+
+def _set_mig(mode: int, uuid: str, *, node: str, gpu: str) -> str:
+    return (
+        f"turn it {'on' if mode else 'off'} with: nvidia-smi -i {uuid} -mig {mode}, between "
+        f"kubectl mig drain {node} {gpu} --wait and kubectl mig resume {node} {gpu}"
+    )
+
+
+def at_hand(text: str, *, node: str, gpu: str) -> str:
+    """A text with remedies that were said where the node's or the GPU's name was not known."""
+    return text.replace(_NODE, node).replace(_GPU, gpu)
+
+
+_REMEDIES = {
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "changing MIG instances needs root or CAP_SYS_ADMIN; run the plugin as a privileged "
+        "container"
+    ),
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
+        "the system denied access to the device; run the plugin as a privileged container"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "load the NVIDIA kernel driver (modprobe nvidia)",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or name the library's "
+        "directory in LD_LIBRARY_PATH"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "library and kernel module are of different driver versions; this plugin ends, and kubelet "
+        "starts it anew, once a new process would load the right library; if it does not, reload "
+        "the kernel module or reboot the node"
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU fell off the bus; reboot the node",
+    pynvml.NVML_ERROR_RESET_REQUIRED: reset("<uuid>"),
+    pynvml.NVML_ERROR_IN_USE: "end the processes that use it",
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (
+        "the placement or an engine that it needs is taken; compare nvidia-smi mig -lgi"
+    ),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "check the GPU's MIG mode and the driver's version",
+}
+_PASSING = frozenset(
+    {
+        pynvml.NVML_ERROR_IN_USE,
+        pynvml.NVML_ERROR_TIMEOUT,
+        pynvml.NVML_ERROR_NOT_READY,
+        pynvml.NVML_ERROR_UNKNOWN,
+    }
+)
+_NAMES: dict[int, str] = {
+    value: name.removeprefix("NVML_ERROR_")
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_") and isinstance(value, int)
+} | {pynvml.NVML_SUCCESS: "SUCCESS"}
+
+
+def code_name(code: int) -> str:
+    """The name of an nvmlReturn_t without its prefix: ``NO_PERMISSION``."""
+    return _NAMES.get(code, "unlisted code")
 
 
 class NvmlError(Exception):
@@ -42,19 +127,19 @@ class NvmlError(Exception):
         self.code = code
         self.gpu = gpu
         where = f" on GPU {gpu}" if gpu else ""
-        what = "; ".join(part for part in (detail, self.hint(code)) if part)
+        what = "; ".join(part for part in (detail, self.remedy()) if part)
         super().__init__(
             f"{operation}{where}: {code_name(code)} ({code})" + (f": {what}" if what else "")
         )
 
-    def hint(self, code: int) -> str:
-        """Remedy for a code; empty where none is known."""
-        return HINTS.get(code, "")
+    def remedy(self) -> str:
+        """Remedy for the code; empty where none is known."""
+        return _REMEDIES.get(self.code, "")
 
     @property
     def passing(self) -> bool:
         """True if the same call may succeed a little later by itself."""
-        return self.code in PASSING
+        return self.code in _PASSING
 
 
 class DriverUnavailableError(NvmlError):
@@ -94,13 +179,12 @@ class InUseError(NvmlError):
         nameless: bool = False,
     ) -> None:
         self.pids = tuple(pids)
+        held = ""
         if self.pids:
             held = "held by process " + ", ".join(str(p) for p in self.pids)
-            detail = f"{detail}; {held}" if detail else held
         elif nameless:
             held = f"held by processes that cannot be named: to see them, {SEE_PROCESSES}"
-            detail = f"{detail}; {held}" if detail else held
-        super().__init__(operation, code, gpu=gpu, detail=detail)
+        super().__init__(operation, code, gpu=gpu, detail="; ".join(filter(None, (detail, held))))
 
 
 class InsufficientResourcesError(NvmlError):
@@ -130,10 +214,13 @@ class UndeliverableError(NvmlError):
     ) -> None:
         self.deliverable = deliverable
         what = f"profile {profile} cannot be had as it is advertised: {detail}"
-        hint = f"; it is offered with {deliverable} from now on" if deliverable else ""
-        super().__init__(operation, code, gpu=gpu, detail=f"{what}{hint or _USE_ANOTHER}")
+        remedy = f"it is offered with {deliverable} from now on" if deliverable else ""
+        super().__init__(
+            operation, code, gpu=gpu, detail=f"{what}; {remedy or 'use another profile'}"
+        )
 
-    def hint(self, code: int) -> str:  # noqa: ARG002, D102 - said in the detail
+    def remedy(self) -> str:
+        """None besides: it is said in the detail."""
         return ""
 
 
@@ -189,11 +276,9 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_RESET_REQUIRED: GpuLostError,
 }
 
-_FINDS_GPUS = "nvmlDeviceGetHandleBy"
-
 
 def translate(operation: str, code: int, *, gpu: str = "") -> NvmlError:
     """The error of this tree that stands for ``code``."""
-    if code == pynvml.NVML_ERROR_NOT_FOUND and operation.startswith(_FINDS_GPUS):
+    if code == pynvml.NVML_ERROR_NOT_FOUND and operation.startswith("nvmlDeviceGetHandleBy"):
         return GpuNotFoundError(operation, code, gpu=gpu)
     return _KINDS.get(code, NvmlError)(operation, code, gpu=gpu)

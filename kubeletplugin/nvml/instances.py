@@ -1,33 +1,46 @@
-"""GPU instances and compute instances, as they are now.
+"""GPU instances and compute instances: found, made, destroyed; a success counts once read back.
 
 Instances are found by profile and id, never through MIG device handles: those exist only for
 compute instances, so a GPU instance without one would be invisible.
+
+Several compute-instance profiles of a GPU instance may have its slice count. On Hopper and
+Blackwell the full one of a double-memory slice is 1_SLICE_REV1 (dra-driver-nvidia-gpu#1454: 30
+multiprocessors, and 18 with 1_SLICE); on A100 that one is reported and refused (go-nvlib#102), and
+so is 7_SLICE_NVL (dra-driver-nvidia-gpu#1480). So none is chosen or skipped by its number.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
-from dra.gpu.geometry import Geometry, Placement
+from dra.gpu.geometry import Geometry, Placement, Profile
 from kubeletplugin.nvml.errors import (
     InstanceNotFoundError,
+    InsufficientResourcesError,
+    InUseError,
     NotSupportedError,
     NvmlError,
     ReadBackError,
+    UndeliverableError,
 )
 from kubeletplugin.nvml.gpus import newest_form
-from kubeletplugin.nvml.session import ComputeProfile, ProfileKey, Session, together
+from kubeletplugin.nvml.session import ComputeProfile, Session, together
 
+T = TypeVar("T")
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.
 _MOST_INSTANCES = 16
-LOOKS = 3
+_LOOKS = 3
 """Times that instances are looked for of which one was there and could not be read."""
+_UNREAD = "is there and cannot be read"
+# Two 3g.20gb of one A100 show 20224 and 20096 MiB where the profile says 19968.
+_LEAST_MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,16 @@ class ComputeInstance:
     uuid: str
 
 
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A new compute instance, and what NVML says of its MIG device."""
+
+    id: int
+    uuid: str
+    multiprocessors: int
+    memory_mib: int
+
+
 @together
 def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[GpuInstance, ...]:
     """Every GPU instance on a GPU, whoever made it, by start.
@@ -54,44 +77,37 @@ def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[
     Raises:
         ReadBackError: one is listed again and again and cannot be read.
     """
-    for _ in range(LOOKS):
-        found, unread = _listed(session, gpu, geometry)
-        if unread is None:
-            return found
-        # Destroyed by someone else since it was listed, as the next list shows; or NVML errs.
-    raise ReadBackError("nvmlDeviceGetGpuInstances", gpu=gpu, detail=_unread("one", unread))
 
-
-def _listed(
-    session: Session, gpu: str, geometry: Geometry
-) -> tuple[tuple[GpuInstance, ...], InstanceNotFoundError | None]:
-    """GPU instances that can be read, and why one cannot."""
-    device = session.device(gpu)
-    found: dict[int, GpuInstance] = {}
-    unread: InstanceNotFoundError | None = None
-    for profile in geometry.profiles:
-        buffer = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)()
-        count = ctypes.c_uint(_MOST_INSTANCES)
-        session.call(
-            pynvml.nvmlDeviceGetGpuInstances,
-            device,
-            profile.id,
-            buffer,
-            ctypes.byref(count),
-            gpu=gpu,
+    def look() -> tuple[GpuInstance, ...]:
+        device = session.device(gpu)
+        handles = (
+            handle
+            for profile in geometry.profiles
+            for handle in gpu_instance_handles(session, device, profile.id, gpu=gpu)
         )
-        for handle in buffer[: count.value]:
-            try:
-                instance = read_gpu_instance(session, handle, gpu=gpu)
-            except InstanceNotFoundError as error:
-                unread = error
-            else:
-                found[instance.id] = instance
-    return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id))), unread
+        found = {i.id: i for i in (read_gpu_instance(session, h, gpu=gpu) for h in handles)}
+        return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id)))
+
+    return _read_again(look, "nvmlDeviceGetGpuInstances", f"one {_UNREAD}", gpu=gpu)
 
 
-def _unread(instance: str, error: InstanceNotFoundError | None) -> str:
-    return f"{instance} is there and cannot be read: {error}"
+@together
+def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | None:
+    """The GPU instance with this id, if it is there; ids are used again.
+
+    Raises:
+        ReadBackError: it is there again and again and cannot be read.
+    """
+    by_id = pynvml.nvmlDeviceGetGpuInstanceById
+
+    def look() -> GpuInstance | None:
+        try:
+            handle = session.call(by_id, session.device(gpu), gi_id, gpu=gpu)
+        except InstanceNotFoundError:
+            return None
+        return read_gpu_instance(session, handle, gpu=gpu)
+
+    return _read_again(look, by_id.__name__, f"GPU instance {gi_id} {_UNREAD}", gpu=gpu)
 
 
 @together
@@ -108,49 +124,138 @@ def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[Comp
     )
 
 
-@together
-def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | None:
-    """The GPU instance with this id, if it is there; ids are used again.
-
-    Raises:
-        ReadBackError: it is there again and again and cannot be read.
-    """
-    unread: InstanceNotFoundError | None = None
-    for _ in range(LOOKS):
-        try:
-            handle = session.call(
-                pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu
-            )
-        except InstanceNotFoundError:
-            return None
-        try:
-            return read_gpu_instance(session, handle, gpu=gpu)
-        except InstanceNotFoundError as error:
-            unread = error
-    raise ReadBackError(
-        "nvmlDeviceGetGpuInstanceById", gpu=gpu, detail=_unread(f"GPU instance {gi_id}", unread)
-    )
-
-
-@together
-def find_compute_instance(
-    session: Session, gpu: str, *, gi_id: int, ci_id: int
-) -> ComputeInstance | None:
-    """The compute instance with these ids, if it is there."""
-    try:
-        gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
-        handle = session.call(pynvml.nvmlGpuInstanceGetComputeInstanceById, gi, ci_id, gpu=gpu)
-        return read_compute_instance(session, handle, gpu=gpu)
-    except InstanceNotFoundError:
-        return None
-
-
 def processes(session: Session, gpu: str, gi_id: int | None = None) -> tuple[int, ...]:
     """Ids of the compute processes in a GPU instance, or on the whole GPU."""
     running = session.call(
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3, session.device(gpu), gpu=gpu
     )
     return tuple(sorted({int(p.pid) for p in running if gi_id in {None, p.gpuInstanceId}}))
+
+
+@together
+def create_gpu_instance(
+    session: Session, gpu: str, *, profile: Profile, placement: Placement
+) -> GpuInstance:
+    """Make a GPU instance at ``placement`` and read it back.
+
+    Raises:
+        UndeliverableError: nothing was made; the driver does not support the profile.
+        InsufficientResourcesError: nothing was made; the place or an engine is taken.
+        NvmlError: nothing was made, or nothing that could be read back; look by placement.
+        ReadBackError: it landed elsewhere and was destroyed again.
+    """
+    device = session.device(gpu)
+    wanted = pynvml.c_nvmlGpuInstancePlacement_t(start=placement.start, size=placement.size)
+    create = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
+    try:
+        handle = session.call(create, device, profile.id, ctypes.byref(wanted), gpu=gpu)
+    except NotSupportedError as error:
+        if error.code != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        detail = "the driver does not support a GPU instance of it"
+        raise UndeliverableError(
+            error.operation, error.code, gpu=gpu, profile=profile.name, detail=detail
+        ) from error
+    try:
+        made = read_gpu_instance(session, handle, gpu=gpu)
+    except InsufficientResourcesError as error:
+        # As it is, it would say that nothing was made.
+        detail = "what was just made could not be read back"
+        raise NvmlError(error.operation, error.code, gpu=gpu, detail=detail) from error
+    if (made.profile_id, made.placement) != (profile.id, placement):
+        session.call(pynvml.nvmlGpuInstanceDestroy, handle, gpu=gpu)
+        raise ReadBackError(
+            create.__name__,
+            gpu=gpu,
+            detail=f"asked for profile {profile.id} at {placement}, "
+            f"got profile {made.profile_id} at {made.placement}",
+        )
+    return made
+
+
+@together
+def create_compute_instance(
+    session: Session, gpu: str, *, gi_id: int, profile: Profile
+) -> Delivered:
+    """Make the compute instance that takes a whole, empty GPU instance, and check what came of it.
+
+    Raises:
+        UndeliverableError: the driver makes none that has what the profile advertises; none is
+            left.
+        NotSupportedError: a call is not supported, which says nothing of the profile.
+        ReadBackError: it is not there.
+    """
+    gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
+    create = pynvml.nvmlGpuInstanceCreateComputeInstance
+    choices, asked = _whole_compute_profiles(session, gi, profile, gpu=gpu)
+    refused: list[str] = []
+    for choice in choices:
+        if choice.multiprocessors < profile.multiprocessors:
+            break
+        try:
+            handle = session.call(create, gi, choice.id, gpu=gpu)
+        except (NotSupportedError, InsufficientResourcesError) as error:
+            if error.code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            session.compute_profiles.pop((session.generation, gpu, profile.id), None)
+            refused.append(f"{choice.multiprocessors} multiprocessors (id {choice.id}): {error}")
+            continue
+        made = _delivered(session, handle, profile, gpu=gpu)
+        try:
+            by_id = pynvml.nvmlGpuInstanceGetComputeInstanceById
+            again = session.call(by_id, gi, made.id, gpu=gpu)
+            found = read_compute_instance(session, again, gpu=gpu)
+        except InstanceNotFoundError:
+            found = None
+        if found != ComputeInstance(made.id, made.uuid):
+            raise ReadBackError(create.__name__, gpu=gpu, detail=f"{made.uuid} is not there")
+        if not refused:
+            session.compute_profiles[session.generation, gpu, profile.id] = asked
+        return made
+    raise _undeliverable(choices, refused, profile, gpu=gpu)
+
+
+@together
+def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
+    """Destroy the compute instances of a GPU instance; those that are gone already are fine.
+
+    Raises:
+        InUseError: processes hold one; ``pids`` names them.
+        ReadBackError: NVML said success and one is still there.
+    """
+
+    def destroy() -> None:
+        gi = _gpu_instance(session, gpu, gi_id)
+        handles = [] if gi is None else compute_handles(session, gi, gpu=gpu)
+        for handle in handles:
+            _destroy(session, pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu, gi_id=gi_id)
+        if handles and compute_handles(session, gi, gpu=gpu):
+            detail = f"a compute instance of GPU instance {gi_id} is still there"
+            raise ReadBackError("nvmlComputeInstanceDestroy", gpu=gpu, detail=detail)
+
+    what = f"GPU instance {gi_id} is there and its compute instances cannot be read"
+    _read_again(destroy, "nvmlGpuInstanceGetComputeInstances", what, gpu=gpu)
+
+
+@together
+def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
+    """Destroy a GPU instance without compute instances; one that is gone already is fine.
+
+    Raises:
+        InUseError: something holds it; ``pids`` names the processes that NVML could name.
+        ReadBackError: NVML said success and it is still there.
+    """
+    gi = _gpu_instance(session, gpu, gi_id)
+    if gi is None:
+        return
+    _destroy(session, pynvml.nvmlGpuInstanceDestroy, gi, gpu=gpu, gi_id=gi_id)
+    try:
+        session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
+    except InstanceNotFoundError:
+        return
+    raise ReadBackError(
+        "nvmlGpuInstanceDestroy", gpu=gpu, detail=f"GPU instance {gi_id} is still there"
+    )
 
 
 def read_gpu_instance(session: Session, handle: Any, *, gpu: str) -> GpuInstance:
@@ -167,60 +272,157 @@ def read_compute_instance(session: Session, handle: Any, *, gpu: str) -> Compute
     return ComputeInstance(info.id, session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu))
 
 
+def gpu_instance_handles(session: Session, device: Any, profile_id: int, *, gpu: str) -> list[Any]:
+    """The handles of all GPU instances of one profile."""
+    buffer = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)()
+    count = ctypes.c_uint(_MOST_INSTANCES)
+    ask = pynvml.nvmlDeviceGetGpuInstances
+    session.call(ask, device, profile_id, buffer, ctypes.byref(count), gpu=gpu)
+    return list(buffer[: count.value])
+
+
 def compute_handles(session: Session, gi: Any, *, gpu: str) -> list[Any]:
     """The handles of all compute instances in the GPU instance of handle ``gi``."""
+    profile = session.call(pynvml.nvmlGpuInstanceGetInfo, gi, gpu=gpu).profileId
+    key = (session.generation, gpu, int(profile))
+    profiles = session.compute_profiles.get(key) or _ask_compute_profiles(session, gi, gpu=gpu)
     handles: list[Any] = []
-    for profile_id in _compute_profile_ids(session, gi, gpu=gpu):
+    for profile_id in dict.fromkeys(p.id for p in profiles):
         buffer = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
         count = ctypes.c_uint(_MOST_INSTANCES)
-        session.call(
-            pynvml.nvmlGpuInstanceGetComputeInstances,
-            gi,
-            profile_id,
-            buffer,
-            ctypes.byref(count),
-            gpu=gpu,
-        )
+        ask = pynvml.nvmlGpuInstanceGetComputeInstances
+        session.call(ask, gi, profile_id, buffer, ctypes.byref(count), gpu=gpu)
         handles.extend(buffer[: count.value])
     return handles
 
 
-def _compute_profile_ids(session: Session, gi: Any, *, gpu: str) -> tuple[int, ...]:
-    """Ids of the compute-instance profiles of a GPU instance; one wrong answer is not kept."""
-    profile = session.call(pynvml.nvmlGpuInstanceGetInfo, gi, gpu=gpu).profileId
-    key = (session.generation, gpu, int(profile))
-    found = session.compute_profiles.certain(key) or ask_compute_profiles(session, gi, key)
-    return tuple(dict.fromkeys(p.id for p in found))
-
-
-def ask_compute_profiles(session: Session, gi: Any, key: ProfileKey) -> tuple[ComputeProfile, ...]:
-    """The compute-instance profiles of a GPU instance, as NVML tells them now."""
-    found = tuple(
-        ComputeProfile(enum, info.id, info.sliceCount, info.multiprocessorCount)
-        for enum, info in compute_profiles(session, gi, gpu=key[1])
-    )
-    session.compute_profiles.take(key, found)
-    return found
-
-
 def compute_profiles(session: Session, gi: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:
     """Compute-instance profiles of a GPU instance, with their enum."""
+    ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV
     for enum in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
-            yield (
-                enum,
-                newest_form(
-                    session,
-                    pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV,
-                    gi,
-                    enum,
-                    _SHARED_ENGINES,
-                    gpu=gpu,
-                ),
-            )
+            yield enum, newest_form(session, ask, gi, enum, _SHARED_ENGINES, gpu=gpu)
         except NotSupportedError:
             continue
         except NvmlError as error:
             # A driver that is older than this list of enums.
             if error.code != pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 raise
+
+
+def _ask_compute_profiles(session: Session, gi: Any, *, gpu: str) -> tuple[ComputeProfile, ...]:
+    return tuple(
+        ComputeProfile(enum, info.id, info.sliceCount, info.multiprocessorCount)
+        for enum, info in compute_profiles(session, gi, gpu=gpu)
+    )
+
+
+def _whole_compute_profiles(
+    session: Session, gi: Any, profile: Profile, *, gpu: str
+) -> tuple[list[ComputeProfile], tuple[ComputeProfile, ...]]:
+    """Those of all slices of a GPU instance, most multiprocessors first, and the whole answer.
+
+    A GPU has a dozen of them, each asked for by two calls where the driver refuses one: an answer
+    of which a slice was made is kept. Asked for twice where none has enough, as one wrong answer
+    takes no profile away.
+    """
+    asked = session.compute_profiles.get((session.generation, gpu, profile.id), ())
+    best: list[ComputeProfile] = []
+    for _ in range(2):
+        asked = asked or _ask_compute_profiles(session, gi, gpu=gpu)
+        whole = (p for p in asked if p.slices == profile.compute_slices)
+        best = sorted(whole, key=lambda p: (-p.multiprocessors, p.enum))
+        if best and best[0].multiprocessors >= profile.multiprocessors:
+            return best, asked
+        asked = ()
+    return best, asked
+
+
+def _delivered(session: Session, handle: Any, profile: Profile, *, gpu: str) -> Delivered:
+    """The instance made; it is destroyed again where it has less than its profile advertises."""
+    info = session.call(pynvml.nvmlComputeInstanceGetInfo_v2, handle, gpu=gpu)
+    uuid = session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu)
+    shown = session.call(pynvml.nvmlDeviceGetAttributes_v2, info.device, gpu=gpu)
+    found = Delivered(info.id, uuid, shown.multiprocessorCount, shown.memorySizeMB)
+    least = profile.memory_mib * _LEAST_MEMORY_SHARE
+    if found.multiprocessors >= profile.multiprocessors and found.memory_mib >= least:
+        return found
+    session.call(pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu)
+    raise UndeliverableError(
+        "nvmlGpuInstanceCreateComputeInstance",
+        pynvml.NVML_SUCCESS,
+        gpu=gpu,
+        profile=profile.name,
+        detail=f"it advertises {profile.multiprocessors} multiprocessors and {profile.memory_mib} "
+        f"MiB, and the slice had {found.multiprocessors} and {found.memory_mib} MiB",
+    )
+
+
+def _undeliverable(
+    choices: list[ComputeProfile], refused: list[str], profile: Profile, *, gpu: str
+) -> UndeliverableError:
+    most = choices[0].multiprocessors if choices else 0
+    detail = f"it advertises {profile.multiprocessors} multiprocessors, and "
+    if refused:
+        detail += f"the driver refused a compute instance of {'; '.join(refused)}"
+    elif choices:
+        detail += f"the driver reports no compute instance with more than {most}"
+    else:
+        detail += f"the driver reports no compute instance of {profile.compute_slices} slices"
+    return UndeliverableError(
+        "nvmlGpuInstanceCreateComputeInstance",
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        gpu=gpu,
+        profile=profile.name,
+        detail=detail,
+        # More than that is nowhere reported: then it is all that the GPU instance has.
+        deliverable=0 if refused else most,
+    )
+
+
+def _gpu_instance(session: Session, gpu: str, gi_id: int) -> Any:
+    """The handle of a GPU instance; None where NVML says twice that it is gone.
+
+    What is taken for gone is forgotten, and would stay for ever if it were there.
+    """
+    device = session.device(gpu)
+    for _ in range(2):
+        with suppress(InstanceNotFoundError):
+            return session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
+    return None
+
+
+def _destroy(session: Session, function: Any, handle: Any, *, gpu: str, gi_id: int) -> None:
+    try:
+        session.call(function, handle, gpu=gpu)
+    except InstanceNotFoundError:
+        return
+    except InUseError as error:
+        pids: tuple[int, ...] = ()
+        with suppress(NvmlError):
+            pids = processes(session, gpu, gi_id)
+        raise InUseError(
+            error.operation,
+            error.code,
+            gpu=gpu,
+            detail=f"GPU instance {gi_id}",
+            pids=pids,
+            nameless=not session.names_processes,
+        ) from error
+
+
+def _read_again(look: Callable[[], T], operation: str, what: str, *, gpu: str) -> T:
+    """The answer of ``look``, which is asked again where an instance is gone before it is read.
+
+    Destroyed by someone else since it was listed, as the next look shows; or NVML errs.
+
+    Raises:
+        ReadBackError: it is there again and again and cannot be read.
+    """
+    unread: InstanceNotFoundError | None = None
+    for _ in range(_LOOKS):
+        try:
+            return look()
+        except InstanceNotFoundError as error:
+            unread = error
+    raise ReadBackError(operation, gpu=gpu, detail=f"{what}: {unread}")

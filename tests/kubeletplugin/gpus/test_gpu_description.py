@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kubeletplugin.nvml.gpus import Card
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
@@ -15,6 +14,7 @@ from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.description.gpu_description import describe
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.nvml.gpus import Card
 from kubeletplugin.nvml.instances import GpuInstance
 
 SMALL = Profile(19, "1g.5gb", 1, 4864, 14, (Placement(0, 1), Placement(4, 1)))

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeletplugin.nvml.calls import CallPool
 
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.shares import Share
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
 from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.nvml.calls import CallPool
 from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 
 

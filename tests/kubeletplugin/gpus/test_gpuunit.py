@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from kubeletplugin.nvml.gpus import Card
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.nvml.gpus import Card
 from tests.dra.kube.clocks import FakeClock
 
 KEY, OTHER = ("uid-1", "gpu-3-mig-1g-1-0"), ("uid-2", "gpu-3-mig-1g-1-1")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from kubeletplugin.nvml.gpus import discover
-
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -17,6 +15,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.files import host

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from kubeletplugin.nvml.calls import CallPool
 
+from kubeletplugin.nvml.calls import CallPool
 from sim.nvml.machine import Machine
 
 T = TypeVar("T")

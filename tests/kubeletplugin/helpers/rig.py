@@ -27,6 +27,7 @@ from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.options import BindingConditions, Options
 from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import Machine
 from tests.failures.versions.differences import pruned

@@ -9,13 +9,13 @@ from typing import Any
 
 import pynvml
 import pytest
-from kubeletplugin.nvml.gpus import discover
 from msgspec.structs import replace
 
 import sim.nvml
 from dra.gpu.geometry import Profile
-from kubeletplugin.nvml import changes
+from kubeletplugin.nvml import instances as changes
 from kubeletplugin.nvml.errors import NotSupportedError, UndeliverableError
+from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.instances import create_compute_instance, list_compute_instances
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault

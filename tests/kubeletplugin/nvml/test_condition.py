@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kubeletplugin.nvml.gpus import discover
 
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import GpuLostError
+from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine

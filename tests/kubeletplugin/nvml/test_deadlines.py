@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from kubeletplugin.nvml.calls import CallPool
 
+from kubeletplugin.nvml.calls import CallPool
 from kubeletplugin.nvml.errors import HangError
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from kubeletplugin.nvml.gpus import Card, discover
 from msgspec import structs
 
 import sim.nvml
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import GpuFacts
-from kubeletplugin.nvml import changes
+from kubeletplugin.nvml import instances as changes
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     InsufficientResourcesError,
@@ -24,6 +23,7 @@ from kubeletplugin.nvml.errors import (
     ReadBackError,
     code_name,
 )
+from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (
     GpuInstance,
     create_compute_instance,

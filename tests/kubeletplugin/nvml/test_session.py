@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from kubeletplugin.nvml.gpus import discover, mig_mode
 
 import sim.nvml
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
 from kubeletplugin.nvml.events import GpuEvents
+from kubeletplugin.nvml.gpus import discover, mig_mode
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine

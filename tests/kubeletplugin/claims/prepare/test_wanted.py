@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kubeletplugin.nvml.gpus import Card
 
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
@@ -18,6 +17,7 @@ from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.nvml.gpus import Card
 
 DRIVER, POOL = "mig.dra.dev", "node-1"
 GOOD = "gpu-0-mig-1g5gb-19-4"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kubeletplugin.nvml.gpus import Card
 
 from dra.gpu.inventory import Drain
 from kubeletplugin.gpus.coexistence.pausing import Pause
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.gpus.lifecycle.release_request import ReleaseRequest
+from kubeletplugin.nvml.gpus import Card
 
 PAUSE = Pause("example.com/gpu=false")
 ONE, ALL = Drain(("gpu-1",), reason="repair"), Drain(())

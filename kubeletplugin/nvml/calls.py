@@ -1,8 +1,9 @@
-"""Calls that may never come back, in threads that can be left waiting.
+"""Calls into the NVML library from many threads: any may never come back, one may have it alone.
 
-Threads are used again; one is lost only for as long as its call hangs. Calls that are one operation
-share one thread, and each has its own deadline. While a call for a GPU has not come back in its
-time, no other is begun there: each would cost one more thread, and as long.
+Calls run in threads that can be left waiting. Threads are used again; one is lost only for as long
+as its call hangs. Calls that are one operation share one thread, and each has its own deadline.
+While a call for a GPU has not come back in its time, no other is begun there: each would cost one
+more thread, and as long.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ from typing import Any, TypeVar
 from kubeletplugin.nvml.errors import HangError
 
 T = TypeVar("T")
+_LOOK_SECONDS = 0.01
 
 
 class AbandonedError(Exception):
@@ -46,9 +49,10 @@ class _Call:
 
 
 class _Mine(threading.local):
-    """The call or operation that one thread runs."""
+    """The call or operation that one thread runs, and its uses of the library."""
 
     call: _Call | None = None
+    depth = 0
 
 
 class CallPool:
@@ -170,21 +174,18 @@ class CallPool:
                 call.result = call.work()
             except BaseException as error:  # noqa: BLE001 - handed to whoever waits
                 call.error = error
-            self._done(call, mine)
+            with self._lock:
+                self._running.discard(call)
+                if self._abandoned.get(call.gpu) is call:
+                    del self._abandoned[call.gpu]
+                    others = [c for c in self._running if c.gpu == call.gpu]
+                    overdue = [c for c in others if self._clock() - c.began >= self._seconds * 6]
+                    if overdue:
+                        self._abandoned[call.gpu] = overdue[0]
+                self._idle.append(mine)
             call.wake.put(None)
             del call
             self._mine.call = None
-
-    def _done(self, call: _Call, mine: queue.SimpleQueue[_Call]) -> None:
-        with self._lock:
-            self._running.discard(call)
-            if self._abandoned.get(call.gpu) is call:
-                del self._abandoned[call.gpu]
-                others = [c for c in self._running if c.gpu == call.gpu]
-                overdue = [c for c in others if self._clock() - c.began >= self._seconds * 6]
-                if overdue:
-                    self._abandoned[call.gpu] = overdue[0]
-            self._idle.append(mine)
 
     def _since(self, call: _Call) -> str:
         began = datetime.now(UTC) - timedelta(seconds=self._clock() - call.began)
@@ -196,3 +197,82 @@ class CallPool:
     def _error(self, call: _Call) -> HangError:
         detail = f"{self._words(call)}; reboot the node if it stays"
         return HangError(call.name, gpu=call.gpu, detail=detail)
+
+
+class UseLock:
+    """A readers-writer lock on the library: many threads use it, one may have it alone.
+
+    Whoever wants it alone comes before new users; those inside finish, nested uses included.
+    ``busy`` tells of calls that nobody waits for any more and that are inside all the same.
+    """
+
+    def __init__(self, busy: Callable[[], bool]) -> None:
+        self._busy = busy
+        self._changed = threading.Condition()
+        self._users = 0
+        self._wanted = False
+        self._mine = _Mine()
+
+    @property
+    def wanted(self) -> bool:
+        """True if somebody waits to have it alone, or has it: long uses are to end."""
+        return self._wanted
+
+    @property
+    def inside(self) -> bool:
+        """True if this thread uses it, or has it alone."""
+        return self._mine.depth > 0
+
+    @contextmanager
+    def shared(self, seconds: float) -> Iterator[bool]:
+        """Use it; False if within ``seconds`` whoever has it alone has not left it.
+
+        A thread that uses it already, or has it alone, goes in at once.
+        """
+        depth = self._mine.depth
+        if depth == 0:
+            with self._changed:
+                entered = self._changed.wait_for(lambda: not self._wanted, timeout=seconds)
+                self._users += entered
+            if not entered:
+                yield False
+                return
+        self._mine.depth = depth + 1
+        try:
+            yield True
+        finally:
+            self._mine.depth = depth
+            if depth == 0:
+                with self._changed:
+                    self._users -= 1
+                    if self._wanted:
+                        self._changed.notify_all()
+
+    @contextmanager
+    def adopted(self) -> Iterator[None]:
+        """This thread works for one that uses it, and waits for this one."""
+        self._mine.depth += 1
+        try:
+            yield
+        finally:
+            self._mine.depth -= 1
+
+    @contextmanager
+    def alone(self, seconds: float) -> Iterator[bool]:
+        """Have it alone; False if within ``seconds`` not everybody has left it.
+
+        For a thread that does not use it; one at a time.
+        """
+        end = time.monotonic() + seconds
+        with self._changed:
+            self._wanted = True
+            free = self._changed.wait_for(lambda: not self._users, timeout=seconds)
+        try:
+            while free and self._busy() and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS)
+            with self.adopted():
+                yield free and not self._busy()
+        finally:
+            with self._changed:
+                self._wanted = False
+                self._changed.notify_all()

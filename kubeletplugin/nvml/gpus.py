@@ -1,0 +1,314 @@
+"""The GPUs of this machine as NVML describes them, each read on its own: a failing one hides none.
+
+Profile information is asked for by enum; everything else takes the ``id`` that comes with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
+
+import pynvml
+
+from dra.gpu.geometry import Engines, Geometry, Placement, Profile
+from dra.gpu.inventory import GpuFacts
+from dra.gpu.reasons import GpuReason
+from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, reset
+from kubeletplugin.nvml.session import Device, Session
+
+_MIB = 1024 * 1024
+_MOST_GPUS = 64
+MOST_PROFILES = 64
+"""Enums that are asked for, should no answer end the list."""
+_NAME_PREFIX = "MIG "
+_SUFFIXES = {
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: "-me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: "-me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: "+me.all",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
+}
+_ARCHITECTURES = {
+    value: name.removeprefix("NVML_DEVICE_ARCH_").capitalize()
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_DEVICE_ARCH_") and isinstance(value, int)
+}
+_BRANDS = {
+    pynvml.NVML_BRAND_TESLA: "Tesla",
+    pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+    pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+    pynvml.NVML_BRAND_GEFORCE: "GeForce",
+}
+_UNKNOWN_FORM = frozenset(
+    {
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    }
+)
+"""Codes by which drivers refuse the second form: older ones, and some of A30 that know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card(GpuFacts):
+    """A GPU as NVML describes it now.
+
+    ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
+    The ids of the PCI device and of its board have the vendor in their lower halves.
+    ``switches_mig``: its MIG mode changes without a reset, as from Hopper on.
+    ``condition`` is what else the driver says of it.
+    ``reason`` and ``problem`` say, for programs and for people, why it cannot be used; both are
+    empty when it can.
+    """
+
+    uuid: str
+    minor: int
+    pci_device_id: int = 0
+    pci_subsystem_id: int = 0
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig_pending: bool = False
+    switches_mig: bool = False
+    geometry: Geometry | None = None
+    condition: Condition = UNSAID
+    reason: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """GPUs that were found; ``problems`` lists those that did not even give their UUID."""
+
+    driver_version: str
+    cuda_version: str
+    cards: tuple[Card, ...]
+    problems: tuple[str, ...]
+
+
+def discover(session: Session, addresses: Collection[str] | None = None) -> Discovery:
+    """Read every GPU, or with PCI ``addresses`` those alone: no other is touched then.
+
+    Raises:
+        NvmlError: the driver itself cannot be asked.
+    """
+    driver, cuda = session.driver_version(), session.cuda_version()
+    cards: list[Card] = []
+    problems: list[str] = []
+    uncounted: NvmlError | None = None
+    try:
+        count = session.call(pynvml.nvmlDeviceGetCount)
+    except NvmlError as error:
+        # nvml.h names no state of a GPU that makes this call fail; should one, others are found.
+        count, uncounted = _MOST_GPUS, error
+        problems.append(str(error))
+    for place in range(count) if addresses is None else addresses:
+        try:
+            cards.append(_read(session, session.take(place)))
+        except NvmlError as error:
+            past_the_last = error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT
+            if uncounted is not None and past_the_last and addresses is None:
+                break
+            problems.append(str(error))
+    if uncounted is not None and not cards:
+        raise uncounted
+    # Equal geometries are one object, which need not be compared.
+    known: dict[Geometry, Geometry] = {}
+    shared = (
+        c if (g := c.geometry) is None else replace(c, geometry=known.setdefault(g, g))
+        for c in cards
+    )
+    return Discovery(driver, cuda, tuple(shared), tuple(problems))
+
+
+def architecture_name(number: int | None) -> str:
+    """``Ampere`` for 7; ``Unknown`` for what NVML's bindings do not know."""
+    return "Unknown" if number is None else _ARCHITECTURES.get(number, "Unknown")
+
+
+def switches_mig(architecture: int | None) -> bool:
+    """True if MIG mode changes without a reset of the GPU: from Hopper on."""
+    hopper, unknown = pynvml.NVML_DEVICE_ARCH_HOPPER, pynvml.NVML_DEVICE_ARCH_UNKNOWN
+    return architecture is not None and hopper <= architecture < unknown
+
+
+def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | None:
+    """MIG mode (now, after the next reset); None for a GPU that has no MIG."""
+    try:
+        current, pending = session.call(pynvml.nvmlDeviceGetMigMode, device, gpu=gpu)
+    except NotSupportedError:
+        return None
+    return bool(current), bool(pending)
+
+
+def _read(session: Session, found: Device) -> Card:
+    device, uuid = found.handle, found.uuid
+    minor = session.call(pynvml.nvmlDeviceGetMinorNumber, device, gpu=uuid)
+    try:
+        return _describe(session, device, uuid=uuid, minor=minor)
+    except NvmlError as error:
+        return Card(uuid, minor, reason=GpuReason.NVML_ERROR, problem=str(error))
+
+
+def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
+    def ask(function: Any) -> Any:
+        return session.call(function, device, gpu=uuid)
+
+    mode = mig_mode(session, device, gpu=uuid)
+    enabled, pending = mode or (False, False)
+    reason = problem = ""
+    if enabled != pending:
+        reason = GpuReason.MIG_PENDING
+        wanted = "on" if pending else "off"
+        problem = f"MIG mode turns {wanted} at the next GPU reset; {reset(uuid)}"
+    try:
+        name = ask(pynvml.nvmlDeviceGetName)
+    except NotSupportedError:  # the driver may be older than the call
+        name = ""
+    major, minor_version = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
+    architecture = ask(pynvml.nvmlDeviceGetArchitecture)
+    brand = ask(pynvml.nvmlDeviceGetBrand)
+    pci = ask(pynvml.nvmlDeviceGetPciInfo)
+    # ``00000000:07:00.0`` is ``0000:07:00.0`` to Linux.
+    domain, _, rest = text(pci.busId).lower().partition(":")
+    return Card(
+        uuid=uuid,
+        minor=minor,
+        product_name=name,
+        brand=_BRANDS.get(brand, f"Brand{brand}"),
+        architecture=architecture_name(architecture),
+        cuda_compute_capability=f"{major}.{minor_version}",
+        pci_bus_id=f"{domain[-4:]}:{rest}",
+        pci_device_id=pci.pciDeviceId,
+        pci_subsystem_id=pci.pciSubSystemId,
+        memory_mib=ask(pynvml.nvmlDeviceGetMemoryInfo).total // _MIB,
+        mig_capable=mode is not None,
+        mig_enabled=enabled,
+        mig_pending=pending,
+        switches_mig=switches_mig(architecture),
+        geometry=read_geometry(session, device, gpu=uuid) if enabled else None,
+        condition=read_condition(session, device, gpu=uuid),
+        reason=reason,
+        problem=problem,
+    )
+
+
+def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
+    """Profiles that can be cut from a GPU in MIG mode, in the order of NVML's enum.
+
+    A profile without placements cannot be made and is left out.
+
+    Raises:
+        NvmlError: the driver refused for a reason other than not having a profile.
+    """
+    profiles: dict[int, Profile] = {}
+    for enum, info in _profile_infos(session, device, gpu=gpu):
+        if info.id in profiles:
+            continue
+        try:
+            placements = read_placements(session, device, info.id, gpu=gpu)
+        except NotSupportedError:
+            continue
+        if placements:
+            profiles[info.id] = Profile(
+                id=info.id,
+                name=_name(session, device, info, enum, gpu=gpu),
+                compute_slices=info.sliceCount,
+                memory_mib=info.memorySizeMB,
+                multiprocessors=info.multiprocessorCount,
+                placements=placements,
+                engines=Engines(
+                    copy_engines=info.copyEngineCount,
+                    decoders=info.decoderCount,
+                    encoders=info.encoderCount,
+                    jpeg_engines=info.jpegCount,
+                    ofa_engines=info.ofaCount,
+                ),
+            )
+    return Geometry(tuple(profiles.values()))
+
+
+def read_placements(
+    session: Session, device: Any, profile_id: int, *, gpu: str
+) -> tuple[Placement, ...]:
+    """All placements that a profile can have."""
+    count = ctypes.c_uint(0)
+    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    session.call(ask, device, profile_id, None, ctypes.byref(count), gpu=gpu)
+    buffer = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    session.call(ask, device, profile_id, buffer, ctypes.byref(count), gpu=gpu)
+    return tuple(Placement(p.start, p.size) for p in buffer[: count.value])
+
+
+def profile_name(info: Any) -> str:
+    """A profile's name as the driver tells it; empty where the first form of the call has none."""
+    return text(getattr(info, "name", "")).removeprefix(_NAME_PREFIX)
+
+
+def newest_form(session: Session, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
+    """The answer to the second form of a call, or to the first where the driver has no second.
+
+    ``function`` is one of pynvml's with an argument ``version``.
+
+    Raises:
+        NvmlError: what the driver says to the form that it has.
+    """
+    try:
+        return session.call(function, *arguments, gpu=gpu)
+    except NvmlError as error:
+        if error.code not in _UNKNOWN_FORM:
+            raise
+
+    @wraps(function)
+    def first_form(*arguments: Any) -> Any:
+        return function(*arguments, version=1)
+
+    return session.call(first_form, *arguments, gpu=gpu)
+
+
+def text(value: bytes | str) -> str:
+    """Text of NVML's, which its bindings give as bytes or as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _profile_infos(session: Session, device: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:
+    """The profiles that this GPU and this driver know, by enum.
+
+    A driver may know more than its bindings count: an instance of such a profile would not be seen,
+    and its place be taken for free. INVALID_ARGUMENT ends the list (nvml.h); below the bindings'
+    count it may be that of an older driver, and nothing is lost by asking on.
+    """
+    ask = pynvml.nvmlDeviceGetGpuInstanceProfileInfoV
+    for enum in range(MOST_PROFILES):
+        try:
+            yield enum, newest_form(session, ask, device, enum, gpu=gpu)
+        except NotSupportedError:
+            continue
+        except NvmlError as error:
+            if error.code != pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                raise
+            if enum >= pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT:
+                return
+
+
+def _name(session: Session, device: Any, info: Any, enum: int, *, gpu: str) -> str:
+    """Name of a profile, as the driver tells it, or made by NVIDIA's rule where it tells none.
+
+    By that rule memory counts in eighths of the GPU's own, rounded up, and is named in whole GB.
+    """
+    if hasattr(info, "name"):
+        return profile_name(info)
+    total = session.call(pynvml.nvmlDeviceGetMemoryInfo, device, gpu=gpu).total / _MIB
+    share = math.ceil(info.memorySizeMB / total * 8) / 8
+    size = math.floor(share * math.ceil(total / 1024) + 0.5)
+    return f"{info.sliceCount}g.{size}gb{_SUFFIXES.get(enum, '')}"

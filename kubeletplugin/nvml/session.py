@@ -1,0 +1,461 @@
+"""The process's one NVML session: the library, calls of it, and the handles of its GPUs.
+
+It stays open: without it, looking up a MIG handle by UUID was seen to take ten seconds under load.
+nvml.h promises nothing of nvmlShutdown while other calls are inside the library, so it is called
+only when none of ours is.
+
+nvml.h lets nvmlDeviceGetHandleByUUID answer GPU_IS_LOST as soon as any GPU is lost, and initialise
+others on its way. By index and by PCI address only the GPU that is asked for answers: so handles
+are taken by these, verified by UUID, and kept until the next nvmlInit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pynvml
+
+from kubeletplugin.nvml.calls import AbandonedError, CallPool, UseLock
+from kubeletplugin.nvml.errors import (
+    DriverUnavailableError,
+    GpuLostError,
+    GpuNotFoundError,
+    GpuReleasedError,
+    HangError,
+    NvmlError,
+    code_name,
+    translate,
+)
+
+_log = logging.getLogger(__name__)
+# Creating and destroying take about a second, and more on big GPUs under load.
+_CHANGES = frozenset(
+    {
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlGpuInstanceDestroy",
+        "nvmlComputeInstanceDestroy",
+        "nvmlDeviceSetMigMode",
+        "nvmlInit",
+    }
+)
+_CHANGE_FACTOR = 6.0
+_STALE_KEPT = 256
+"""Handles of earlier generations that a call may still be about to use."""
+_OF_A_GENERATION = (
+    pynvml.c_nvmlDevice_t,
+    pynvml.c_nvmlGpuInstance_t,
+    pynvml.c_nvmlComputeInstance_t,
+    pynvml.c_nvmlEventSet_t,
+)
+_BY_ADDRESS = pynvml.nvmlDeviceGetHandleByPciBusId
+_SUCCESS = code_name(pynvml.NVML_SUCCESS)
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU that answered: its UUID, its handle, and its PCI address if it would tell."""
+
+    uuid: str
+    handle: Any
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeProfile:
+    """The used part of nvmlComputeInstanceProfileInfo_t, and the enum under which it was told."""
+
+    enum: int
+    id: int
+    slices: int
+    multiprocessors: int
+
+
+class Session:
+    """NVML, and the GPUs that were found with it. Thread-safe; raises errors of ``nvml.errors``.
+
+    Every call has a deadline: ``seconds``, six times that for those that change something. While
+    one hangs, further calls for the same GPU fail at once, and those for others do not notice.
+    ``on_call`` hears of each: the function's name, the code's name or HANG, and how long it took.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 10.0,
+        on_call: Callable[[str, str, float], None] = lambda _name, _code, _seconds: None,
+    ) -> None:
+        self.seconds = seconds
+        self.names_processes = True
+        """True if NVML can name all processes of the node; without, an empty list says nothing."""
+        self.released: frozenset[str] = frozenset()
+        """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
+        self.compute_profiles: dict[tuple[int, str, int], tuple[ComputeProfile, ...]] = {}
+        """Compute-instance profiles by generation, GPU's UUID and id of the GPU-instance profile,
+        of which an instance was made: they need not be asked for again."""
+        self._on_call = on_call
+        self._calls = CallPool(seconds)
+        self._use = UseLock(lambda: bool(self._calls.inside()))
+        self._lock = threading.Lock()
+        self._initialising = threading.Lock()
+        self._open = False
+        self._initialised = False
+        self._generation = 0
+        self._handles = _Handles()
+
+    @property
+    def is_open(self) -> bool:
+        """True if ``open`` has succeeded and ``close`` was not called since."""
+        return self._open
+
+    @property
+    def wanted(self) -> bool:
+        """True if it is to be closed or opened anew: who listens for events releases it now."""
+        return self._use.wanted
+
+    @property
+    def generation(self) -> int:
+        """Number of initialisations: handles of an earlier generation are not valid any more."""
+        return self._generation
+
+    def open(self) -> None:
+        """Load the library and initialise it; does nothing when that is done already.
+
+        Raises:
+            DriverUnavailableError: no library or no driver; try again later.
+        """
+        with self._lock:
+            if self._open:
+                return
+            if self._initialised:
+                # An earlier close had to leave it; what hangs there may have come back since.
+                self._shut_down(0.0)
+            if not self._initialised:
+                self._initialise()
+            self._open = True
+
+    def close(self, seconds: float | None = None) -> bool:
+        """End event waits, let calls finish, and shut the library down; new calls are refused.
+
+        Errors of a library that is going anyway do not matter. What has not come back within
+        ``seconds`` (by default a call's deadline) is said in the log, and the library is then left
+        as it is, never shut down under a running call: False.
+        """
+        with self._lock:
+            self._open = False
+            return not self._initialised or self._shut_down(
+                self.seconds if seconds is None else seconds
+            )
+
+    def reopen(self, seconds: float) -> bool:
+        """Shut the library down and initialise it anew; calls begun meanwhile wait.
+
+        False, and nothing was done, if calls that run have not come back within ``seconds``.
+
+        Raises:
+            DriverUnavailableError: it could not be initialised again; the session is closed.
+        """
+        with self._lock:
+            if not self._open or self._calls.overdue():
+                return False
+            with self._use.alone(seconds) as alone:
+                if not alone:
+                    return False
+                self._end()
+                self._open = False
+                self._initialise()
+                self._open = True
+        return True
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Calls in here see one generation: the session is not opened anew or closed between them.
+
+        Raises:
+            DriverUnavailableError: it is closed.
+            NvmlError: it is being opened anew, and that lasts.
+        """
+        nested = self._use.inside
+        with self._use.shared(self.seconds) as entered:
+            if not entered:
+                raise NvmlError(
+                    "nvmlInit", pynvml.NVML_ERROR_NOT_READY, detail="NVML is being opened anew"
+                )
+            if not (nested or self._open):
+                raise DriverUnavailableError(
+                    "nvmlInit", pynvml.NVML_ERROR_UNINITIALIZED, detail="NVML is closed"
+                )
+            yield
+
+    def as_one(self, work: Callable[[], T], *, gpu: str) -> T:
+        """The result of ``work``, whose calls for that GPU share one thread and one generation.
+
+        Raises:
+            NvmlError: as from each of its calls; HangError ends it.
+        """
+        if self._calls.in_operation:
+            return work()
+        began = time.monotonic()
+
+        def adopted() -> T:
+            with self._use.adopted():
+                return work()
+
+        with self.together():
+            try:
+                return self._calls.together(adopted, gpu=gpu)
+            except HangError as error:
+                self._on_call(error.operation, "HANG", time.monotonic() - began)
+                raise
+
+    def hangs(self, gpu: str) -> str:
+        """The call for a GPU that has not come back in time, and since when; empty if none."""
+        return self._calls.hangs(gpu)
+
+    def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
+        """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
+
+        A library that says UNINITIALIZED although it was initialised (the driver was exchanged
+        under it) is initialised once more, and the call repeated unless it is about what the
+        library gave out before. Where only one GPU says that the driver is away, it is an error of
+        that GPU.
+        """
+        if not self._use.inside:
+            with self.together():
+                return self.call(function, *arguments, gpu=gpu)
+        generation = self._generation
+        fresh = arguments
+        if not self._handles.are_current(arguments, generation):
+            fresh = tuple(map(self._renewed, arguments))
+        try:
+            return self._run(function, *fresh, gpu=gpu)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                self._handles.forget(gpu)
+            failure = translate(function.__name__, error.value, gpu=gpu)
+            if not isinstance(failure, DriverUnavailableError) or not self._open:
+                raise failure from error
+            if self._driver_answers():
+                raise NvmlError(function.__name__, error.value, gpu=gpu) from error
+            if error.value != pynvml.NVML_ERROR_UNINITIALIZED:
+                raise failure from error
+        with self._initialising:
+            if generation == self._generation:
+                self._initialise()
+        fresh = tuple(map(self._renewed, fresh))
+        if any(isinstance(a, _OF_A_GENERATION) and not self._handles.owner(a) for a in fresh):
+            raise translate(function.__name__, pynvml.NVML_ERROR_NOT_READY, gpu=gpu)
+        return self._translated(function, *fresh, gpu=gpu)
+
+    def device(self, uuid: str) -> Any:
+        """The kept handle of a GPU; in a new generation it is taken anew where the GPU last was.
+
+        Raises:
+            GpuLostError: this machine has no such GPU now, as far as could be seen.
+            GpuReleasedError: it is released.
+        """
+        if not self._use.inside:
+            with self.together():
+                return self.device(uuid)
+        if uuid in self.released:
+            raise GpuReleasedError(uuid)
+        kept = self._handles.get(uuid, self._generation)
+        if kept is not None:
+            return kept.handle
+        address = self._handles.addresses.get(uuid, "")
+        if not address:
+            raise _absent(uuid, "it was not found when GPUs were looked for")
+        try:
+            handle = self.call(_BY_ADDRESS, address.encode(), gpu=uuid)
+            found = self._verified(handle, label=uuid)
+        except GpuNotFoundError as error:
+            raise _absent(uuid, f"nothing is at its PCI address {address}") from error
+        if found.uuid != uuid:
+            raise _absent(uuid, f"at its PCI address {address} is now {found.uuid}")
+        return found.handle
+
+    def take(self, place: int | str) -> Device:
+        """The GPU at an index or a PCI address, its handle taken and kept; no other is touched.
+
+        Until its UUID is known, its calls have a deadline of their own under its place.
+
+        Raises:
+            NvmlError: it does not answer, or there is none.
+        """
+        with self.together():
+            if isinstance(place, int):
+                label = f"with index {place}"
+                handle = self.call(pynvml.nvmlDeviceGetHandleByIndex, place, gpu=label)
+            else:
+                label = f"at PCI address {place}"
+                handle = self.call(_BY_ADDRESS, place.encode(), gpu=label)
+            return self._verified(handle, label=label)
+
+    def driver_version(self) -> str:
+        """Version of the kernel driver: ``570.86.10``."""
+        return str(self.call(pynvml.nvmlSystemGetDriverVersion))
+
+    def cuda_version(self) -> str:
+        """Newest CUDA version that the driver serves: ``12.8``."""
+        version = int(self.call(pynvml.nvmlSystemGetCudaDriverVersion))
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+    def _verified(self, handle: Any, *, label: str) -> Device:
+        """The GPU of a handle as itself says; from now on its handle is kept."""
+        uuid = self.call(pynvml.nvmlDeviceGetUUID, handle, gpu=label)
+        try:
+            address = self.call(pynvml.nvmlDeviceGetPciInfo, handle, gpu=label).busId
+            address = address.decode() if isinstance(address, bytes) else address
+        except NvmlError:
+            address = ""
+        found = Device(uuid, handle, address)
+        self._handles.keep(found, self._generation)
+        return found
+
+    def _driver_answers(self) -> bool:
+        try:
+            for function in (pynvml.nvmlSystemGetDriverVersion, pynvml.nvmlDeviceGetCount):
+                self._translated(function)
+        except DriverUnavailableError:
+            return False
+        except NvmlError:
+            return True
+        return True
+
+    def _renewed(self, argument: Any) -> Any:
+        """The current handle of a GPU whose earlier one this is; other arguments as they are."""
+        uuid = self._handles.owner(argument)
+        if not uuid:
+            return argument
+        kept = self._handles.get(uuid, self._generation)
+        if kept is not None and kept.handle is argument:
+            return argument
+        return self.device(uuid)
+
+    def _initialise(self) -> None:
+        self._translated(pynvml.nvmlInit)
+        self._initialised = True
+        self._generation += 1
+
+    def _shut_down(self, seconds: float) -> bool:
+        with self._use.alone(seconds) as alone:
+            if alone:
+                self._end()
+                return True
+        _log.error(
+            "NVML is left open: calls have not come back within %g s: %s",
+            seconds,
+            "; ".join(self._calls.inside()) or "a wait for events, or several calls that are one",
+        )
+        return False
+
+    def _end(self) -> None:
+        self._initialised = False
+        try:
+            self._run(pynvml.nvmlShutdown)
+        except (pynvml.NVMLError, HangError) as error:
+            _log.warning("nvmlShutdown: %s", error)
+
+    def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
+        name = function.__name__
+        factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
+        began, code = time.monotonic(), _SUCCESS
+        try:
+            return self._calls.run(name, partial(function, *arguments), gpu=gpu, factor=factor)
+        except pynvml.NVMLError as error:
+            code = code_name(error.value)
+            raise
+        except HangError:
+            code = "HANG"
+            raise
+        except AbandonedError:
+            code = ""  # whoever waited has told
+            raise
+        finally:
+            if code:
+                self._on_call(name, code, time.monotonic() - began)
+
+    def _translated(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
+        try:
+            return self._run(function, *arguments, gpu=gpu)
+        except pynvml.NVMLError as error:
+            raise translate(function.__name__, error.value, gpu=gpu) from error
+
+
+class _Handles:
+    """Handles by UUID, of a generation each. Thread-safe.
+
+    Values that are read are never changed, only replaced, so that reading takes no lock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[int, Device]] = {}
+        self._owners: dict[int, tuple[Any, str]] = {}
+        self.addresses: dict[str, str] = {}
+        """PCI addresses at which GPUs were last seen."""
+
+    def keep(self, device: Device, generation: int) -> None:
+        """Remember a verified handle."""
+        with self._lock:
+            self._kept[device.uuid] = (generation, device)
+            if device.address:
+                self.addresses[device.uuid] = device.address
+            self._owners[id(device.handle)] = (device.handle, device.uuid)
+            kept = {id(d.handle) for _, d in self._kept.values()}
+            stale = [key for key in self._owners if key not in kept]
+            for key in stale[:-_STALE_KEPT]:
+                del self._owners[key]
+
+    def get(self, uuid: str, generation: int) -> Device | None:
+        """The GPU's handle of this generation, if there is one."""
+        found = self._kept.get(uuid)
+        return found[1] if found is not None and found[0] == generation else None
+
+    def are_current(self, arguments: tuple[Any, ...], generation: int) -> bool:
+        """True unless one of these objects was the handle of a GPU that has another one by now."""
+        for argument in arguments:
+            uuid = self.owner(argument)
+            if uuid:
+                kept = self._kept.get(uuid)
+                if kept is None or kept[0] != generation or kept[1].handle is not argument:
+                    return False
+        return True
+
+    def forget(self, uuid: str) -> None:
+        """Drop a GPU's handle: the next is taken and verified anew."""
+        with self._lock:
+            self._kept.pop(uuid, None)
+
+    def owner(self, handle: Any) -> str:
+        """The UUID of the GPU whose handle this object is or was; empty for any other object."""
+        found = self._owners.get(id(handle))
+        return found[1] if found is not None and found[0] is handle else ""
+
+
+def together(
+    function: Callable[Concatenate[Session, str, P], T],
+) -> Callable[Concatenate[Session, str, P], T]:
+    """Make a function's calls, for the GPU of its first argument, one operation of its session.
+
+    They see one generation, so that it may keep what NVML gave it, and share one thread.
+    """
+
+    @wraps(function)
+    def within(session: Session, gpu: str, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return session.as_one(lambda: function(session, gpu, *arguments, **named), gpu=gpu)
+
+    return within
+
+
+def _absent(uuid: str, detail: str) -> GpuLostError:
+    return GpuLostError(_BY_ADDRESS.__name__, pynvml.NVML_ERROR_NOT_FOUND, gpu=uuid, detail=detail)

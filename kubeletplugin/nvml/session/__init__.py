@@ -1,1 +1,0 @@
-"""The NVML library in this process: its session, its handles, the calls inside it."""
