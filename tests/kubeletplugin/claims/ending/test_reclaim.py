@@ -67,7 +67,7 @@ def test_a_slice_in_use_is_unavailable_with_its_processes_named_and_removed_when
 def test_a_process_that_ends_within_the_call_is_waited_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(release, "_PATIENCE", 30.0)
+    monkeypatch.setattr(release, "UNPREPARE_SECONDS", 30.0)
     ref = in_use(rig)
     rig.machine.inject(
         Fault(
