@@ -19,7 +19,7 @@ from hack.cluster.nodes import add_fake_node
 from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.daemons import Driver, registrations
 from tests.cluster.harness.ground import (
     FAKE,
     FAKE_NODES,
@@ -132,6 +132,7 @@ def driver(
             "devices of every node and their classes",
             lambda: (
                 len(api.list("MigNode")) == 1 + len(FAKE_NODES)
+                and registrations(driver.plugins[kubelet.name]) > 0
                 and api.find("DeviceClass", "mig-1g.5gb") is not None
             ),
             context=driver.tails,

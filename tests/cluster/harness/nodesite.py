@@ -15,8 +15,9 @@ from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.waiting import wait_for
 from sim.nvml.machine import Machine
-from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.daemons import Driver, registrations
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import Workload
 
@@ -75,6 +76,7 @@ def running_node(
             cdi_root=kubelet.cdi_root,
         )
         with driver:
+            wait_for("registration", lambda: registrations(driver.plugins[name]))
             workload = Workload(plane.api, tails=lambda: f"{driver.tails()}\n{kubelet.tails()}")
             machine = Machine(driver.hardware[name].state)
             yield NodeSite(plane.api, driver, machine, workload)
