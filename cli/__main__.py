@@ -2,6 +2,6 @@
 
 import sys
 
-from cli.shell.program import main
+from cli.program import main
 
 sys.exit(main())

@@ -34,7 +34,7 @@ if ! command -v {_PYTHON} >/dev/null; then
 fi
 export PYTHONPATH="$here/lib"
 # -P: nothing is imported from wherever somebody calls it.
-exec {_PYTHON} -P -c 'from {{module}} import main; raise SystemExit(main())' "$@"
+exec {_PYTHON} -P -c 'from cli.program import {{entry}}; raise SystemExit({{entry}}())' "$@"
 """
 
 
@@ -77,11 +77,11 @@ def pack(wheel: Path, target: Path) -> None:
         subprocess.run(command, check=True)
         # As in deploy/Dockerfile.
         shutil.rmtree(folder / "lib/cel_expr_python/ext")
-        for program, module in (
-            ("kubectl-mig", "cli.shell.program"),
-            ("kubectl_complete-mig", "cli.shell.completing"),
+        for program, entry in (
+            ("kubectl-mig", "main"),
+            ("kubectl_complete-mig", "complete"),
         ):
-            (folder / program).write_text(LAUNCHER.replace("{module}", module))
+            (folder / program).write_text(LAUNCHER.replace("{entry}", entry))
             (folder / program).chmod(0o755)
         (folder / "LICENSE").write_bytes((REPOSITORY / "LICENSE").read_bytes())
         with tarfile.open(target, "w:gz") as archive:

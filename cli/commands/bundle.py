@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from cli.bundling.archive import write
-from cli.bundling.contents import Contents, File
+import yaml
+
+from cli import redaction
 from cli.commands import doctor
 from cli.commands import map as placement_map
-from cli.shell.exits import CliError, Exit
-from cli.shell.session import Session
-from cli.shell.versions import version
+from cli.exits import CliError, Exit, version
+from cli.facts import CONTROLLER, PLUGIN, is_component
+from cli.output import Output
+from cli.session import Session
+from dra.common.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Obj,
+    Resource,
+    at,
+)
+from dra.kube.errors import KubeError
+
+LOG_BYTES = 4 * 2**20
+"""Upper bound of one container's log, which has its newest 20,000 lines."""
+_LOG_LINES = 20_000
+_METRICS_BYTES = 2**20
+_METRICS = "metrics"
+"""Name of the port in the chart's pods."""
 
 _README = """\
 State of dra-driver-nvidia-mig, {time}, kubectl mig {version}.
@@ -26,39 +57,150 @@ Could not be read:
 {missing}
 """
 
+_File = tuple[str, bytes]
+"""Name and content of a file of the bundle."""
 
-def run(session: Session, arguments: argparse.Namespace) -> int:
+
+def run(session: Session, *, file: str | None) -> int:
     """Write the bundle; 0 also where some of it may not be read, which is said."""
     now = session.now()
     folder = f"mig-bundle-{now:%Y%m%d-%H%M%S}"
-    path = Path(arguments.file or f"{folder}.tar.gz")
+    path = Path(file or f"{folder}.tar.gz")
     if path.exists():
         raise CliError(Exit.USAGE, f"{path} is there already: name another file by --file")
-    all_nodes = argparse.Namespace(node=[], watch=False)
-    contents = Contents(
-        session,
-        {
-            "doctor.json": lambda each: doctor.run(each, arguments),
-            "map.txt": lambda each: placement_map.run(each, all_nodes),
-        },
-    )
-
-    def files() -> Iterator[File]:
-        yield from contents.files()
-        missing = "\n".join(contents.missing) or "nothing"
-        text = _README.format(
-            time=f"{now:%Y-%m-%d %H:%M:%S} UTC", version=version(), missing=missing
-        )
-        yield File("README.txt", text.encode())
-
+    missing: list[str] = []
     try:
-        write(path, files(), folder=folder, seconds=int(now.timestamp()))
+        _write(path, _files(session, missing), folder=folder, seconds=int(now.timestamp()))
     except OSError as error:
         raise CliError(Exit.USAGE, f"{path} cannot be written: {error}; see --file") from error
     if session.out.is_json:
-        session.out.json("Bundle", {"file": str(path), "missing": contents.missing})
+        session.out.json("Bundle", {"file": str(path), "missing": missing})
         return Exit.OK
     session.out.line(f"{path}: {path.stat().st_size / 2**10:.0f} KiB")
-    for each in contents.missing:
+    for each in missing:
         session.out.paragraph("  ", "not in it: ", each)
     return Exit.OK
+
+
+def _write(path: Path, files: Iterable[_File], *, folder: str, seconds: int) -> None:
+    """Write ``files`` below ``folder`` into a new file, whole, readable by its owner alone.
+
+    Args:
+        path: of the archive, a compressed tar file.
+        files: read while it is written, so that no more than one is held.
+        folder: name of the one directory in it.
+        seconds: time of every file, since 1970.
+
+    Raises:
+        OSError: it cannot be written; nothing is left then.
+    """
+    partly = path.with_name(f".{path.name}.partial")
+    try:
+        with (
+            os.fdopen(os.open(partly, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw,
+            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=seconds) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            for name, content in files:
+                entry = tarfile.TarInfo(f"{folder}/{name}")
+                entry.size, entry.mtime, entry.mode = len(content), seconds, 0o600
+                archive.addfile(entry, io.BytesIO(content))
+        partly.rename(path)
+    finally:
+        partly.unlink(missing_ok=True)
+
+
+def _files(session: Session, missing: list[str]) -> Iterator[_File]:
+    """The files, read one after the other. What cannot be read is noted in ``missing``, with why.
+
+    Raises:
+        UnavailableError: the server does not answer at all.
+    """
+
+    def listed(resource: Resource) -> list[Obj]:
+        try:
+            return session.api.list(resource).items
+        except KubeError as error:
+            missing.append(f"{resource}: {error}")
+            return []
+
+    def noted(name: str, read: Callable[[], bytes]) -> Iterator[_File]:
+        try:
+            yield name, read()
+        except (KubeError, CliError) as error:
+            missing.append(f"{name}: {error}")
+
+    yield "version.json", json.dumps(session.api.read("/version"), indent=2).encode()
+    yield from noted("doctor.json", partial(_output, session, "json", doctor.run))
+    yield from noted("map.txt", partial(_output, session, "wide", placement_map.run))
+    driver = session.driver
+    pods = listed(PODS)
+    ours = [p for p in pods if _is_ours(p)]
+    claimants = [p for p in pods if at(p, "spec", "resourceClaims") and not _is_ours(p)]
+    yield _objects("driver-pods", (redaction.pod(p, whole=True) for p in ours))
+    yield _objects("pods", map(redaction.pod, claimants))
+    yield _objects("nodes", map(redaction.node, listed(NODES)))
+    for resource in (RESOURCE_CLAIMS, DEVICE_CLASSES):
+        yield _objects(resource.plural, (redaction.claim(c, driver) for c in listed(resource)))
+    for resource in (MIG_NODES, RESOURCE_SLICES, CUSTOM_RESOURCE_DEFINITIONS, LEASES):
+        about = (o for o in listed(resource) if _is_about(o, driver))
+        yield _objects(resource.plural, map(redaction.plain, about))
+    events = (e for e in listed(EVENTS) if _is_about(e, driver))
+    yield _objects("events", map(redaction.event, events))
+    for pod in ours:
+        for name, path, query, limit in _texts(pod):
+            yield from noted(name, partial(_text, session, path, query, limit))
+    told = "\n".join(missing) or "nothing"
+    time = f"{session.now():%Y-%m-%d %H:%M:%S} UTC"
+    yield "README.txt", _README.format(time=time, version=version(), missing=told).encode()
+
+
+def _output(session: Session, form: str, command: Callable[[Session], int]) -> bytes:
+    """Output of another command."""
+    stream = io.StringIO()
+    command(replace(session, out=Output(stream, form=form, color=False)))
+    return stream.getvalue().encode()
+
+
+def _texts(pod: Obj) -> Iterator[tuple[str, str, dict[str, str], int]]:
+    """Logs and metrics of a pod: name of the file, path, query and upper bound in bytes."""
+    metadata, statuses = pod["metadata"], at(pod, "status", "containerStatuses")
+    where = PODS.path(metadata["namespace"], metadata["name"])
+    restarted = {s["name"] for s in statuses if s.get("restartCount")}
+    for container in at(pod, "spec", "containers"):
+        name = container["name"]
+        query = {"tailLines": str(_LOG_LINES), "limitBytes": str(LOG_BYTES), "timestamps": "true"}
+        for previous in ("", "true") if name in restarted else ("",):
+            file = f"logs/{metadata['name']}-{name}{'.previous' if previous else ''}.log"
+            asked = query | {"container": name, "previous": previous}
+            yield file, f"{where}/log", asked, LOG_BYTES
+    for port in (p for c in at(pod, "spec", "containers") for p in at(c, "ports")):
+        if port.get("name") == _METRICS:
+            path = f"{where}:{port['containerPort']}/proxy/metrics"
+            yield f"metrics/{metadata['name']}.txt", path, {}, _METRICS_BYTES
+
+
+def _text(session: Session, path: str, query: dict[str, str], limit: int) -> bytes:
+    raw = session.api.text(path, query=query, limit_bytes=limit)
+    return redaction.log(raw.decode(errors="replace")).encode()
+
+
+def _is_ours(pod: Obj) -> bool:
+    return is_component(pod, CONTROLLER) or is_component(pod, PLUGIN)
+
+
+def _is_about(obj: Obj, driver: str) -> bool:
+    """True if the driver made the object or it is about the driver."""
+    fields = (
+        ("metadata", "name"),
+        ("spec", "driver"),
+        ("spec", "group"),
+        ("reportingComponent",),
+        ("source", "component"),
+        ("apiVersion",),
+    )
+    return any(driver in str(at(obj, *field, default="")) for field in fields)
+
+
+def _objects(name: str, found: Iterable[Any]) -> _File:
+    return f"{name}.yaml", yaml.safe_dump_all(found, sort_keys=False).encode()

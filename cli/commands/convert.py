@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
 from api.layouts import is_layouts
-from cli.linting.deviceplugin import convert_plugin_config, is_plugin_config
-from cli.linting.documents import Document, Level, Remark, read_documents
-from cli.linting.layouts import check_layouts
-from cli.linting.limits import remarks_of
+from cli.exits import Exit
+from cli.linting.administration import (
+    check_layouts,
+    convert_plugin_config,
+    convert_quota,
+    is_plugin_config,
+)
+from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.nvidia import convert_claim
-from cli.linting.pods import PodSpec, pod_spec
-from cli.linting.quotas import convert_quota
-from cli.shell.exits import Exit
-from cli.shell.files import read_files
-from cli.shell.output import Output
+from cli.linting.pods import PodSpec, pod_spec, remarks_of
+from cli.output import Output
 from dra.common.resources import Obj, ObjectKey
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.limits.others import Translation, translate
@@ -26,7 +26,7 @@ from dra.limits.rewriting import rewritten
 from dra.limits.templates import template
 
 
-def run(out: Output, arguments: argparse.Namespace) -> int:
+def run(out: Output, *, file: Sequence[str]) -> int:
     """Print every object: those that ask by limits with claims, all others as they are.
 
     A file of mig-parted's comes out in a ConfigMap, one of the device plugin's that shares GPUs as
@@ -35,33 +35,40 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
     objects: list[Obj] = []
     remarks: list[Remark] = []
     templates: dict[ObjectKey, None] = {}
-    for file, content in read_files(arguments.file):
-        for found in read_documents(file, content):
-            if isinstance(found, Remark):
-                remarks.append(found)
-                continue
-            if is_layouts(found.obj):
-                remarks += check_layouts(found)
-                objects.append(_config_map(found.obj))
-                continue
-            if is_plugin_config(found.obj):
-                node_class, said = convert_plugin_config(found)
-                remarks += said
-                objects.append(node_class)
-                continue
-            pod = pod_spec(found)
-            if pod is None:
-                remarks += [*convert_claim(found), *convert_quota(found)]
-                objects.append(found.obj)
-                continue
+    for found in read_files(file):
+        if isinstance(found, Remark):
+            remarks.append(found)
+            continue
+        made = found.obj
+        if is_layouts(found.obj):
+            remarks += check_layouts(found)
+            made = _config_map(found.obj)
+        elif is_plugin_config(found.obj):
+            made, said = convert_plugin_config(found)
+            remarks += said
+        elif (pod := pod_spec(found)) is None:
+            remarks += [*convert_claim(found), *convert_quota(found)]
+        else:
             translation = translate(pod.whole)
             remarks += remarks_of(pod, translation)
             if not translation.refused:
                 templates.update(dict.fromkeys(_convert(found, pod, translation)))
-            objects.append(found.obj)
-    made = [_template(*key) for key in templates]
-    _print(out, [*made, *objects], remarks)
+        objects.append(made)
+    objects = [*(_template(*key) for key in templates), *objects]
+    _print(out, objects, remarks)
     return Exit.FINDING if any(r.level is Level.ERROR for r in remarks) else Exit.OK
+
+
+def _print(out: Output, objects: Sequence[Obj], remarks: Sequence[Remark]) -> None:
+    if out.is_json:
+        out.json("Conversion", {"objects": objects, "remarks": [r.as_json for r in remarks]})
+    else:
+        for remark in remarks:
+            out.line(f"# {remark.shown}")
+        for number, each in enumerate(objects):
+            if number:
+                out.line("---")
+            out.document(yaml.safe_dump(each, sort_keys=False))
 
 
 def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iterator[ObjectKey]:
@@ -88,15 +95,3 @@ def _template(namespace: str, name: str) -> Obj:
     made = template(name, namespace, driver=DEFAULT_DRIVER)
     metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     return {**made, "metadata": metadata}
-
-
-def _print(out: Output, objects: list[Obj], remarks: list[Remark]) -> None:
-    if out.is_json:
-        out.json("Conversion", {"objects": objects, "remarks": [r.as_json for r in remarks]})
-        return
-    for remark in remarks:
-        out.line(f"# {remark.shown}")
-    for number, each in enumerate(objects):
-        if number:
-            out.line("---")
-        out.document(yaml.safe_dump(each, sort_keys=False))

@@ -1,108 +1,178 @@
-"""``kubectl mig drain``: place nothing new on a node's GPUs, and wait until they are free."""
+"""``kubectl mig drain`` and ``resume``: a node's GPUs out of service and back.
+
+They write ``spec.drain`` of its MigNode; ``drain`` can wait until the GPUs are free.
+"""
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from cli.commands.map import slot_json
-from cli.shell.exits import CliError, Exit
-from cli.shell.output import NAME, nameless
-from cli.shell.session import Session
-from cli.site.draining import drained, merge, write_drain
-from cli.site.occupancy import GpuView, NodeView, Slot
-from cli.site.reading import site
-from dra.common.resources import PODS, Obj
+from cli.exits import CliError, Exit
+from cli.output import NAME, Output, nameless
+from cli.session import Session
+from cli.site import GpuView, NodeView, Slot, read_site
+from dra.common.resources import MIG_NODES, PODS, Obj
+from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.reasons import GpuReason
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
 from dra.kube.timing import rfc3339
 
+_MANAGER = "kubectl-mig"
 _POLL_SECONDS = 2.0
 _RELEASE_SECONDS = 30.0
 """Patience of --wait with the node's plugin, which may not run, to release idle GPUs."""
 
+_Used = list[tuple[GpuView, Slot]]
 
-def run(session: Session, arguments: argparse.Namespace) -> int:
+
+@dataclass(slots=True)
+class _State:
+    """State of a node that is drained: who uses the GPUs, and who was asked to leave.
+
+    ``held`` are the GPUs that the node's plugin has not released, ``refused`` says by pod why it
+    is not evicted yet.
+    """
+
+    node: NodeView
+    users: _Used
+    held: list[str]
+    evicted: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def run(  # noqa: PLR0913 - the options of the command
+    session: Session,
+    *,
+    node: str,
+    gpu: Sequence[str],
+    reason: str,
+    wait: bool,
+    timeout: float,
+    evict: bool,
+) -> int:
     """Drain, say who still uses the GPUs, and wait or evict if asked to."""
-    node = _node(session, arguments.node)
-    wanted = merge(
-        node.inventory,
-        tuple(arguments.gpu),
-        reason=arguments.reason,
-        since=rfc3339(session.now()),
-    )
-    if wanted != node.inventory.drain:
-        write_drain(session, arguments.node, wanted)
+    inventory = read_site(session).named(node).inventory
+    wanted = _more(inventory, tuple(gpu), reason=reason, since=rfc3339(session.now()))
+    _write(session, inventory, wanted)
     evicted: set[str] = set()
-    refused: dict[str, str] = {}
-    deadline = time.monotonic() + arguments.timeout
+    deadline = time.monotonic() + timeout
     idle: float | None = None
     while True:
-        node = _node(session, arguments.node)
-        users = _users(node, arguments.gpu)
-        if arguments.evict:
-            refused = _evict(session, users, evicted)
-        held, now = _held(node, arguments.gpu), time.monotonic()
-        idle = None if users else idle or now
-        done = not users and not held
-        if done or not arguments.wait or now >= deadline:
-            break
-        if idle is not None and now - idle >= _RELEASE_SECONDS:
+        state = _look(session, node, gpu, evicted)
+        if evict:
+            _evict(session, state)
+        now = time.monotonic()
+        idle = None if state.users else idle or now
+        done = not state.users and not state.held
+        patient = idle is None or now - idle < _RELEASE_SECONDS
+        if done or not wait or now >= deadline or not patient:
             break
         session.pause(_POLL_SECONDS)
-    _report(session, node, users, held=held, evicted=sorted(evicted), refused=refused)
-    return Exit.FINDING if users else Exit.OK
+    _report(session, state)
+    return Exit.FINDING if state.users else Exit.OK
 
 
-def _node(session: Session, name: str) -> NodeView:
-    found = site(session)
-    node = found.node(name)
-    if node is None:
-        have = ", ".join(n.name for n in found.nodes[:10]) or "none"
-        raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}; there are: {have}")
-    return node
+def resume(session: Session, *, node: str, gpu: Sequence[str]) -> int:
+    """Take GPUs, or the whole node, back into service."""
+    inventory = read_site(session).named(node).inventory
+    before = _drained(inventory)
+    _check_gpus(inventory, gpu)
+    left = _fewer(inventory, gpu)
+    _write(session, inventory, left)
+    still = [g for g in before if left is not None and left.covers(g)]
+    if session.out.is_json:
+        session.out.json("Drain", {"node": node, "drained": still})
+        return Exit.OK
+    back = [g for g in before if g not in still]
+    if back:
+        text = f"back in service: {', '.join(back)}"
+    elif gpu and before:
+        text = f"{', '.join(gpu)} was not drained"
+    else:
+        text = "nothing to do: no GPU of it was drained"
+    rest = f"; still drained: {', '.join(still)}" if still else ""
+    session.out.line(f"{session.out.bold(node)}  {text}{rest}")
+    return Exit.OK
 
 
-def _users(node: NodeView, gpus: Iterable[str]) -> list[tuple[GpuView, Slot]]:
-    """Slots still in use on the GPUs that this call is about: those that claims have.
+def _drained(inventory: Inventory) -> list[str]:
+    """The GPUs of a node that are out of service."""
+    return [g.name for g in inventory.gpus if inventory.is_drained(g.name)]
 
-    Nobody waits for foreign instances, nor for places that a GPU keeps until it is reset.
+
+def _more(inventory: Inventory, gpus: tuple[str, ...], *, reason: str, since: str) -> Drain:
+    """The drain of ``inventory`` with ``gpus`` more, or with all where none is named.
+
+    Raises:
+        CliError: the node has no such GPU.
     """
-    wanted = set(gpus)
-    return [
-        (v, s)
-        for v in node.gpus
-        if not wanted or v.gpu.name in wanted
-        for s in v.slots
-        if s.claim is not None
-    ]
+    _check_gpus(inventory, gpus)
+    before = inventory.drain
+    if before is None:
+        return Drain(gpus, reason, since)
+    both = () if not gpus or not before.gpus else tuple(sorted({*before.gpus, *gpus}))
+    reason = reason or before.reason
+    if (both, reason) == (before.gpus, before.reason):
+        return before
+    return Drain(both, reason, since)
 
 
-def _held(node: NodeView, gpus: Iterable[str]) -> list[str]:
-    """The GPUs that the node's plugin has not released, of those that this call is about."""
-    wanted = set(gpus)
-    return [
-        v.gpu.name
-        for v in node.gpus
-        if (not wanted or v.gpu.name in wanted) and v.gpu.reason != GpuReason.RELEASED
-    ]
+def _fewer(inventory: Inventory, gpus: Collection[str]) -> Drain | None:
+    """The drain that is left when ``gpus``, or all where none is named, are back in service."""
+    before = inventory.drain
+    if before is None or not gpus:
+        return None
+    left = tuple(g for g in _drained(inventory) if g not in gpus)
+    return Drain(left, before.reason, before.since) if left else None
 
 
-def _evict(
-    session: Session, users: list[tuple[GpuView, Slot]], evicted: set[str]
-) -> dict[str, str]:
-    """Ask for the eviction of pods that use the slices; returns who was spared, and why.
+def _check_gpus(inventory: Inventory, gpus: Iterable[str]) -> None:
+    known = [g.name for g in inventory.gpus]
+    for name in gpus:
+        if name not in known:
+            raise CliError(
+                Exit.NOT_FOUND,
+                f"node {inventory.node} has no {name!r}; its GPUs are: {', '.join(known)}",
+            )
+
+
+def _write(session: Session, inventory: Inventory, drain: Drain | None) -> None:
+    """Write the drain that is wanted, and only it, if it is another."""
+    if drain == inventory.drain:
+        return
+    wanted = None
+    if drain is not None:
+        gpus, reason = [*drain.gpus] or None, drain.reason or None
+        wanted = {"gpus": gpus, "reason": reason, "since": drain.since}
+    body = {"spec": {"drain": wanted}}
+    session.api.patch(MIG_NODES, inventory.node, body, field_manager=_MANAGER)
+
+
+def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str]) -> _State:
+    """State of the GPUs that this call is about.
+
+    Slots that claims have are in use: nobody waits for foreign instances, nor for places that a GPU
+    keeps until it is reset.
+    """
+    node = read_site(session).named(name)
+    views = [v for v in node.gpus if not gpus or v.gpu.name in gpus]
+    users = [(v, s) for v in views for s in v.slots if s.claim is not None]
+    held = [v.gpu.name for v in views if v.gpu.reason != GpuReason.RELEASED]
+    return _State(node, users, held, evicted)
+
+
+def _evict(session: Session, state: _State) -> None:
+    """Ask for the eviction of pods that use the slices.
 
     A PodDisruptionBudget answers 429: it is tried again while the command waits.
     """
-    refused: dict[str, str] = {}
-    for _, slot in users:
-        for user in slot.users if slot.claim else ():
-            namespace = slot.claim.namespace if slot.claim else ""
+    for _, slot in state.users:
+        namespace = slot.claim.namespace if slot.claim else ""
+        for user in slot.users:
             key = f"{namespace}/{user.name}"
-            if key in evicted:
+            if key in state.evicted:
                 continue
             body: Obj = {
                 "apiVersion": "policy/v1",
@@ -112,71 +182,59 @@ def _evict(
             }
             try:
                 session.api.create(PODS, body, subresource="eviction")
-                evicted.add(key)
+                state.evicted.add(key)
             except (ObjectNotFoundError, ConflictError):
                 continue  # the pod is gone, and another of its name is none of ours
             except UnavailableError as error:
-                refused[key] = str(error)
+                state.refused[key] = str(error)
             except KubeError as error:
                 raise CliError(Exit.FORBIDDEN, f"cannot evict pod {key}: {error}") from error
-    return refused
 
 
-def _report(  # noqa: PLR0913 - what it tells
-    session: Session,
-    node: NodeView,
-    users: list[tuple[GpuView, Slot]],
-    *,
-    held: list[str],
-    evicted: list[str],
-    refused: dict[str, str],
-) -> None:
-    out, drain = session.out, node.inventory.drain
+def _report(session: Session, state: _State) -> None:
+    out, node, drain = session.out, state.node, state.node.inventory.drain
     foreign = [(v, s) for v in node.gpus for s in v.slots if s.state == "foreign"]
+    drained = _drained(node.inventory)
     if out.is_json:
-        content: dict[str, Any] = {
+        content = {
             "node": node.name,
-            "drained": drained(node.inventory),
+            "drained": drained,
             "reason": drain.reason if drain else "",
             "since": drain.since if drain else "",
-            "inUse": [{"gpu": v.gpu.name, **slot_json(s)} for v, s in users],
-            "foreign": [{"gpu": v.gpu.name, **slot_json(s)} for v, s in foreign],
-            "held": held,
-            "evicted": evicted,
-            "notEvicted": refused,
+            "inUse": [{"gpu": v.gpu.name, **s.as_json} for v, s in state.users],
+            "foreign": [{"gpu": v.gpu.name, **s.as_json} for v, s in foreign],
+            "held": state.held,
+            "evicted": sorted(state.evicted),
+            "notEvicted": state.refused,
         }
         out.json("Drain", content)
         return
-    names = ", ".join(drained(node.inventory)) or "none"
-    out.line(f"{out.bold(node.name)}  drained: {names}")
-    for key in evicted:
+    out.line(f"{out.bold(node.name)}  drained: {', '.join(drained) or 'none'}")
+    for key in sorted(state.evicted):
         out.line(f"  pod {key} evicted")
-    for key, why in refused.items():
+    for key, why in state.refused.items():
         out.line(f"  {out.odd('!')} pod {key} is not evicted yet: {why}")
-    for view, slot in users:
+    for view, slot in state.users:
         out.line(f"  {view.gpu.name}  {slot.where}, {slot.state}: {slot.owner}")
     for view, slot in foreign:
         out.line(out.dim(f"  {view.gpu.name}  {slot.where}: foreign, left alone"))
-    if users:
-        out.line(
-            out.odd(f"{len(users)} still in use") + "; --wait waits, --evict evicts their pods"
-        )
-    else:
-        out.line(out.good("nothing of this driver is in use there"))
-        if held:
-            names = ", ".join(held)
-            out.line(out.odd(f"the node's plugin has not released {names} yet") + "; --wait waits")
-        else:
-            out.line("the node's plugin has released them:")
-            for found, text in _released(node):
-                out.paragraph("  ", f"{', '.join(found)}  ", text)
+    _tell_use(state, out)
 
 
-def _released(node: NodeView) -> Iterator[tuple[list[str], str]]:
-    """The GPUs of which the plugin says the same, and that, with all their names for each name."""
+def _tell_use(state: _State, out: Output) -> None:
+    if state.users:
+        text = out.odd(f"{len(state.users)} still in use")
+        out.line(f"{text}; --wait waits, --evict evicts their pods")
+        return
+    out.line(out.good("nothing of this driver is in use there"))
+    if state.held:
+        text = out.odd(f"the node's plugin has not released {', '.join(state.held)} yet")
+        out.line(f"{text}; --wait waits")
+        return
+    out.line("the node's plugin has released them:")
     alike: dict[str, list[str]] = {}
-    for gpu in (view.gpu for view in node.gpus):
+    for gpu in (view.gpu for view in state.node.gpus):
         if gpu.reason == GpuReason.RELEASED:
             alike.setdefault(nameless(gpu.unavailable, gpu.name), []).append(gpu.name)
     for text, names in alike.items():
-        yield names, text.replace(NAME, " ".join(names))
+        out.paragraph("  ", f"{', '.join(names)}  ", text.replace(NAME, " ".join(names)))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from cli.commands.map import slot_json
-from cli.explaining.blockers import slots_of, text_of
-from cli.explaining.explain import Explainer
-from cli.explaining.facts import ClusterFacts, read_facts
-from cli.explaining.model import ObjectExplanation, Progress, Seat, Told
-from cli.shell.evaluating import evaluator, missing_module
-from cli.shell.exits import CliError, Exit
-from cli.shell.output import Output
-from cli.shell.session import Session
-from cli.site.occupancy import Site, Slot
-from cli.site.sharing import is_shared, sharers, terms
+from cli.evaluating import evaluator, missing_module
+from cli.exits import CliError, Exit
+from cli.explaining.explain import Explainer, ObjectExplanation
+from cli.explaining.findings import Progress
+from cli.explaining.seats import Seat
+from cli.explaining.waiting import slots_of, text_of
+from cli.facts import ClusterFacts, Told, read_facts
+from cli.output import Output
+from cli.session import Session
+from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
-from dra.common.resources import ObjectKey
-from dra.pods.pods import read_pod
+from dra.common.resources import PODS, ObjectKey
+from dra.kube.errors import ObjectNotFoundError
+from dra.pods.pods import Pod, read_pod
 
 _SHOWN_NODES = 12
 _SHOWN_TOLD = 4
@@ -34,7 +34,7 @@ _STATES = {
 }
 
 
-def run(session: Session, arguments: argparse.Namespace) -> int:
+def run(session: Session, *, subject: Sequence[str]) -> int:
     """Explain one object; 1 when something stands in its way."""
     if module := missing_module():
         raise CliError(
@@ -42,15 +42,15 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
             f"explain evaluates selectors and needs {module}: "
             "pip install 'dra-driver-nvidia-mig[cli]'",
         )
-    kind, name = _subject(arguments.subject)
+    kind, name = _subject(subject)
     facts = read_facts(session, session.namespace)
     with evaluator() as asked:
-        explanation = _explain(Explainer(facts, asked), session, facts, kind=kind, name=name)
+        found = _explain(Explainer(facts, asked), session, facts, kind=kind, name=name)
     if session.out.is_json:
-        session.out.json("Explanation", _json(explanation, facts))
+        session.out.json("Explanation", _json(found, facts))
     else:
-        _show(explanation, facts, session.out)
-    wrong = explanation.state is Progress.WAITING or explanation.findings
+        _show(found, facts, session.out)
+    wrong = found.verdict.state is Progress.WAITING or found.verdict.findings
     return Exit.FINDING if wrong else Exit.OK
 
 
@@ -86,13 +86,10 @@ def _subject(words: Sequence[str]) -> tuple[str, str]:
     raise CliError(Exit.USAGE, f"{kind!r} is neither pod nor claim; write pod {name}")
 
 
-def _pod(session: Session, facts: ClusterFacts, key: ObjectKey) -> Any:
+def _pod(session: Session, facts: ClusterFacts, key: ObjectKey) -> Pod | None:
     """The pod, also one that has ended, which ``facts`` leave out."""
     if key in facts.pods:
         return facts.pods[key]
-    from dra.common.resources import PODS  # noqa: PLC0415
-    from dra.kube.errors import ObjectNotFoundError  # noqa: PLC0415 - the rare case
-
     try:
         return read_pod(session.api.get(PODS, key[1], namespace=key[0]))
     except ObjectNotFoundError:
@@ -100,28 +97,29 @@ def _pod(session: Session, facts: ClusterFacts, key: ObjectKey) -> Any:
 
 
 def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
-    what = "pod" if found.kind == "Pod" else "claim"
-    out.line(f"{out.bold(f'{what} {found.namespace}/{found.name}')} {_STATES[found.state]}")
+    what, verdict = "pod" if found.kind == "Pod" else "claim", found.verdict
+    name = "/".join(found.key)
+    out.line(f"{out.bold(f'{what} {name}')} {_STATES[verdict.state]}")
     for seat in found.seats:
         out.line(f"  {_seat(seat, facts.site)}")
-    for number, each in enumerate(found.findings):
-        paint = out.bad if number == 0 and found.state is Progress.WAITING else out.odd
+    for number, each in enumerate(verdict.findings):
+        paint = out.bad if number == 0 and verdict.state is Progress.WAITING else out.odd
         out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
         if each.remedy:
             out.paragraph("    ", "> ", each.remedy)
-    said = [each.message for each in found.findings]
+    said = [each.message for each in verdict.findings]
     new = [t for t in found.told if not any(t.message in s or s in t.message for s in said)]
     _show_events(new[:_SHOWN_TOLD] if said else (), out)
-    if found.nodes:
+    if verdict.nodes:
         out.line()
-        if found.wanted:
-            out.line(f"wanted: {', '.join(found.wanted)}")
+        if verdict.wanted:
+            out.line(f"wanted: {', '.join(verdict.wanted)}")
     most = None if out.form == "wide" else _SHOWN_NODES
-    nodes = [*found.nodes.items()][:most]
+    nodes = [*verdict.nodes.items()][:most]
     for name, node in nodes:
         _show_node(name, node, facts.site, out, said=said)
-    if len(found.nodes) > len(nodes):
-        out.line(out.dim(f"and {len(found.nodes) - len(nodes)} more nodes (-o wide)"))
+    if len(verdict.nodes) > len(nodes):
+        out.line(out.dim(f"and {len(verdict.nodes) - len(nodes)} more nodes (-o wide)"))
     if facts.unread:
         out.line(out.odd(f"not allowed to read, so left out: {', '.join(facts.unread)}"))
 
@@ -164,7 +162,7 @@ def _seat(seat: Seat, site: Site) -> str:
     gpu = "-".join(seat.device.split("-")[:2])
     absent = "not on the node" if site.node(seat.node) is not None else "allocated"
     facts = [f for f in (slot.uuid if slot else "", slot.state if slot else absent) if f]
-    facts += _shared(slot, seat.node, gpu, site) if slot is not None and is_shared(slot) else []
+    facts += _shared(slot, seat.node, gpu, site) if slot is not None and slot.is_shared else []
     trouble = f" ({seat.message})" if seat.ready not in ("", "Prepared") and seat.message else ""
     return f"claim {seat.claim}: {where} {gpu} on {seat.node}: {', '.join(facts)}{trouble}"
 
@@ -173,7 +171,7 @@ def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:
     """Texts on the terms on which a device is shared, and with whom."""
     view = site.node(node)
     others = [
-        sharers(other)
+        other.sharers
         for each in (view.gpus if view and slot.share is not None else ())
         for other in (each.slots if each.gpu.name == gpu else ())
         if other.share is not None
@@ -181,19 +179,18 @@ def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:
         and other.claim != slot.claim
     ]
     beside = [f"beside {', '.join(others)}"] if others else []
-    users = [f"used by {sharers(slot)}"] if slot.pods else []
-    return [terms(slot), *users, *beside]
+    users = [f"used by {slot.sharers}"] if slot.pods else []
+    return [slot.terms, *users, *beside]
 
 
 def _json(found: ObjectExplanation, facts: ClusterFacts) -> dict[str, Any]:
+    verdict = found.verdict
     return {
-        "object": {"kind": found.kind, "namespace": found.namespace, "name": found.name},
-        "state": found.state.value,
-        "reason": found.findings[0].reason if found.findings else "",
-        "findings": [
-            {"reason": f.reason, "message": f.message, "remedy": f.remedy} for f in found.findings
-        ],
-        "wanted": list(found.wanted),
+        "object": {"kind": found.kind, "namespace": found.key[0], "name": found.key[1]},
+        "state": verdict.state.value,
+        "reason": verdict.findings[0].reason if verdict.findings else "",
+        "findings": [asdict(finding) for finding in verdict.findings],
+        "wanted": list(verdict.wanted),
         "devices": [
             {
                 "claim": str(s.claim),
@@ -201,7 +198,7 @@ def _json(found: ObjectExplanation, facts: ClusterFacts) -> dict[str, Any]:
                 "device": s.device,
                 "reason": s.ready,
                 "message": s.message,
-                "slot": slot_json(s.slot) if s.slot else None,
+                "slot": s.slot.as_json if s.slot else None,
             }
             for s in found.seats
         ],
@@ -212,12 +209,9 @@ def _json(found: ObjectExplanation, facts: ClusterFacts) -> dict[str, Any]:
                 "message": node.message,
                 "gpus": [_gpu_json(gpu, name, facts.site) for gpu in node.gpus],
             }
-            for name, node in found.nodes.items()
+            for name, node in verdict.nodes.items()
         ],
-        "events": [
-            {"source": t.source, "reason": t.reason, "message": t.message, "at": t.at}
-            for t in found.told
-        ],
+        "events": [asdict(told) for told in found.told],
         "unread": list(facts.unread),
     }
 
@@ -227,5 +221,5 @@ def _gpu_json(gpu: GpuAnswer, node: str, site: Site) -> dict[str, Any]:
         "name": gpu.name,
         "reason": gpu.reason,
         "message": text_of(site, node, gpu),
-        "blockers": [slot_json(s) for s in slots_of(site, node, gpu)],
+        "blockers": [s.as_json for s in slots_of(site, node, gpu)],
     }

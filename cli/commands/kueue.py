@@ -1,19 +1,30 @@
-"""``kubectl mig kueue``: the mapping by which Kueue counts claims for quota."""
+"""``kubectl mig kueue``: the mapping by which Kueue counts claims for quota.
+
+Kueue 0.19, ``DeviceClassMapping`` in apis/config/v1beta2/configuration_types.go; its limits are in
+``validateDeviceClassMappings`` of pkg/config/validation.go. A class that no mapping has makes a
+workload inadmissible.
+"""
 
 from __future__ import annotations
 
-import argparse
+import re
+from collections.abc import Mapping, Sequence
 
 import yaml
 
-from cli.shell.exits import CliError, Exit
-from cli.shell.session import Session
-from cli.site.quota import TooManyClassesError, configuration, count_devices, count_memory
-from cli.site.reading import inventories, mignodes
+from cli.exits import CliError, Exit
+from cli.session import Session
+from cli.site import inventories, mignodes
 from dra.claims.classes import DeviceClass, is_generated, read_class
-from dra.common.resources import DEVICE_CLASSES
+from dra.common.resources import DEVICE_CLASSES, Obj
 from dra.gpu.inventory import AllocatorKind
+from dra.gpu.names import extended_resource_name
 
+MOST_RESOURCES = 16
+MOST_CLASSES = 8
+"""Upper bounds of Kueue: of mappings, and of classes in one."""
+
+_SIZE = re.compile(r"mig-(\d+g)\.")
 _RESTART = (
     "Kueue reads it when it starts: kubectl rollout restart deployment/kueue-controller-manager"
 )
@@ -27,18 +38,17 @@ _NO_MEMORY = (
 )
 
 
-def run(session: Session, arguments: argparse.Namespace) -> int:
+def run(session: Session, *, classes: Sequence[str], by: str) -> int:
     """Print the part of Kueue's configuration for the generated classes, or for those named."""
-    classes = _classes(session, arguments.device_class)
+    found = _classes(session, classes)
     allocators = {each.allocator for each in inventories(mignodes(session))[0]}
-    by_memory = arguments.by == "memory"
-    if by_memory and AllocatorKind.SCHEDULER not in allocators:
+    if by == "memory" and AllocatorKind.SCHEDULER not in allocators:
         raise CliError(Exit.FINDING, _NO_MEMORY)
-    try:
-        quotas = (count_memory if by_memory else count_devices)(classes, session.driver)
-    except TooManyClassesError as error:
-        raise CliError(Exit.USAGE, str(error)) from error
-    made = configuration(quotas, memory_of=session.driver if by_memory else "")
+    made = (
+        count_memory(found, session.driver)
+        if by == "memory"
+        else count_devices(found, session.driver)
+    )
     remarks = [_RESTART, *([_UNPUBLISHED] if AllocatorKind.CONTROLLER in allocators else [])]
     if session.out.is_json:
         session.out.json("KueueConfiguration", {"configuration": made, "remarks": remarks})
@@ -49,10 +59,9 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _classes(session: Session, names: list[str]) -> list[DeviceClass]:
+def _classes(session: Session, names: Sequence[str]) -> list[DeviceClass]:
     """The classes that are named, else all that the controller made, by name."""
-    objects = session.api.list(DEVICE_CLASSES).items
-    known = {o["metadata"]["name"]: o for o in objects}
+    known = {o["metadata"]["name"]: o for o in session.api.list(DEVICE_CLASSES).items}
     missing = [name for name in names if name not in known]
     if missing:
         raise CliError(Exit.NOT_FOUND, f"there is no DeviceClass {missing[0]!r}")
@@ -62,4 +71,64 @@ def _classes(session: Session, names: list[str]) -> list[DeviceClass]:
             Exit.NOT_FOUND,
             "the controller has made no DeviceClass: is it running? (kubectl mig doctor)",
         )
-    return [read_class(known[name], session.driver) for name in sorted(dict.fromkeys(chosen))]
+    return [read_class(known[name], session.driver) for name in sorted({*chosen})]
+
+
+def count_devices(classes: Sequence[DeviceClass], driver: str) -> Obj:
+    """A resource for every class; more than Kueue takes are put together by compute slices.
+
+    A class of a profile is counted under the name that limits have for it: pods that ask by them
+    Kueue counts without a mapping, as their Job states them.
+
+    Raises:
+        CliError: also then they are more.
+    """
+    quotas: dict[str, list[str]] = {_resource(c): [c.name] for c in classes}
+    if len(classes) > MOST_RESOURCES:
+        quotas = {}
+        for name in (c.name for c in classes):
+            size = _SIZE.match(name)
+            quotas.setdefault(f"{driver}/mig-{size[1]}" if size else name, []).append(name)
+    if len(quotas) > MOST_RESOURCES:
+        raise CliError(
+            Exit.USAGE,
+            f"{len(classes)} classes make {len(quotas)} resources, and Kueue takes "
+            f"{MOST_RESOURCES}: name those that are used (kubectl mig kueue mig-1g.5gb ...)",
+        )
+    return _configuration(quotas)
+
+
+def count_memory(classes: Sequence[DeviceClass], driver: str) -> Obj:
+    """One resource for all: the memory of their devices, which are those of ``driver``.
+
+    Raises:
+        CliError: Kueue takes fewer.
+    """
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    counter = {"name": "memory", "driver": driver, "deviceSelector": selector}
+    quotas = {f"{driver}/memory": [c.name for c in classes]}
+    return _configuration(quotas, sources=[{"counter": counter}])
+
+
+def _resource(known: DeviceClass) -> str:
+    if known.extended_resource or not _SIZE.match(known.name):
+        return known.extended_resource or known.name
+    return extended_resource_name(known.name.removeprefix("mig-"))
+
+
+def _configuration(quotas: Mapping[str, list[str]], **sources: object) -> Obj:
+    """The part of Kueue's configuration that counts classes as resources."""
+    for resource, names in quotas.items():
+        if len(names) > MOST_CLASSES:
+            raise CliError(
+                Exit.USAGE,
+                f"{len(names)} classes count as {resource}, and Kueue takes "
+                f"{MOST_CLASSES} for one resource: name those that are used (kubectl mig kueue "
+                f"{' '.join(names[:2])} ...)",
+            )
+    mappings = [{"name": r, "deviceClassNames": n, **sources} for r, n in quotas.items()]
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "resources": {"deviceClassMappings": mappings},
+    }

@@ -2,55 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from cli.shell.exits import CliError, Exit
-from cli.shell.output import counted
-from cli.shell.session import Session
-from cli.site.occupancy import GpuView
-from cli.site.reading import site
+from cli.exits import Exit
+from cli.output import counted
+from cli.session import Session
+from cli.site import GpuView, read_site
+from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Profile
 from dra.gpu.names import class_name
 
+_MOST_NAMED = 4
+"""Nodes of a kind of GPU that are named; of more their number."""
 
-def run(session: Session, arguments: argparse.Namespace) -> int:
+
+def run(session: Session, *, node: Sequence[str]) -> int:
     """List the profiles, per kind of GPU."""
-    found = site(session)
-    views = list(found.gpus)
-    if arguments.node:
-        for name in arguments.node:
-            if found.node(name) is None:
-                raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}")
-        views = [v for v in views if v.inventory.node in arguments.node]
+    site, out = read_site(session), session.out
+    nodes = [site.named(name) for name in dict.fromkeys(node)] if node else site.nodes
     kinds: dict[tuple[str, Geometry], list[GpuView]] = {}
-    for view in views:
+    for view in (v for each in nodes for v in each.gpus):
         if view.gpu.geometry is not None and view.gpu.geometry.memory_slices:
             kinds.setdefault((view.gpu.product_name, view.gpu.geometry), []).append(view)
-    if session.out.is_json:
+    if out.is_json:
         content = [
             {
                 "productName": product,
                 "gpus": [{"node": v.inventory.node, "name": v.gpu.name} for v in group],
                 "memorySlices": geometry.memory_slices,
                 "computeSlices": geometry.compute_slices,
-                "profiles": [_json(p, geometry, group) for p in _ordered(geometry)],
+                "profiles": [_json(offer) for offer in _offers(geometry, group)],
             }
             for (product, geometry), group in kinds.items()
         ]
-        session.out.json("ProfileList", {"kinds": content})
+        out.json("ProfileList", {"kinds": content})
         return Exit.OK
-    out = session.out
     for number, ((product, geometry), group) in enumerate(kinds.items()):
         if number:
             out.line()
-        nodes = sorted({v.inventory.node for v in group})
-        who = ", ".join(nodes) if len(nodes) <= 4 else f"{len(nodes)} nodes"  # noqa: PLR2004
+        names = sorted({v.inventory.node for v in group})
+        who = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} nodes"
         title = out.bold(product.removeprefix("NVIDIA ") or "GPU")
         out.line(f"{title}  {len(group)} on {who}")
         out.table(
             ("PROFILE", "CLASS", "MEMORY", "SMS", "COMPUTE", "PLACEMENTS", "IN USE", "FREE"),
-            [_row(p, geometry, group) for p in _ordered(geometry)],
+            [_row(offer, geometry) for offer in _offers(geometry, group)],
             indent="  ",
         )
     if kinds:
@@ -62,24 +59,35 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _ordered(geometry: Geometry) -> list[Profile]:
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A profile on GPUs of a kind: slices in use, slices that could be made, and free placements.
+
+    ``gpus`` are those that have a free placement.
+    """
+
+    profile: Profile
+    in_use: int
+    free: int
+    placements: int
+    gpus: int
+
+
+def _offers(geometry: Geometry, group: Sequence[GpuView]) -> list[_Offer]:
+    """The profiles by size."""
     usable = [p for p in geometry.profiles if p.placements]
-    return sorted(usable, key=lambda p: (p.memory_mib, p.compute_slices, p.name))
+    found = []
+    for profile in sorted(usable, key=lambda p: (p.memory_mib, p.compute_slices, p.name)):
+        counts = [len(geometry.free_placements(v.usage, profile)) for v in group if v.open]
+        used = [{s.placement for s in v.slots if s.profile_id == profile.id} for v in group]
+        free = sum(view.room_for(profile) for view in group)
+        in_use = sum(map(len, used))
+        found.append(_Offer(profile, in_use, free, sum(counts), sum(c > 0 for c in counts)))
+    return found
 
 
-def _placeable(profile: Profile, geometry: Geometry, group: list[GpuView]) -> tuple[int, int]:
-    """Placements of ``profile`` that are free now, and the GPUs that have any."""
-    counts = [len(geometry.free_placements(v.usage, profile)) for v in group if v.open]
-    return sum(counts), sum(c > 0 for c in counts)
-
-
-def _in_use(profile: Profile, group: list[GpuView]) -> int:
-    return sum(len({s.placement for s in v.slots if s.profile_id == profile.id}) for v in group)
-
-
-def _row(profile: Profile, geometry: Geometry, group: list[GpuView]) -> tuple[str, ...]:
-    free = sum(view.room_for(profile) for view in group)
-    _, gpus = _placeable(profile, geometry, group)
+def _row(offer: _Offer, geometry: Geometry) -> tuple[str, ...]:
+    profile = offer.profile
     return (
         profile.name,
         class_name(profile.name),
@@ -87,14 +95,13 @@ def _row(profile: Profile, geometry: Geometry, group: list[GpuView]) -> tuple[st
         str(profile.multiprocessors),
         f"{profile.compute_slices}/{geometry.compute_slices}",
         f"{{{','.join(str(p.start) for p in profile.placements)}}}:{profile.memory_slices}",
-        str(_in_use(profile, group)),
-        f"{free} on {counted(gpus, 'GPU')}" if free else "none",
+        str(offer.in_use),
+        f"{offer.free} on {counted(offer.gpus, 'GPU')}" if offer.free else "none",
     )
 
 
-def _json(profile: Profile, geometry: Geometry, group: list[GpuView]) -> dict[str, Any]:
-    starts, gpus = _placeable(profile, geometry, group)
-    engines = profile.engines
+def _json(offer: _Offer) -> Obj:
+    profile, engines = offer.profile, offer.profile.engines
     return {
         "name": profile.name,
         "id": profile.id,
@@ -109,7 +116,7 @@ def _json(profile: Profile, geometry: Geometry, group: list[GpuView]) -> dict[st
         "encoders": engines.encoders,
         "jpegEngines": engines.jpeg_engines,
         "ofaEngines": engines.ofa_engines,
-        "inUse": _in_use(profile, group),
-        "freeStarts": starts,
-        "gpusWithRoom": gpus,
+        "inUse": offer.in_use,
+        "freeStarts": offer.placements,
+        "gpusWithRoom": offer.gpus,
     }

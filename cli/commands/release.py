@@ -6,17 +6,14 @@ that whoever uses the claim meanwhile wins.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.shell.exits import CliError, Exit
-from cli.shell.session import Session
-from cli.site.occupancy import survey
-from cli.site.reading import inventories
-from cli.site.releasing import Hindrance, find_hindrance, is_ours_to_deallocate
+from cli.exits import CliError, Exit
+from cli.session import Session
+from cli.site import Hindrance, Site, find_hindrance, inventories, survey
 from dra.claims.claims import Claim, read_claim
-from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
 from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
@@ -24,80 +21,82 @@ from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
 _MANAGER = "kubectl-mig"
 
 
-def run(session: Session, arguments: argparse.Namespace) -> int:
+def run(  # noqa: PLR0913 - the options of the command
+    session: Session,
+    *,
+    name: Sequence[str],
+    every: bool,
+    all_namespaces: bool,
+    dry_run: bool,
+    force: bool,
+) -> int:
     """Release what may go, and say what holds the others."""
-    _check(arguments)
-    claims = _claims(session, arguments)
-    blockers = _hindrances(session, claims)
+    if bool(name) == every:
+        raise CliError(Exit.USAGE, "release: say which claims, by their names or with --all")
+    if all_namespaces and not every:
+        raise CliError(Exit.USAGE, "release: --all-namespaces goes with --all")
+    claims = _claims(session, "" if all_namespaces else session.namespace, name)
+    site, nodes = _nodes(session)
     released: list[ClaimRef] = []
     kept: dict[ClaimRef, Hindrance] = {}
     for claim in claims:
-        held = blockers.get(claim.ref)
-        if held is not None and arguments.force and held.forcible:
+        held = find_hindrance(claim, site, nodes, driver=session.driver)
+        if held is not None and force and held.forcible:
             held = None
-        if held is None and not arguments.dry_run:
+        if held is None and not dry_run:
             held = _release(session, claim)
         if held is None:
             released.append(claim.ref)
         else:
             kept[claim.ref] = held
-    _report(session, released, kept, dry_run=arguments.dry_run)
+    _report(session, released, kept, dry_run=dry_run)
     return Exit.FINDING if kept else Exit.OK
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    if bool(arguments.name) == arguments.all:
-        raise CliError(Exit.USAGE, "release: say which claims, by their names or with --all")
-    if arguments.all_namespaces and not arguments.all:
-        raise CliError(Exit.USAGE, "release: --all-namespaces goes with --all")
-
-
-def _claims(session: Session, arguments: argparse.Namespace) -> list[Claim]:
-    """The claims that are meant and that have our finalizer.
+def _claims(session: Session, namespace: str, names: Sequence[str]) -> list[Claim]:
+    """The claims that have our finalizer, those of the names if some are given.
 
     Raises:
         CliError: there is no claim of a given name.
     """
-    namespace = "" if arguments.all_namespaces else session.namespace
     found = [read_claim(c) for c in session.api.list(RESOURCE_CLAIMS, namespace=namespace).items]
-    missing = sorted({*arguments.name} - {c.ref.name for c in found})
-    if missing:
+    if missing := sorted({*names} - {c.ref.name for c in found}):
         raise CliError(
             Exit.NOT_FOUND, f"namespace {namespace} has no claim {', '.join(map(repr, missing))}"
         )
     ours = finalizer(session.driver)
-    return sorted(
-        (
-            c
-            for c in found
-            if ours in c.finalizers and (arguments.all or c.ref.name in arguments.name)
-        ),
-        key=lambda c: (c.ref.namespace, c.ref.name),
-    )
+    meant = [c for c in found if ours in c.finalizers and (not names or c.ref.name in names)]
+    return sorted(meant, key=lambda c: (c.ref.namespace, c.ref.name))
 
 
-def _hindrances(session: Session, claims: Iterable[Claim]) -> dict[ClaimRef, Hindrance]:
+def _nodes(session: Session) -> tuple[Site, frozenset[str]]:
+    """What the MigNodes show, and the names of the Nodes."""
     try:
         objects = session.api.list(MIG_NODES).items
     except ObjectNotFoundError:  # the definition was removed with the driver
         objects = []
     read, unreadable = inventories(objects)
     site = survey(read, (), driver=session.driver, unreadable=unreadable)
-    nodes = frozenset(n["metadata"]["name"] for n in session.api.list(NODES).items)
-    judged = ((c.ref, find_hindrance(c, site, nodes, driver=session.driver)) for c in claims)
-    return {ref: held for ref, held in judged if held is not None}
+    return site, frozenset(n["metadata"]["name"] for n in session.api.list(NODES).items)
 
 
 def _release(session: Session, claim: Claim) -> Hindrance | None:
-    """Take the finalizer off; returns what came between."""
-    ours = finalizer(session.driver)
-    left = [f for f in claim.finalizers if f != ours]
-    version = claim.resource_version
+    """Take the finalizer off, and an allocation of ours that nobody else would take away.
+
+    The allocation of a claim that is being deleted goes with it. Returns what came between.
+    """
+    ref, version, allocation = claim.ref, claim.resource_version, claim.allocation
+    left = [f for f in claim.finalizers if f != finalizer(session.driver)]
+    deallocates = (
+        allocation is not None
+        and not (claim.deleting or claim.ended_by_control_plane)
+        and bool(allocation.of_driver(session.driver))
+    )
     try:
-        if is_ours_to_deallocate(claim, driver=session.driver):
-            body: Obj = {"status": {"allocation": None}}
-            version = _patch(session, claim.ref, version, body, subresource="status")
-        _patch(session, claim.ref, version, {"metadata": {"finalizers": left or None}})
+        if deallocates:
+            body = {"metadata": {}, "status": {"allocation": None}}
+            version = _patch(session, ref, version, body, subresource="status")
+        _patch(session, ref, version, {"metadata": {"finalizers": left or None}})
     except ObjectNotFoundError:
         return None
     except ConflictError:
@@ -116,7 +115,7 @@ def _patch(
     subresource: str = "",
 ) -> str:
     """Change a claim if it is as it was at ``version``; returns its new resourceVersion."""
-    metadata = {"uid": ref.uid, "resourceVersion": version, **body.get("metadata", {})}
+    metadata = {"uid": ref.uid, "resourceVersion": version, **body["metadata"]}
     changed = session.api.patch(
         RESOURCE_CLAIMS,
         ref.name,
@@ -139,9 +138,14 @@ def _report(
     if out.is_json:
         content = {
             "dryRun": dry_run,
-            "released": [_named(ref) for ref in released],
+            "released": [{"namespace": r.namespace, "name": r.name} for r in released],
             "kept": [
-                {**_named(ref), "message": held.message, "forcible": held.forcible}
+                {
+                    "namespace": ref.namespace,
+                    "name": ref.name,
+                    "message": held.message,
+                    "forcible": held.forcible,
+                }
                 for ref, held in kept.items()
             ],
         }
@@ -155,7 +159,3 @@ def _report(
         out.line(out.good(f"no such claim has finalizer {finalizer(session.driver)}"))
     if any(held.forcible for held in kept.values()):
         out.line("--force releases claims that only a node still holds, if that node is given up")
-
-
-def _named(ref: ClaimRef) -> dict[str, str]:
-    return {"namespace": ref.namespace, "name": ref.name}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cli.doctoring.evidence import Evidence
-from cli.shell.output import named, nameless
+from cli.output import named, nameless
 
 
 class Status(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cli.explaining.facts import (
+from cli.facts import (
     CHART_NAME,
     CONTROLLER,
     PLUGIN,
@@ -14,7 +14,7 @@ from cli.explaining.facts import (
     is_component,
     read_facts,
 )
-from cli.shell.session import Session
+from cli.session import Session
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from cli.explaining.facts import ClusterFacts
-from cli.explaining.model import Finding, Progress, Seat, Told, Why
-from cli.explaining.waiting import finding
-from cli.site.occupancy import Slot
+from cli.explaining.findings import Finding, Progress, Why, finding
+from cli.facts import ClusterFacts, Told
+from cli.site import Slot
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import READY
 from dra.claims.reader import KnownClaim
 from dra.common.resources import at
+from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods.pods import Pod
 from dra.pods.rules import find_obstacle
 
 _SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A device that a claim has: where it is and what became of it there."""
+
+    claim: ClaimRef
+    node: str
+    device: str
+    slot: Slot | None
+    ready: str = ""
+    message: str = ""
 
 
 def seats_of(known: KnownClaim, facts: ClusterFacts) -> tuple[Seat, ...]:

@@ -1,31 +1,27 @@
-"""Findings about claims that wait and are not served, the heaviest first. Pure."""
+"""Claims that wait: the findings, the heaviest first, and the words for a GPU's answer. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from cli.explaining.blockers import text_of
-from cli.explaining.facts import ClusterFacts
-from cli.explaining.judging import Preemption, is_able, is_possible
-from cli.explaining.model import Finding, Told, Why
-from cli.explaining.remedies import REMEDIES
-from cli.shell.output import counted, named
-from cli.site.occupancy import Site
+from cli.explaining.findings import Finding, Why, finding
+from cli.explaining.judge import Preemption
+from cli.facts import ClusterFacts, Told
+from cli.output import counted, named
+from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, Explanation, GpuAnswer, NodeAnswer
 from dra.allocator.explain.message import as_obstacle
 from dra.claims.reasons import Reason
+from dra.gpu.inventory import InstanceState
 from dra.pods.nodefit import MisfitReason
 
 _NAMED = 4
 _OF_THE_NODE = frozenset(
     {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, Why.BY_SCHEDULER}
 )
+_LEAVING = frozenset({InstanceState.RECLAIMING.value, InstanceState.ORPHAN.value})
 _ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})
-
-
-def finding(reason: str, message: str) -> Finding:
-    """A finding with what can be done about it."""
-    return Finding(str(reason), message, REMEDIES.get(reason, ""))
 
 
 def find_waiting(
@@ -102,7 +98,7 @@ def _impossible(explanation: Explanation) -> Finding | None:
     if explanation.obstacle is None or found.reason is Reason.WAITING:
         return None
     nodes = explanation.nodes.values()
-    if found.reason in _ABOUT_DEVICES and any(map(is_possible, nodes)):
+    if found.reason in _ABOUT_DEVICES and any(_is_able(gpu) for node in nodes for gpu in node.gpus):
         return None
     return finding(found.reason, found.message)
 
@@ -112,7 +108,7 @@ def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
     closest = _closest(reason, group)
     if closest is not None:
         node, gpu = closest
-        others = sum(is_able(g) for a in group.values() for g in a.gpus) - 1
+        others = sum(_is_able(g) for a in group.values() for g in a.gpus) - 1
         tail = f" ({others} more GPUs on {names} cannot either)" if others > 0 else ""
         return finding(reason, f"{node} {gpu.name}: {text_of(site, node, gpu)}{tail}")
     texts = dict.fromkeys(a.message for a in group.values() if a.message)
@@ -124,3 +120,45 @@ def _closest(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[str, GpuAnsw
     """The GPU with this reason that lacks least."""
     found = [(name, g) for name, a in group.items() for g in a.gpus if g.reason == reason]
     return min(found, key=lambda f: (f[1].cost, f[0], f[1].name)) if found else None
+
+
+def _is_able(answer: GpuAnswer) -> bool:
+    """True if the GPU has what is asked for, if not now."""
+    return answer.reason != AnswerReason.NO_SUCH_DEVICE
+
+
+def slots_of(site: Site, node: str, answer: GpuAnswer) -> tuple[Slot, ...]:
+    """The slots of the answer's blockers, in their order."""
+    view = site.node(node)
+    held = {
+        (s.claim.uid if s.claim else "", s.placement): s
+        for each in (view.gpus if view else ())
+        for s in (each.slots if each.gpu.name == answer.name else ())
+    }
+    found = (held.get((b.claim_uid, b.placement)) for b in answer.blockers)
+    return tuple(slot for slot in found if slot is not None)
+
+
+def text_of(site: Site, node: str, answer: GpuAnswer) -> str:
+    """The answer with the fewest that would have to go, by name."""
+    if not answer.blockers:
+        return answer.message
+    least = replace(answer, blockers=answer.blockers[: answer.least])
+    slots = slots_of(site, node, least)
+    who = ", ".join(f"{_who(s)} ({s.where}{_state(s)})" for s in slots)
+    more = len(answer.blockers) - answer.least
+    tail = f"; {more} more hold{'s' if more == 1 else ''} the rest" if more > 0 else ""
+    return f"{answer.message} (blocked by {who}{tail})"
+
+
+def _who(slot: Slot) -> str:
+    if slot.claim is None:
+        return f"a {slot.state} instance"
+    pods = f" of pod {', '.join(slot.pods)}" if slot.pods else ""
+    return f"claim {slot.claim}{pods}"
+
+
+def _state(slot: Slot) -> str:
+    if slot.state in _LEAVING:
+        return f", {slot.state}{': ' + slot.message if slot.message else ''}"
+    return ""

@@ -1,29 +1,38 @@
-"""Rules for ResourceClaims and ResourceClaimTemplates."""
+"""Rules for DeviceClasses, ResourceClaims and ResourceClaimTemplates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cli.linting.classes import (
-    ANY_SLICE,
-    CheckSelector,
-    bad_class,
-    check_config,
-    check_selectors,
-)
-from cli.linting.documents import Document, Level, Path, Remark
-from cli.linting.fields import entries, mapping, text
+from api import config as opaque
+from api.errors import InvalidObjectError
+from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
+from dra.cel.questions import CostlySelectorError
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.claims import Request, read_requests
-from dra.claims.classes import PROFILE_CLASS
+from dra.claims.claims import Request, read_claim, read_requests
+from dra.claims.classes import PROFILE_CLASS, meant, names_driver
+from dra.claims.requests import RequestedSharing, find_unsupported
+from dra.claims.trimming import is_stub, trim_claim_spec
 from dra.gpu.names import DEFAULT_DRIVER
+
+ANY_SLICE = "mig.dra.dev"
+
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
+"""Errors of what is not as it should be, which other rules tell of."""
 
 _COMPUTE_SLICES = 7
 """Compute slices of every GPU with MIG but the A30, which has 4."""
 
 _MODES = ("ExactCount", "All")
+_AT: Mapping[str, Path] = {
+    "ResourceClaim": ("spec", "devices"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices"),
+}
+
+Key = tuple[str, tuple[str, str]]
+"""Kind, namespace and name of a claim or template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +60,91 @@ class ClaimSpec:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The objects of all files, which refer to each other.
+
+    ``check`` says what is wrong with a CEL expression, and nothing where it compiles or cannot be
+    checked. ``selects_others`` is true if all expressions select a device of another driver, false
+    where one does not compile, and raises CostlySelectorError where that takes too much to find
+    out.
+    """
+
+    classes: Mapping[str, Document]
+    claims: Mapping[Key, ClaimSpec]
+    check: Callable[[str], str]
+    selects_others: Callable[[tuple[str, ...]], bool]
+
+    def sharing(self, spec: ClaimSpec) -> RequestedSharing:
+        """The sharing that a claim asks for, as far as these files tell."""
+
+        def of_class(name: str) -> Sequence[Mapping[str, Any]]:
+            found = self.classes.get(name)
+            return _opaque(mapping(found.obj, "spec")) if found is not None else ()
+
+        return RequestedSharing(_opaque(spec.devices), of_class, DEFAULT_DRIVER)
+
+
 def claim_spec(document: Document) -> ClaimSpec | None:
     """The claim in a document, if it is one."""
-    if document.kind == "ResourceClaim":
-        at: Path = ("spec", "devices")
-    elif document.kind == "ResourceClaimTemplate":
-        at = ("spec", "spec", "devices")
-    else:
+    at = _AT.get(document.kind)
+    if at is None:
         return None
     return ClaimSpec(document, at, mapping(document.obj, *(str(k) for k in at)))
 
 
-def check_claim(
-    spec: ClaimSpec, classes: dict[str, Document], check: CheckSelector
-) -> Iterator[Remark]:
-    """Findings about one claim."""
-    document, at = spec.document, spec.at
+def check_class(document: Document, known: Manifests) -> Iterator[Remark]:
+    """A DeviceClass: its selectors and its configuration."""
+    spec = mapping(document.obj, "spec")
+    at = ("spec", "selectors")
+    yield from _check_selectors(document, at, spec, known)
+    texts = tuple(text(mapping(s, "cel"), "expression") for _, s in entries(spec, "selectors"))
+    if message := _selects_others(texts, known):
+        yield document.remark(Level.WARNING, at, message)
+    for index, entry in entries(spec, "config"):
+        yield from _check_config(document, ("spec", "config", index), entry)
+
+
+def _selects_others(texts: tuple[str, ...], known: Manifests) -> str:
+    if not any(names_driver(text, DEFAULT_DRIVER) for text in texts):
+        return ""
+    try:
+        if not known.selects_others(texts):
+            return ""
+    except CostlySelectorError as error:
+        return (
+            "it cannot be found out whether it selects devices of other drivers too, and so this "
+            f"driver leaves its claims alone: {error}; begin its selector with device.driver == "
+            f"'{DEFAULT_DRIVER}' &&, or write it simpler"
+        )
+    return (
+        "it selects devices of other drivers too: kube-scheduler serves its claims, and this "
+        f"driver leaves them alone; have it select device.driver == '{DEFAULT_DRIVER}' alone"
+    )
+
+
+def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
+    """A claim or template: each of the rules below."""
+    for rule in (_names, _forms, _bodies_of, _together, _config, _constraints, _sharing, _size):
+        yield from rule(spec, known)
+
+
+def _names(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
+    """Requests that are missing, or have one name."""
     if not spec.requests:
-        yield document.remark(Level.ERROR, at, "it asks for no device: requests is empty")
+        message = "it asks for no device: requests is empty"
+        yield spec.document.remark(Level.ERROR, spec.at, message)
     for name in {n for n in spec.requests if spec.requests.count(n) > 1}:
-        yield document.remark(Level.ERROR, (*at, "requests"), f"two requests are called {name!r}")
-    yield from _forms(spec)
-    for path, body in _bodies(spec):
-        yield from _check_body(document, path, body, classes)
-        yield from check_selectors(document, (*path, "selectors"), body, check)
-    yield from _together(spec)
-    known = {*spec.requests, *_subrequests(spec)}
-    for index, entry in entries(spec.devices, "config"):
-        path = (*at, "config", index)
-        yield from check_config(document, path, entry)
-        yield from _unknown_requests(document, path, entry, known)
-    for index, entry in entries(spec.devices, "constraints"):
-        path = (*at, "constraints", index)
-        yield from _unknown_requests(document, path, entry, known)
-        if not (text(entry, "matchAttribute") or text(entry, "distinctAttribute")):
-            yield document.remark(
-                Level.ERROR, path, "it is not supported; use matchAttribute or distinctAttribute"
-            )
-        for field in ("matchAttribute", "distinctAttribute"):
-            if (attribute := text(entry, field)) and "/" not in attribute:
-                message = f"{attribute!r} lacks its domain; write {DEFAULT_DRIVER}/{attribute}"
-                yield document.remark(Level.ERROR, (*path, field), message)
+        message = f"two requests are called {name!r}"
+        yield spec.document.remark(Level.ERROR, (*spec.at, "requests"), message)
 
 
-def _forms(spec: ClaimSpec) -> Iterator[Remark]:
+def _forms(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
     """Requests that say neither ``exactly`` nor ``firstAvailable``, or both."""
     for index, request in entries(spec.devices, "requests"):
         given = [form for form in ("exactly", "firstAvailable") if request.get(form)]
         if len(given) == 1:
             continue
-        path: Path = (*spec.at, "requests", index)
         message = "exactly one of exactly and firstAvailable has to be given"
         outside = sorted({"deviceClassName", "selectors", "count", "allocationMode"} & set(request))
         if outside and not given:
@@ -108,79 +152,65 @@ def _forms(spec: ClaimSpec) -> Iterator[Remark]:
                 f"; {', '.join(outside)} belong{'s' * (len(outside) == 1)} below exactly in "
                 "resource.k8s.io/v1 (beside name it was in v1beta1)"
             )
-        yield spec.document.remark(Level.ERROR, path, message)
+        yield spec.document.remark(Level.ERROR, (*spec.at, "requests", index), message)
 
 
-def _bodies(spec: ClaimSpec) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Requests: each ``exactly``, and each alternative of ``firstAvailable``."""
+def _bodies_of(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
+    """What each ``exactly``, and each alternative of ``firstAvailable``, asks for."""
     for index, request in entries(spec.devices, "requests"):
-        path = (*spec.at, "requests", index)
+        path: Path = (*spec.at, "requests", index)
+        bodies: list[tuple[Path, dict[str, Any]]] = []
         if isinstance(request.get("exactly"), dict):
-            yield (*path, "exactly"), request["exactly"]
+            bodies.append(((*path, "exactly"), request["exactly"]))
         for rank, alternative in entries(request, "firstAvailable"):
-            yield (*path, "firstAvailable", rank), alternative
+            bodies.append(((*path, "firstAvailable", rank), alternative))
+        for at, body in bodies:
+            for steps, message in _faults(body, known):
+                yield spec.document.remark(Level.ERROR, (*at, *steps), message)
+            yield from _check_selectors(spec.document, (*at, "selectors"), body, known)
 
 
-def _subrequests(spec: ClaimSpec) -> set[str]:
-    return {
-        f"{text(request, 'name')}/{text(alternative, 'name')}"
-        for _, request in entries(spec.devices, "requests")
-        for _, alternative in entries(request, "firstAvailable")
-    }
-
-
-def _check_body(
-    document: Document, path: Path, body: dict[str, Any], classes: dict[str, Document]
-) -> Iterator[Remark]:
-    name = text(body, "deviceClassName")
-    at = (*path, "deviceClassName")
+def _faults(body: dict[str, Any], known: Manifests) -> Iterator[tuple[Path, str]]:
+    """Faults of a request's body, each with its field."""
+    name, mode = text(body, "deviceClassName"), text(body, "allocationMode")
+    right = meant(name)
     if not name:
-        yield document.remark(Level.ERROR, path, "deviceClassName is missing")
-    elif name not in classes and (problem := bad_class(name)):
-        yield document.remark(Level.ERROR, at, problem)
+        yield (), "deviceClassName is missing"
+    elif name not in known.classes and right not in ("", name):
+        yield ("deviceClassName",), f"no profile has class {name!r}; did you mean {right!r}?"
     if body.get("adminAccess") and name.startswith("mig"):
-        yield document.remark(
-            Level.ERROR,
-            (*path, "adminAccess"),
-            "it looks at whole GPUs, through which slices are seen; use class gpu.dra.dev",
-        )
-    mode = text(body, "allocationMode")
+        message = "it looks at whole GPUs, through which slices are seen; use class gpu.dra.dev"
+        yield ("adminAccess",), message
     if mode and mode not in _MODES:
-        message = f"{mode!r} is not allowed; allowed are: {', '.join(_MODES)}"
-        yield document.remark(Level.ERROR, (*path, "allocationMode"), message)
+        yield ("allocationMode",), f"{mode!r} is not allowed; allowed are: {', '.join(_MODES)}"
     if mode == "All" and name == ANY_SLICE:
-        yield document.remark(
-            Level.ERROR,
-            (*path, "allocationMode"),
+        message = (
             f"All of class {ANY_SLICE} are slices that overlap: they cannot all exist at once; "
-            "ask for one profile (mig-1g.5gb), for whole GPUs (gpu.dra.dev), or for a count",
+            "ask for one profile (mig-1g.5gb), for whole GPUs (gpu.dra.dev), or for a count"
         )
+        yield ("allocationMode",), message
     count = body.get("count", 1)
     if isinstance(count, int) and count > MAX_RESULTS:
-        yield document.remark(
-            Level.ERROR, (*path, "count"), f"a claim holds at most {MAX_RESULTS} devices"
-        )
+        yield ("count",), f"a claim holds at most {MAX_RESULTS} devices"
 
 
-def _together(spec: ClaimSpec) -> Iterator[Remark]:
+def _together(spec: ClaimSpec, __: Manifests) -> Iterator[Remark]:
     """Requests that cannot be served by one GPU although a constraint wants that."""
-    asked: dict[str, tuple[int, str]] = {}
+    asked: dict[str, int] = {}
     total = 0
     for _, request in entries(spec.devices, "requests"):
         body = mapping(request, "exactly")
         count = body.get("count", 1) if isinstance(body.get("count", 1), int) else 1
         total += count
-        found = PROFILE_CLASS.fullmatch(text(body, "deviceClassName"))
-        if found:
-            asked[text(request, "name")] = (int(found[1]) * count, text(body, "deviceClassName"))
+        if found := PROFILE_CLASS.fullmatch(text(body, "deviceClassName")):
+            asked[text(request, "name")] = int(found[1]) * count
     if total > MAX_RESULTS:
         message = f"it asks for {total} devices, a claim holds at most {MAX_RESULTS}"
         yield spec.document.remark(Level.ERROR, (*spec.at, "requests"), message)
     for index, constraint in entries(spec.devices, "constraints"):
         if text(constraint, "matchAttribute").rpartition("/")[2] != "parentUUID":
             continue
-        bound = constraint.get("requests") or list(asked)
-        compute = sum(asked[name][0] for name in bound if name in asked)
+        compute = sum(asked.get(name, 0) for name in constraint.get("requests") or asked)
         if compute > _COMPUTE_SLICES:
             yield spec.document.remark(
                 Level.ERROR,
@@ -189,13 +219,89 @@ def _together(spec: ClaimSpec) -> Iterator[Remark]:
             )
 
 
-def _unknown_requests(
-    document: Document, path: Path, entry: dict[str, Any], known: set[str]
-) -> Iterator[Remark]:
+def _config(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
+    for index, entry in entries(spec.devices, "config"):
+        path = (*spec.at, "config", index)
+        yield from _check_config(spec.document, path, entry)
+        yield from _unknown_requests(spec, path, entry)
+
+
+def _constraints(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
+    for index, entry in entries(spec.devices, "constraints"):
+        path = (*spec.at, "constraints", index)
+        yield from _unknown_requests(spec, path, entry)
+        fields = [f for f in ("matchAttribute", "distinctAttribute") if text(entry, f)]
+        if not fields:
+            message = "it is not supported; use matchAttribute or distinctAttribute"
+            yield spec.document.remark(Level.ERROR, path, message)
+        for field in fields:
+            if "/" not in (attribute := text(entry, field)):
+                message = f"{attribute!r} lacks its domain; write {DEFAULT_DRIVER}/{attribute}"
+                yield spec.document.remark(Level.ERROR, (*path, field), message)
+
+
+def _sharing(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
+    try:
+        problem = known.sharing(spec).problem(spec.understood)
+    except InvalidObjectError:  # told of the configuration itself
+        return
+    if problem:
+        yield spec.document.remark(Level.ERROR, (*spec.at, "config"), problem)
+
+
+def _size(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
+    """More requests, constraints or parameters for this driver than are read, as its event says."""
+    try:
+        trimmed = trim_claim_spec({"devices": spec.devices}, DEFAULT_DRIVER)
+        if not is_stub(trimmed):
+            return
+        metadata = {"namespace": "", "name": "", "uid": ""}
+        obstacle = find_unsupported(read_claim({"metadata": metadata, "spec": trimmed}))
+    except MALFORMED:
+        return
+    if obstacle is not None:
+        yield spec.document.remark(Level.ERROR, spec.at, obstacle.message)
+
+
+def _unknown_requests(spec: ClaimSpec, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:
+    """Names of requests, and of alternatives of them, that the claim does not have."""
+    known = {*spec.requests} | {
+        f"{text(request, 'name')}/{text(alternative, 'name')}"
+        for _, request in entries(spec.devices, "requests")
+        for _, alternative in entries(request, "firstAvailable")
+    }
     named = entry.get("requests")
     for index, name in enumerate(named if isinstance(named, list) else ()):
         if name not in known:
             have = ", ".join(sorted(known)) or "none"
-            where = (*path, "requests", index)
             message = f"there is no request {name!r}; there are: {have}"
-            yield document.remark(Level.ERROR, where, message)
+            yield spec.document.remark(Level.ERROR, (*path, "requests", index), message)
+
+
+def _check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:
+    """An opaque configuration, if it is for this driver."""
+    if text(mapping(entry, "opaque"), "driver") != DEFAULT_DRIVER:
+        return
+    try:
+        parameters = mapping(entry, "opaque").get("parameters")
+        opaque.decode_share(parameters, of_class=document.kind == "DeviceClass")
+    except InvalidObjectError as error:
+        fields = tuple(part for part in error.path.split(".") if part)
+        where: Path = (*path, "opaque", "parameters", *fields)
+        yield document.remark(Level.ERROR, where, str(error))
+
+
+def _check_selectors(
+    document: Document, path: Path, body: dict[str, Any], known: Manifests
+) -> Iterator[Remark]:
+    """Selectors in ``body``, which stand at ``path``: those that do not compile."""
+    for index, selector in entries(body, "selectors"):
+        expression = text(mapping(selector, "cel"), "expression")
+        problem = known.check(expression) if expression else ""
+        if problem:
+            where = (*path, index, "cel", "expression")
+            yield document.remark(Level.ERROR, where, f"the expression does not compile: {problem}")
+
+
+def _opaque(holder: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [entry for _, entry in entries(holder, "config") if mapping(entry, "opaque")]

@@ -1,15 +1,19 @@
-"""YAML files as objects that know their lines."""
+"""Manifests as objects that know their lines, and fields of them with any content."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
 
-from dra.common.resources import at
+from cli.exits import CliError, Exit
+
+_SUFFIXES = (".yaml", ".yml", ".json")
 
 Path = tuple[str | int, ...]
 """The way to a field: keys and indexes."""
@@ -69,14 +73,14 @@ class Document:
     @property
     def name(self) -> str:
         """Its name; empty if it has none."""
-        return str(_dict(self.obj.get("metadata")).get("name") or "")
+        return str(mapping(self.obj, "metadata").get("name") or "")
 
     @property
     def key(self) -> tuple[str, str]:
         """Namespace ("" where none is written) and name."""
-        return str(_dict(self.obj.get("metadata")).get("namespace") or ""), self.name
+        return str(mapping(self.obj, "metadata").get("namespace") or ""), self.name
 
-    def line(self, path: Path) -> int:
+    def _line(self, path: Path) -> int:
         """The line of a field, or of the nearest thing around it that is there."""
         node = self.node
         line = node.start_mark.line
@@ -89,18 +93,30 @@ class Document:
 
     def remark(self, level: Level, path: Path, message: str) -> Remark:
         """A remark about one of its fields."""
-        return Remark(
-            level,
-            self.file,
-            self.line(path),
-            f"{self.kind} {self.name}".strip(),
-            dotted(path),
-            message,
-        )
+        subject = f"{self.kind} {self.name}".strip()
+        return Remark(level, self.file, self._line(path), subject, dotted(path), message)
 
 
-def read_documents(file: str, text: str) -> Iterator[Document | Remark]:
-    """The objects in ``text``, or a remark about what is no YAML."""
+def read_files(names: Sequence[str]) -> Iterator[Document | Remark]:
+    """The objects in files, or remarks about what is no YAML.
+
+    A directory stands for the manifests below it, ``-`` for the input. Raises CliError for what
+    cannot be read.
+    """
+    for name in names:
+        try:
+            if name == "-":
+                yield from _read("-", sys.stdin.read())
+                continue
+            path = FilePath(name)
+            below = sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES)
+            for file in below if path.is_dir() else [path]:
+                yield from _read(str(file), file.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(Exit.NOT_FOUND, f"{name} cannot be read: {error}") from error
+
+
+def _read(file: str, text: str) -> Iterator[Document | Remark]:
     try:
         for node in list(yaml.compose_all(text, Loader=yaml.SafeLoader)):
             constructor = yaml.SafeLoader("")
@@ -111,7 +127,11 @@ def read_documents(file: str, text: str) -> Iterator[Document | Remark]:
                 line = node.start_mark.line + 1
                 yield Remark(Level.ERROR, file, line, "", "", "it is no Kubernetes object")
             elif obj.get("kind") == "List":
-                yield from _items(file, obj, node)
+                items = _child(node, "items")
+                for number, item in entries(obj, "items"):
+                    found = _child(items[1], number) if items else None
+                    if found:
+                        yield Document(file, item, found[1])
             else:
                 yield Document(file, obj, node)
     except yaml.YAMLError as error:
@@ -128,14 +148,6 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _items(file: str, obj: dict[str, Any], node: yaml.Node) -> Iterator[Document]:
-    found = _child(node, "items")
-    children = found[1].value if found and isinstance(found[1], yaml.SequenceNode) else []
-    for item, child in zip(at(obj, "items"), children, strict=False):
-        if isinstance(item, dict):
-            yield Document(file, item, child)
-
-
 def _child(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -147,5 +159,23 @@ def _child(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
     return None
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def mapping(value: Any, *keys: str) -> dict[str, Any]:
+    """The mapping at ``keys`` below ``value``; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
+
+
+def entries(value: Any, *keys: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index and content of the mappings in the list at ``keys`` below ``value``."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(item, dict):
+            yield index, item
+
+
+def text(value: Any, key: str) -> str:
+    """The text at ``key``; empty where there is none."""
+    found = value.get(key) if isinstance(value, dict) else None
+    return str(found) if found is not None else ""

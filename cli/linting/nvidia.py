@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from api.config import API_VERSION, GPU_KIND, KIND
-from cli.linting.documents import Document, Level, Path, Remark
-from cli.linting.fields import entries, mapping, text
+from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS
 from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import Obj

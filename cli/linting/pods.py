@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from cli.linting.claims import ClaimSpec
-from cli.linting.documents import Document, Level, Path, Remark
-from cli.linting.fields import entries, mapping, text
+from cli.linting.claims import MALFORMED, ClaimSpec, Key, Manifests
+from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
+from dra.allocator.problem import too_large
+from dra.claims.claims import Use, crowded, find_crowd
+from dra.claims.reader import MOST_CHOICES, TOO_MANY
 from dra.gpu.names import DEFAULT_DRIVER, finalizer
+from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
+from dra.limits.others import Translation, translate
+from dra.limits.rewriting import rewritten
+from dra.pods.pods import UNREAD
+from dra.pods.trimming import trim_pod
 
-GATE = finalizer(DEFAULT_DRIVER)
+_GATE = finalizer(DEFAULT_DRIVER)
 _TEMPLATES: Mapping[str, Path] = {
     "Pod": ("spec",),
     "PodTemplate": ("template", "spec"),
@@ -22,6 +29,26 @@ _TEMPLATES: Mapping[str, Path] = {
     "Job": ("spec", "template", "spec"),
     "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
 }
+_KINDS = {
+    "resourceClaimName": "ResourceClaim",
+    "resourceClaimTemplateName": "ResourceClaimTemplate",
+}
+
+
+class _Entry(NamedTuple):
+    """An entry of ``resourceClaims``: where it stands, its name, and what it refers to."""
+
+    at: Path
+    name: str
+    refers: list[Key]
+
+
+class _Using(NamedTuple):
+    """A container that uses claims: where they stand, its name, and the entries."""
+
+    at: Path
+    name: str
+    claims: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +67,32 @@ class PodSpec:
             holder = holder[step]
         return {"metadata": mapping(holder, "metadata"), "spec": self.spec}
 
-    def references(self) -> Iterator[tuple[str, tuple[str, str]]]:
-        """Kind and key of the claims and templates that it names."""
+    @property
+    def entries(self) -> list[_Entry]:
+        """What it says of claims: one reference each, unless an entry is wrong."""
         namespace = self.document.key[0]
-        for _, entry in entries(self.spec, "resourceClaims"):
-            if name := text(entry, "resourceClaimName"):
-                yield "ResourceClaim", (namespace, name)
-            if name := text(entry, "resourceClaimTemplateName"):
-                yield "ResourceClaimTemplate", (namespace, name)
+        return [
+            _Entry(
+                (*self.at, "resourceClaims", index),
+                text(entry, "name"),
+                [(k, (namespace, n)) for f, k in _KINDS.items() if (n := text(entry, f))],
+            )
+            for index, entry in entries(self.spec, "resourceClaims")
+        ]
+
+    def claims(self, known: Manifests) -> dict[str, ClaimSpec]:
+        """The claims of its entries that are in the files."""
+        found = {e.name: known.claims.get(e.refers[0]) for e in self.entries if e.refers}
+        return {name: spec for name, spec in found.items() if spec is not None}
+
+    @property
+    def containers(self) -> Iterator[_Using]:
+        """Its containers, in the order in which they start."""
+        for kind in ("initContainers", "containers"):
+            for index, container in entries(self.spec, kind):
+                path = (*self.at, kind, index, "resources", "claims")
+                used = [entry for _, entry in entries(container, "resources", "claims")]
+                yield _Using(path, text(container, "name"), used)
 
 
 def pod_spec(document: Document) -> PodSpec | None:
@@ -58,70 +103,57 @@ def pod_spec(document: Document) -> PodSpec | None:
     return PodSpec(document, at, mapping(document.obj, *(str(k) for k in at)))
 
 
-def check_pod(
-    pod: PodSpec, claims: Mapping[tuple[str, tuple[str, str]], ClaimSpec]
-) -> Iterator[Remark]:
-    """Findings about one pod; ``claims`` are those of all files, by kind and key."""
-    document, at = pod.document, pod.at
-    offered: dict[str, ClaimSpec | None] = {}
-    for index, entry in entries(pod.spec, "resourceClaims"):
-        path = (*at, "resourceClaims", index)
-        one, other = (text(entry, f"resourceClaim{kind}") for kind in ("Name", "TemplateName"))
-        if bool(one) == bool(other):
-            yield document.remark(
-                Level.ERROR,
-                path,
-                "exactly one of resourceClaimName and resourceClaimTemplateName has to be given",
-            )
-        kind = "ResourceClaim" if one else "ResourceClaimTemplate"
-        offered[text(entry, "name")] = claims.get((kind, (document.key[0], one or other)))
-        if one and _replicas(document) > 1:
-            yield document.remark(
+def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
+    """A pod: each of the rules below."""
+    for rule in (_references, _uses, _placing, _choices, _size, _sharing, _limits):
+        yield from rule(pod, known)
+
+
+def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
+    """Entries that refer to nothing or to two things, and one claim for several replicas."""
+    replicas = mapping(pod.document.obj, "spec").get("replicas", 1)
+    for entry in pod.entries:
+        if len(entry.refers) != 1:
+            message = "exactly one of resourceClaimName and resourceClaimTemplateName "
+            yield pod.document.remark(Level.ERROR, entry.at, f"{message}has to be given")
+        one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
+        if one and isinstance(replicas, int) and replicas > 1 and pod.document.kind != "Pod":
+            yield pod.document.remark(
                 Level.WARNING,
-                path,
-                f"all {_replicas(document)} replicas share this one claim, and so one node and one "
+                entry.at,
+                f"all {replicas} replicas share this one claim, and so one node and one "
                 "slice; a resourceClaimTemplateName gives each its own",
             )
-    yield from _containers(pod, offered)
-    yield from _placing(pod, offered)
 
 
-def _containers(pod: PodSpec, offered: Mapping[str, ClaimSpec | None]) -> Iterator[Remark]:
+def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Claims that containers name and that are not there, and the reverse."""
-    document, used = pod.document, set()
-    for kind in ("initContainers", "containers"):
-        for index, container in entries(pod.spec, kind):
-            path = (*pod.at, kind, index, "resources")
-            for number, entry in entries(container, "resources", "claims"):
-                name = text(entry, "name")
-                used.add(name)
-                where = (*path, "claims", number)
-                if name not in offered:
-                    have = ", ".join(offered) or "none"
-                    message = f"spec.resourceClaims has no {name!r}; there are: {have}"
-                    yield document.remark(Level.ERROR, where, message)
-                yield from _request(document, where, entry, offered.get(name))
-    for name in sorted(set(offered) - used):
-        index = list(offered).index(name)
-        yield document.remark(
+    offered = {entry.name: entry for entry in pod.entries}
+    claims, used = pod.claims(known), set()
+    for container in pod.containers:
+        for number, entry in enumerate(container.claims):
+            name, wanted = text(entry, "name"), text(entry, "request")
+            used.add(name)
+            where = (*container.at, number)
+            if name not in offered:
+                have = ", ".join(offered) or "none"
+                message = f"spec.resourceClaims has no {name!r}; there are: {have}"
+                yield pod.document.remark(Level.ERROR, where, message)
+            if wanted and name in claims and wanted not in claims[name].requests:
+                have = ", ".join(claims[name].requests)
+                message = f"the claim has no request {wanted!r}; there are: {have}"
+                yield pod.document.remark(Level.ERROR, (*where, "request"), message)
+    for name in sorted(offered.keys() - used):
+        yield pod.document.remark(
             Level.WARNING,
-            (*pod.at, "resourceClaims", index),
+            offered[name].at,
             f"no container uses claim {name!r}: it is allocated, and nobody sees the slice; name "
             "it in resources.claims of a container",
         )
 
 
-def _request(
-    document: Document, where: Path, entry: dict[str, Any], claim: ClaimSpec | None
-) -> Iterator[Remark]:
-    wanted = text(entry, "request")
-    if wanted and claim is not None and wanted not in claim.requests:
-        message = f"the claim has no request {wanted!r}; there are: {', '.join(claim.requests)}"
-        yield document.remark(Level.ERROR, (*where, "request"), message)
-
-
-def _placing(pod: PodSpec, offered: Mapping[str, object]) -> Iterator[Remark]:
-    if not offered:
+def _placing(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
+    if not pod.entries:
         return
     if text(pod.spec, "nodeName"):
         yield pod.document.remark(
@@ -131,15 +163,82 @@ def _placing(pod: PodSpec, offered: Mapping[str, object]) -> Iterator[Remark]:
             "pods, is passed over; use nodeSelector",
         )
     gates = [text(g, "name") for _, g in entries(pod.spec, "schedulingGates")]
-    if GATE not in gates:
+    if _GATE not in gates:
         yield pod.document.remark(
             Level.HINT,
             pod.at,
-            f"with scheduling gate {GATE} it would not be tried in vain while it waits for its "
+            f"with scheduling gate {_GATE} it would not be tried in vain while it waits for its "
             "slice; the controller lifts the gate",
         )
 
 
-def _replicas(document: Document) -> int:
-    value = mapping(document.obj, "spec").get("replicas", 1)
-    return value if isinstance(value, int) and document.kind != "Pod" else 1
+def _choices(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
+    """More requests and alternatives, in all claims of the pod, than are read together."""
+    count = 0
+    for entry in pod.entries:
+        spec = known.claims.get(entry.refers[0]) if entry.refers else None
+        count += sum(len(r.choices) for r in spec.understood) if spec is not None else 0
+        if count > MOST_CHOICES:
+            yield pod.document.remark(Level.ERROR, entry.at, TOO_MANY.message)
+            return
+
+
+def _size(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
+    """More than is read of a pod, in the words of the controller's event.
+
+    One that asks by limits is looked at as it is where they become claims.
+    """
+    has_claims = bool(pod.spec.get("resourceClaims"))
+    try:
+        whole: dict[str, Any] = pod.whole if has_claims else rewritten(pod.whole)
+        why = ""
+        if whole["spec"].get("resourceClaims"):
+            why = trim_pod(whole, ())["spec"].get(UNREAD, "")
+    except MALFORMED:
+        return
+    if why:
+        level = Level.ERROR if has_claims else Level.WARNING
+        yield pod.document.remark(level, pod.at, too_large(why).message)
+
+
+def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
+    """Containers that use a device shared by MPS beside others, or one claim of HAMi-core's.
+
+    That HAMi-core is to hold a claim to its limits a selector says; else it is the node's doing.
+    """
+    claims = pod.claims(known)
+    by_mps = {name: known.sharing(c).by_mps(c.understood) for name, c in claims.items()}
+    limited = {name for name, claim in claims.items() if HAMI_CORE in str(claim.devices)}
+    before: set[str] = set()
+    for container in pod.containers:
+        uses = [Use(text(c, "name"), text(c, "request")) for c in container.claims]
+        used = {text(c, "name") for c in container.claims}
+        if limited & used & before:
+            yield pod.document.remark(Level.ERROR, container.at, ONE_CONTAINER)
+        before |= used
+        if crowd := find_crowd(uses, by_mps):
+            message = crowded(container.name, crowd)
+            yield pod.document.remark(Level.ERROR, container.at, message)
+
+
+def _limits(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
+    """What the limits of other systems become."""
+    translation = translate(pod.whole)
+    yield from remarks_of(pod, translation)
+    if translation.slices and not translation.refused:
+        asked = ", ".join(f"{count} of {name}" for name, count in translation.slices.items())
+        yield pod.document.remark(
+            Level.WARNING,
+            pod.at,
+            f"its limits are those of another system: they become claims ({asked}) in namespaces "
+            "with label mig.dra.dev/limits=claims, and are extended resources elsewhere, which "
+            "only nodes serve that kube-scheduler allocates; kubectl mig convert prints it with "
+            "claims",
+        )
+
+
+def remarks_of(pod: PodSpec, translation: Translation) -> Iterator[Remark]:
+    """The findings of a translation of limits, at their lines."""
+    for finding in translation.findings:
+        level = Level.ERROR if finding.refused else Level.WARNING
+        yield pod.document.remark(level, (*pod.at[:-1], *finding.path), finding.message)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.shell.program import main
+from cli.program import main
 from tests.cli.world import World
 from tests.dra.kube.conftest import certificates, tls_stub
 from tests.sim.apiserver.running import running_server

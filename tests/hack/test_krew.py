@@ -30,14 +30,15 @@ def test_the_launcher_names_the_python_that_is_missing_and_works_through_a_link(
     tmp_path: Path,
 ) -> None:
     folder, links = tmp_path / "store", tmp_path / "bin"
-    (folder / "lib").mkdir(parents=True)
+    (folder / "lib/cli").mkdir(parents=True)
     links.mkdir()
-    (folder / "lib/said.py").write_text("import sys\ndef main(): print(sys.argv[1:]); return 7\n")
+    said = "import sys\ndef main(): print(sys.argv[1:]); return 7\n"
+    (folder / "lib/cli/program.py").write_text(said)
     elsewhere = tmp_path / "cwd"  # of the user, with a module of the same name
-    elsewhere.mkdir()
-    (elsewhere / "said.py").write_text("def main(): return 9\n")
+    (elsewhere / "cli").mkdir(parents=True)
+    (elsewhere / "cli/program.py").write_text("def main(): return 9\n")
     launcher = folder / "kubectl-mig"
-    launcher.write_text(krew.LAUNCHER.replace("{module}", "said"))
+    launcher.write_text(krew.LAUNCHER.replace("{entry}", "main"))
     launcher.chmod(0o755)
     (links / "kubectl-mig").symlink_to(launcher)
 

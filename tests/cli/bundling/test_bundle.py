@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.bundling import redaction
+from cli import redaction
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     MIG_NODES,

@@ -9,7 +9,7 @@ import pytest
 
 from api.crds import mignode_definition
 from cli.doctoring.checks import Check, Status
-from cli.doctoring.cluster import definition
+from cli.doctoring.installation import definition
 from dra.common.resources import Obj
 
 

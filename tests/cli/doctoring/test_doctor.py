@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from cli.doctoring.cluster import limits, rights
 from cli.doctoring.evidence import Evidence, gather, rewriters
-from cli.explaining.facts import ClusterFacts
-from cli.shell.output import Output
-from cli.shell.session import Session
-from cli.site.occupancy import Site
+from cli.doctoring.installation import limits, rights
+from cli.facts import ClusterFacts
+from cli.output import Output
+from cli.session import Session
+from cli.site import Site
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -335,7 +335,7 @@ def test_other_managers_that_do_no_harm_are_not_spoken_of(healthy: World, mig: M
 
 def later(world: World) -> Any:
     """The doctor's findings about claims, an hour from now."""
-    from cli.doctoring.leftovers import claims
+    from cli.doctoring.nodes import claims
 
     class Sink:
         def isatty(self) -> bool:

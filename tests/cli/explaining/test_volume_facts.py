@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.explaining.explain import Explainer
-from cli.explaining.facts import read_facts
+from cli.facts import read_facts
 from dra.cel.selectors import Selectors
 from dra.claims.classes import generated_classes
 from dra.common.resources import (
@@ -95,7 +95,7 @@ def explained(
     session: Any = Session(objects, refused or {}, elsewhere)
     facts = read_facts(session, "default")
     explanation = Explainer(facts, Selectors()).pod(read_pod(body))
-    found = [f"{f.reason}: {f.message}" for f in explanation.findings]
+    found = [f"{f.reason}: {f.message}" for f in explanation.verdict.findings]
     return found, facts.unread
 
 

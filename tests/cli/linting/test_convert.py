@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.shell.program import main
+from cli.program import main
 from dra.common.resources import Obj
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from api.nodeclass import decode_node_class
-from cli.shell.program import main
+from cli.program import main
 
 CLAIM = """\
 apiVersion: resource.k8s.io/v1

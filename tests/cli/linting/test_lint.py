@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.shell.program import main
+from cli.program import main
 from tests.cli.conftest import Ran
 from tests.dra.cel.hostile import busy
 

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli.shell.completing import complete, main
+from cli import session
+from cli.program import complete
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
 from tests.helpers.waiting import PATIENCE
 
+Offer = Callable[[str], tuple[list[str], bool]]
 HERE = Path(sys.executable).parent
 
 
-def names(kind: str, where: argparse.Namespace) -> list[str]:
+def names(kind: str, options: Mapping[str, Any]) -> list[str]:
     if kind == "gpu":
-        return [f"{where.node}/gpu-0", f"{where.node}/gpu-1"]
-    return [f"{kind}-{number}@{where.namespace}" for number in (1, 2)]
+        return [f"{options['node']}/gpu-0", f"{options['node']}/gpu-1"]
+    return [f"{kind}-{number}@{options.get('namespace')}" for number in (1, 2)]
 
 
-def plain(*words: str) -> list[str]:
-    return [c.partition("\t")[0] for c in complete(words, names)[0]]
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Offer:
+    """What is offered after a line, and whether files are."""
+    monkeypatch.setattr(session, "names_of", names)
+
+    def offered(line: str) -> tuple[list[str], bool]:
+        complete(line.split(" "))
+        *found, directive = capsys.readouterr().out.splitlines()
+        return [each.partition("\t")[0] for each in found], directive == ":0"
+
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -46,16 +58,16 @@ def plain(*words: str) -> list[str]:
         ("doctor -n ", []),
         ("explain -n names", ["namespace-1@None", "namespace-2@None"]),
         ("drain --reason ", []),
-        ("paint ", []),
+        ("--context c explain -n x pod", ["pod", "pod-1@x", "pod-2@x"]),
     ],
 )
-def test_what_is_offered(line: str, offered: list[str]) -> None:
-    assert plain(*line.split(" ")) == offered
+def test_what_is_offered(offer: Offer, line: str, offered: list[str]) -> None:
+    assert offer(line) == (offered, False)
 
 
 @pytest.mark.parametrize("line", ["lint ", "lint a", "map --kubeconfig "])
-def test_files_are_offered_where_files_are_meant(line: str) -> None:
-    assert complete(line.split(" "), names) == ([], 0)
+def test_files_are_offered_where_files_are_meant(offer: Offer, line: str) -> None:
+    assert offer(line) == ([], True)
 
 
 def test_the_names_are_those_of_the_cluster(
@@ -71,7 +83,7 @@ def test_the_names_are_those_of_the_cluster(
         (["explain", "claim", "w"], "wanted\n:4\n"),
         (["explain", "claim", "-n", "other", ""], ":4\n"),
     ):
-        assert main(line) == 0
+        assert complete(line) == 0
         assert capsys.readouterr().out == offered
 
 
@@ -79,7 +91,7 @@ def test_a_cluster_that_does_not_answer_offers_nothing_and_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    assert main(["map", ""]) == 0
+    assert complete(["map", ""]) == 0
     assert capsys.readouterr() == (":4\n", "")
 
 

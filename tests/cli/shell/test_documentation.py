@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from cli.explaining.model import Progress, Why
-from cli.explaining.remedies import REMEDIES
-from cli.shell import completing
-from cli.shell.arguments import parser
-from cli.shell.exits import Exit
+from cli.exits import Exit
+from cli.explaining.findings import REMEDIES, Progress, Why
+from cli.program import PROGRAM
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.reasons import Reason
 from dra.pods.nodefit import MisfitReason
@@ -67,12 +65,6 @@ LINES = [
 """Each command at least once."""
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    found: dict[str, argparse.ArgumentParser]
-    found = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
-    return found
-
-
 def test_every_reason_and_state_is_explained() -> None:
     reasons = {r for r in Reason if r not in _NOT_OF_WAITING}
     known = {*Why, *AnswerReason, *MisfitReason, *Progress, *reasons} - _OF_THE_CONTROLLER
@@ -85,7 +77,7 @@ def test_every_reason_has_a_remedy_or_needs_none() -> None:
     reasons = {*Why, *AnswerReason, *MisfitReason, *Reason} - _NOT_OF_WAITING
     missing = {str(r) for r in reasons - REMEDIES.keys() - _WITHOUT_REMEDY}
     assert not missing, (
-        f"say in cli/explaining/remedies.py what to do about {sorted(missing)}, or, where the "
+        f"say in cli/explaining/findings.py what to do about {sorted(missing)}, or, where the "
         f"message says it or there is nothing to be done, name them in {Path(__file__).name}"
     )
 
@@ -98,29 +90,23 @@ def test_every_exit_code_is_explained() -> None:
 def test_every_command_is_in_the_table() -> None:
     table = PAGE.partition("\n| command | answers |\n")[2].partition("\n\n")[0]
     told = {name for row in table.splitlines() for name in re.findall(r"`([a-z]+)", row)}
-    missing = sorted(set(commands()) - told)
+    missing = sorted(set(PROGRAM.commands) - told)
     assert not missing, f"give {missing} a row in docs/kubectl-mig.md, '| command | answers |'"
 
 
-def test_every_module_of_a_command_is_registered() -> None:
-    modules = {p.stem for p in (ROOT / "cli/commands").glob("*.py")} - {"__init__"}
-    assert modules == set(commands()), (
-        "a command has a module of its name in cli/commands and is added to cli/shell/arguments.py"
-    )
-
-
 def test_completion_knows_the_arguments_of_every_command() -> None:
-    asked = {
-        name
-        for name, command in commands().items()
-        if any(not a.option_strings and not a.choices for a in command._actions)
+    unknown = {
+        f"{name} {param.name}"
+        for name, command in PROGRAM.commands.items()
+        for param in command.params
+        if isinstance(param, click.Argument)
+        and not (param._custom_shell_complete or isinstance(param.type, click.Path))
     }
-    missing = asked - completing._KINDS.keys() - {"lint", "convert"}  # which take files
-    assert not missing, f"say what {sorted(missing)} takes in cli/shell/completing.py:_KINDS"
+    assert not unknown, f"say in cli/program.py what to offer for {sorted(unknown)}"
 
 
 def test_the_json_of_every_command_is_tried() -> None:
-    missing = sorted(set(commands()) - {line[0] for line in LINES})
+    missing = sorted(set(PROGRAM.commands) - {line[0] for line in LINES})
     assert not missing, f"add a line with {missing} to LINES of {Path(__file__).name}"
 
 

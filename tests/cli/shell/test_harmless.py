@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.shell.output import harmless
+from cli.output import harmless
 from dra.common.resources import MIG_NODES, PODS
 from tests.cli.conftest import Mig
 from tests.cli.world import World

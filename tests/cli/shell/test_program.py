@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.shell.connecting import DirectConnection
-from cli.shell.exits import CliError
-from cli.shell.kubeconfig import load_access
-from cli.shell.program import main
+from cli.exits import CliError
+from cli.kubeconfig import Connection, load_access
+from cli.program import main
 from dra.common.resources import NODES
 from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
@@ -53,7 +52,7 @@ def read(path: Path, context: str | None = None, **environ: str) -> Any:
 @pytest.mark.parametrize("line", [[], ["paint"], ["map", "-o", "xml"], ["explain"], ["lint"]])
 def test_a_wrong_command_line_is_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line) == 2
-    assert "usage: kubectl mig" in capsys.readouterr().err
+    assert "Usage: kubectl mig" in capsys.readouterr().err
 
 
 def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +152,7 @@ def test_no_kubeconfig_at_all_says_where_it_was_looked_for(tmp_path: Path) -> No
 
 
 def api(path: Path) -> KubeApi:
-    connection = DirectConnection(read(path))
+    connection = Connection(read(path))
     return KubeApi(HttpClient(connection, user_agent="test", timeout_seconds=PATIENCE))
 
 
@@ -226,7 +225,7 @@ def test_a_login_takes_as_long_as_it_does_but_for_completion(
 
     monkeypatch.setattr(subprocess, "run", run)
     access = read(config(tmp_path / "k", user={"exec": {"command": "x"}}))
-    DirectConnection(access, login_seconds=given)
+    Connection(access, login_seconds=given)
     assert allowed == [given]
 
 
@@ -235,8 +234,8 @@ def test_a_login_takes_as_long_as_it_does_but_for_completion(
 
 def test_the_heavy_client_library_is_not_loaded(world: World) -> None:
     code = (
-        "import sys; from cli.shell.program import main; code = main(['map']); "
-        "assert not {'kubernetes', 'grpc', 'cel_expr_python', 'click'} & set(sys.modules); "
+        "import sys; from cli.program import main; code = main(['map']); "
+        "assert not {'kubernetes', 'grpc', 'cel_expr_python'} & set(sys.modules); "
         "sys.exit(code)"
     )
     env = {**os.environ, "KUBECONFIG": str(world.kubeconfig)}
@@ -245,7 +244,7 @@ def test_the_heavy_client_library_is_not_loaded(world: World) -> None:
 
 def test_help_loads_neither_network_nor_model() -> None:
     code = (
-        "import sys; from cli.shell.program import main; main(['map', '--help']); "
+        "import sys; from cli.program import main; main(['map', '--help']); "
         "assert not {'urllib3', 'yaml', 'msgspec', 'dra.gpu.geometry'} & set(sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)

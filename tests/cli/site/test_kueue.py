@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.shell.exits import Exit
-from cli.site.quota import (
-    MOST_CLASSES,
-    MOST_RESOURCES,
-    TooManyClassesError,
-    configuration,
-    count_devices,
-    count_memory,
-)
+from cli.commands.kueue import MOST_CLASSES, MOST_RESOURCES, count_devices, count_memory
+from cli.exits import CliError, Exit
 from dra.claims.classes import DeviceClass, generated_classes, read_class
 from dra.gpu.inventory import AllocatorKind
 from sim.nvml.products import load_product
@@ -46,6 +39,11 @@ def check(made: dict[str, Any], expected: list[DeviceClass]) -> None:
     assert set(found) == {each.name for each in expected}
 
 
+def counted(made: dict[str, Any]) -> dict[str, list[str]]:
+    """The classes that each resource counts."""
+    return {m["name"]: m["deviceClassNames"] for m in made["resources"]["deviceClassMappings"]}
+
+
 @pytest.mark.parametrize(
     "products",
     [
@@ -57,27 +55,27 @@ def check(made: dict[str, Any], expected: list[DeviceClass]) -> None:
 )
 def test_kueue_takes_the_mapping_of_all_generated_classes(products: tuple[str, ...]) -> None:
     found = classes(*products)
-    check(configuration(count_devices(found, DRIVER)), found)
+    check(count_devices(found, DRIVER), found)
 
 
 def test_a_slice_counts_the_same_by_claim_and_by_limit() -> None:
-    found = {q.classes: q.resource for q in count_devices(classes("A100-SXM4-40GB"), DRIVER)}
-    assert found["mig-1g.5gb",] == "nvidia.com/mig-1g.5gb"
-    assert found["mig-1g.5gb.me",] == "nvidia.com/mig-1g.5gb.me"
-    assert found["mig-min-10gb",] == "mig-min-10gb"
+    found = counted(count_devices(classes("A100-SXM4-40GB"), DRIVER))
+    assert found["nvidia.com/mig-1g.5gb"] == ["mig-1g.5gb"]
+    assert found["nvidia.com/mig-1g.5gb.me"] == ["mig-1g.5gb.me"]
+    assert found["mig-min-10gb"] == ["mig-min-10gb"]
 
 
 def test_more_than_kueue_takes_is_put_together_by_size() -> None:
     found = classes("A100-SXM4-40GB", "H100-80GB-HBM3")
-    together = dict(count_devices(found, DRIVER))
+    together = counted(count_devices(found, DRIVER))
     assert {"mig-2g.10gb", "mig-2g.20gb"} <= {*together[f"{DRIVER}/mig-2g"]}
 
 
 def test_what_kueue_cannot_take_is_refused_with_the_remedy() -> None:
     many = [DeviceClass(f"team-{n}", True, (), (), "") for n in range(MOST_RESOURCES + 1)]
-    with pytest.raises(TooManyClassesError, match=r"17 classes make 17 .* takes 16: name those"):
+    with pytest.raises(CliError, match=r"17 classes make 17 .* takes 16: name those"):
         count_devices(many, DRIVER)
-    with pytest.raises(TooManyClassesError, match=r"17 classes count as mig.dra.dev/memory"):
+    with pytest.raises(CliError, match=r"17 classes count as mig.dra.dev/memory"):
         count_memory(many, DRIVER)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.shell.program import main
+from cli.program import main
 from dra.common.resources import MIG_NODES
 from dra.gpu.inventory import Gpu, GpuLayout, NodeMode
 from dra.gpu.layouts.placing import place

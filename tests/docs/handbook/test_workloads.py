@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes import client
 
-from cli.shell.program import main
+from cli.program import main
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.driver.chart import find, render

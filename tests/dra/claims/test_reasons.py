@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from cli.explaining.model import Why
+from cli.explaining.findings import Why
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
 from dra.claims.reasons import NodeReason, Reason

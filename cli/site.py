@@ -1,30 +1,40 @@
-"""Occupancy of every GPU: instances as the nodes show them, and claims that wait for theirs.
+"""The cluster as the commands see it: the GPUs of every node, and who holds what of them.
 
-Pure: MigNodes and ResourceClaims in, values out.
+MigNodes and ResourceClaims in, values out: instances as the nodes show them, and claims that wait
+for theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from api.errors import InvalidObjectError
+from api.errors import ApiError, InvalidObjectError
+from cli.exits import CliError, Exit
+from cli.session import Session
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, Consumer, read_claim
-from dra.claims.sharing import UNSHARED, Sharing, settings_of, sharing_of
+from dra.claims.sharing import TIME_SLICING, UNSHARED, Sharing, settings_of, sharing_of
+from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
+from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 from dra.gpu.shares import Ask, Share, SharesHeld, share_of, sum_of
+from dra.kube.errors import ObjectNotFoundError
 
 ALLOCATED = "allocated"
 """State of a slot that is allocated and not on the node yet, beside those of InstanceState."""
 
-
 READY = "ready"
 """State of a slice of a layout that no claim holds."""
+
+_NAMED = 4
+"""Pods of a claim that are named where it shares a device."""
+
+_SINGULAR = {"pods": "pod"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,69 @@ class Slot:
             return "the whole GPU" if self.share is None else "a share of the GPU"
         part = "" if self.share is None else "a share of "
         return f"{part}{self.profile or 'a slice'} at {self.placement}"
+
+    @property
+    def is_shared(self) -> bool:
+        """True if several may use the device, by shares, a strategy, or a claim of several pods."""
+        strategy = self.sharing.config.strategy
+        return self.share is not None or strategy != "None" or len(self.pods) > 1
+
+    @property
+    def sharers(self) -> str:
+        """Namespace and pods of the claim, the first few by name."""
+        if self.claim is None or len(self.pods) < 2:  # noqa: PLR2004 - one is no list
+            return self.owner
+        names, more = ", ".join(self.pods[:_NAMED]), len(self.pods) - _NAMED
+        return f"{self.claim.namespace}/{names}{f' and {more} more' if more > 0 else ''}"
+
+    @property
+    def terms(self) -> str:
+        """The claim's part of its device, the strategy and what each process may have of it."""
+        share, config = self.share, self.sharing.config
+        found = []
+        if share is not None:
+            found.append(f"{share.memory_mib} MiB")
+            if share.cores:
+                found.append(f"{share.cores} % of the cores")
+        if self.sharing.by_mps:
+            limits = []
+            if config.mps.limits_threads:
+                limits.append(f"{config.mps.active_thread_percentage} % of the multiprocessors")
+            if config.mps.memory_mebibytes is not None:
+                limits.append(f"{config.mps.memory_mebibytes} MiB")
+            found.append(f"MPS, each process {' and '.join(limits) or 'without limits of its own'}")
+        elif config.strategy == TIME_SLICING:
+            found.append(f"TimeSlicing, {config.time_slicing.interval} turns")
+        elif share is None:
+            found.append("in turns, without limits")
+        return "  ".join(found)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The slot as every command prints it; ``placement`` is null for a whole GPU."""
+        share, config = self.share, self.sharing.config
+        sharing: dict[str, Any] = {}
+        if self.sharing.by_mps:
+            limits = {
+                "activeThreadPercentage": config.mps.active_thread_percentage,
+                "pinnedDeviceMemoryLimit": config.mps.pinned_device_memory_limit,
+            }
+            sharing = {"sharing": {"strategy": config.strategy, "mps": limits}}
+        elif config.strategy == TIME_SLICING:
+            turns = {"interval": config.time_slicing.interval}
+            sharing = {"sharing": {"strategy": config.strategy, "timeSlicing": turns}}
+        return {
+            "placement": asdict(self.placement) if self.placement else None,
+            "profile": self.profile,
+            "state": self.state,
+            "claim": asdict(self.claim) if self.claim else None,
+            "pods": list(self.pods),
+            "migUUID": self.uuid,
+            "message": self.message,
+            "unhealthy": self.unhealthy,
+            **({"share": {"memoryMiB": share.memory_mib, "cores": share.cores}} if share else {}),
+            **sharing,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +252,14 @@ class Site:
         """The node called ``name``."""
         return next((n for n in self.nodes if n.name == name), None)
 
+    def named(self, name: str) -> NodeView:
+        """The node called ``name``. Raises CliError if there is none."""
+        node = self.node(name)
+        if node is None:
+            have = ", ".join(n.name for n in self.nodes[:10]) or "none"
+            raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}; there are: {have}")
+        return node
+
     @property
     def gpus(self) -> tuple[GpuView, ...]:
         """Occupancy of the GPUs of all nodes."""
@@ -211,52 +292,48 @@ def survey(
     unreadable: Mapping[str, str] | None = None,
 ) -> Site:
     """Site that MigNodes and claims (as JSON) show together."""
-    known = [read_claim(c) for c in claims]
-    pods = {c.ref.uid: _pods(c) for c in known}
+    pods: dict[str, tuple[Consumer, ...]] = {}
     held: dict[tuple[str, str], list[_Held]] = {}
-    for claim in known:
-        allocation = claim.allocation
-        for allocated in allocation.of_driver(driver) if allocation else ():
-            device = _device(allocated.device)
-            if device is not None and allocation is not None and not allocated.admin_access:
-                gpu = str(device) if isinstance(device, GpuDevice) else device.gpu
-                sharing = _sharing(allocation, allocated, driver)
+    for claim in map(read_claim, claims):
+        pods[claim.ref.uid] = tuple(c for c in claim.reserved_for if c.resource == "pods")
+        for allocated in claim.allocation.of_driver(driver) if claim.allocation else ():
+            try:
+                device = parse_device(allocated.device)
+            except DeviceNameError:
+                continue
+            if claim.allocation is not None and not allocated.admin_access:
+                name = str(device) if isinstance(device, GpuDevice) else device.gpu
+                sharing = _sharing(claim.allocation, allocated, driver)
                 found = _Held(claim, device, allocated.ask, sharing)
-                held.setdefault((allocation.node, gpu), []).append(found)
+                held.setdefault((claim.allocation.node, name), []).append(found)
     nodes = []
     for inventory in sorted(inventories, key=lambda i: i.node):
-        views = [
-            _view(g, inventory, held.get((inventory.node, g.name), []), pods)
-            for g in sorted(inventory.gpus, key=lambda g: g.minor)
-        ]
+        views = []
+        for gpu in sorted(inventory.gpus, key=lambda g: g.minor):
+            slots = _slots(gpu, held.get((inventory.node, gpu.name), []), pods)
+            views.append(GpuView(inventory, gpu, slots, why_blocked(gpu, inventory)))
         nodes.append(NodeView(inventory, tuple(views)))
     return Site(tuple(nodes), dict(unreadable or {}))
 
 
-def _view(
-    gpu: Gpu,
-    inventory: Inventory,
-    held: list[_Held],
-    pods: Mapping[str, tuple[Consumer, ...]],
-) -> GpuView:
-    made = [_instance(i, pods) for i in gpu.instances]
-    found = {(s.claim.uid, s.placement.start) for s in made if s.claim and s.placement}
-    slots = [s for s in made if s.claim is None]
-    given: dict[tuple[str, int | None], tuple[Sharing, Share | None]] = {}
+def _slots(
+    gpu: Gpu, held: list[_Held], pods: Mapping[str, tuple[Consumer, ...]]
+) -> tuple[Slot, ...]:
+    """What the node has made on a GPU, and what claims were given and it has not made yet."""
+    made = {
+        (i.claim.uid if i.claim else "", i.placement.start): _instance(i, pods)
+        for i in gpu.instances
+    }
+    waiting: list[Slot] = []
     for claim, device, ask, sharing in held:
-        key = (claim.ref.uid, None if isinstance(device, GpuDevice) else device.start)
         share = _share(gpu, device, ask, claim.ref.namespace)
-        given[key] = sharing, share
-        if key not in found:
-            slot = _allocated(claim, device, gpu, pods)
-            slots.append(replace(slot, sharing=sharing, share=share))
-    for slot in made:
-        if slot.claim is not None:
-            key = (slot.claim.uid, slot.placement.start if slot.placement else None)
-            sharing, share = given.get(key, (UNSHARED, None))
-            slots.append(replace(slot, sharing=sharing, share=share))
-    slots.sort(key=lambda s: s.placement or Placement(0, 0))
-    return GpuView(inventory, gpu, tuple(slots), why_blocked(gpu, inventory))
+        key = claim.ref.uid, -1 if isinstance(device, GpuDevice) else device.start
+        if key in made:
+            made[key] = replace(made[key], sharing=sharing, share=share)
+        else:
+            slot = _allocated(claim, device, gpu, pods.get(claim.ref.uid, ()))
+            waiting.append(replace(slot, sharing=sharing, share=share))
+    return tuple(sorted([*waiting, *made.values()], key=lambda s: s.placement or Placement(0, 0)))
 
 
 def _share(gpu: Gpu, device: Device, ask: Ask, namespace: str) -> Share | None:
@@ -291,32 +368,88 @@ def _instance(instance: Instance, pods: Mapping[str, tuple[Consumer, ...]]) -> S
     )
 
 
-def _allocated(
-    claim: Claim, device: Device, gpu: Gpu, pods: Mapping[str, tuple[Consumer, ...]]
-) -> Slot:
-    occupant = occupant_of(device, gpu.geometry)
-    named = pods.get(claim.ref.uid, ())
+def _allocated(claim: Claim, device: Device, gpu: Gpu, users: tuple[Consumer, ...]) -> Slot:
+    slot = Slot(None, ALLOCATED, claim=claim.ref, users=users)
     if not isinstance(device, MigDevice):
-        return Slot(None, ALLOCATED, claim=claim.ref, users=named)
+        return slot
+    occupant = occupant_of(device, gpu.geometry)
     if occupant is None:
-        return Slot(None, ALLOCATED, device.profile_label, claim=claim.ref, users=named)
+        return replace(slot, profile=device.profile_label)
     profile = gpu.geometry.by_id(device.profile_id) if gpu.geometry else None
-    return Slot(
-        occupant.placement,
-        ALLOCATED,
-        profile.name if profile else device.profile_label,
-        device.profile_id,
-        claim.ref,
-        named,
+    return replace(
+        slot,
+        placement=occupant.placement,
+        profile=profile.name if profile else device.profile_label,
+        profile_id=device.profile_id,
     )
 
 
-def _pods(claim: Claim) -> tuple[Consumer, ...]:
-    return tuple(c for c in claim.reserved_for if c.resource == "pods")
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Reason why a claim is not released; ``forcible`` where a node says so, maybe long ago."""
+
+    message: str
+    forcible: bool = False
 
 
-def _device(name: str) -> Device | None:
-    try:
-        return parse_device(name)
-    except DeviceNameError:
+def find_hindrance(
+    claim: Claim, site: Site, nodes: Collection[str], *, driver: str
+) -> Hindrance | None:
+    """Hindrance to letting ``claim`` go, or None; ``nodes`` are the names of the Nodes that exist.
+
+    Who has reserved it holds it. Else its node does, as long as the Node exists and has a slice of
+    the claim, or cannot tell.
+    """
+    if claim.reserved_for:
+        users = [f"{_SINGULAR.get(c.resource, c.resource)} {c.name}" for c in claim.reserved_for]
+        return Hindrance(f"in use by {', '.join(users)}")
+    for view, slot in site.instances_of(claim.ref.uid):
+        node = view.inventory.node
+        if node in nodes:
+            why = f"{slot.state}: {slot.message}" if slot.message else slot.state
+            return Hindrance(
+                f"{node} {view.gpu.name} still has its {slot.where}, {why}", forcible=True
+            )
+    allocation = claim.allocation
+    if allocation is None or not allocation.of_driver(driver) or allocation.node not in nodes:
         return None
+    node = allocation.node
+    if node in site.unreadable:
+        return Hindrance(f"the MigNode of its node {node} cannot be read", forcible=True)
+    if site.node(node) is None:
+        return Hindrance(f"its node {node} has no MigNode that shows it gone", forcible=True)
+    return None
+
+
+def mignodes(session: Session) -> list[Obj]:
+    """All MigNodes.
+
+    Raises:
+        CliError: the CustomResourceDefinition is not installed.
+    """
+    try:
+        return session.api.list(MIG_NODES).items
+    except ObjectNotFoundError as error:
+        raise CliError(
+            Exit.NOT_FOUND,
+            f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",
+        ) from error
+
+
+def inventories(objects: list[Obj]) -> tuple[list[Inventory], dict[str, str]]:
+    """The inventories in MigNode objects, and by node why some could not be read."""
+    read: list[Inventory] = []
+    unreadable: dict[str, str] = {}
+    for obj in objects:
+        try:
+            read.append(from_mignode(obj))
+        except (ApiError, ValueError) as error:
+            unreadable[obj["metadata"]["name"]] = str(error)
+    return read, unreadable
+
+
+def read_site(session: Session) -> Site:
+    """The nodes with MIG GPUs, and who holds what there."""
+    read, unreadable = inventories(mignodes(session))
+    claims = session.api.list(RESOURCE_CLAIMS).items
+    return survey(read, claims, driver=session.driver, unreadable=unreadable)

@@ -1,15 +1,15 @@
-"""The placement map as text. Pure."""
+"""The placement map as text: each node drawn, or a line for each of many. Pure."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cli.shell.output import NAME, Output, counted, named, nameless
-from cli.site.occupancy import ALLOCATED, READY, GpuView, NodeView, Slot
-from cli.site.sharing import is_shared, sharers, terms
-from dra.gpu.geometry import Placement
+from cli.output import NAME, Output, counted, named, nameless
+from cli.site import ALLOCATED, READY, GpuView, NodeView, Slot
+from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import InstanceState
 from dra.gpu.placement_map import (
     LABEL_WIDTH,
@@ -24,6 +24,9 @@ from dra.gpu.reasons import GpuReason
 
 _LARGEST = "largest"
 _NARROWEST = 32
+_WHOLE = "whole GPU"
+_LAST = (sys.maxsize, 0)
+"""Size by which whole GPUs are behind all profiles."""
 _IN_USE = frozenset({InstanceState.PREPARED.value, ALLOCATED, InstanceState.PREPARING.value})
 _STATES = {
     ALLOCATED: "given to a claim, not made yet",
@@ -36,37 +39,112 @@ _STATES = {
 }
 
 
-def draw_node(node: NodeView, out: Output) -> list[str]:
-    """A node's GPUs, two lines each, and below them what needs words."""
-    noted = max([len(_LARGEST), *(len(text) for v in node.gpus for text in _room(v))])
-    width = max(_NARROWEST, out.width - LABEL_WIDTH - noted - 1)
-    lines = [_header(node, out)]
+def draw_node(node: NodeView, out: Output) -> None:
+    """Write a node's GPUs, two lines each, and below each the claims that share it."""
+    inventory = node.inventory
+    header = f"{out.bold(node.name)}  {_gpus_and_memory(node.gpus)}"
+    if inventory.allocator != "controller":
+        header += f"   allocated by kube-{inventory.allocator.value}"
+    out.line(header if inventory.ready else f"{header}   {out.bad('NOT READY')}")
+    notes = max([len(_LARGEST), *(len(text) for v in node.gpus for text in _room(v))])
+    width = max(_NARROWEST, out.width - LABEL_WIDTH - notes - 1)
     slices = 0
     for view in node.gpus:
         known = view.gpu.geometry.memory_slices if view.gpu.geometry else 0
         if known and known != slices:
-            lines.append(out.dim(f"{scale(known, width=width)} {_LARGEST}"))
+            out.line(out.dim(f"{scale(known, width=width)} {_LARGEST}"))
             slices = known
-        lines += _gpu(view, out, width)
-    return lines
+        words = _words(view)
+        for line in draw_gpu(
+            replace(view.gpu, geometry=None) if words else view.gpu,
+            _segments(view, width),
+            style=out.style,
+            width=width,
+            notes=(words,) if words else _room(view),
+            shade=_unavailable(view) if view.blocked else None,
+        ):
+            out.line(line)
+        for slot in view.slots:
+            if slot.is_shared:
+                whole = slot.share is not None and slot.placement is None
+                where = "" if whole else f"{slot.where}  "
+                out.line(f"{'':{LABEL_WIDTH}}{slot.sharers}  {where}{slot.terms}")
 
 
-def legend(nodes: Sequence[NodeView], out: Output) -> list[str]:
-    """Meanings of what was drawn of the nodes: columns, signs, colours and states."""
+def write_legend(nodes: Sequence[NodeView], out: Output) -> None:
+    """Write what was drawn of the nodes means: columns, signs, colours and states."""
     drawn = [v for n in nodes for v in n.gpus if v.gpu.geometry and not _words(v)]
     if not drawn:
-        return []
-    slots = [s for v in drawn for s in (*v.slots, *v.ready) if s.placement is not None]
-    sizes = {compute_slices(v.gpu, s.profile_id) for v in drawn for s in v.slots} - {0}
+        return
+    states = {s.state for v in drawn for s in (*v.slots, *v.ready) if s.placement is not None}
     entries = [f"{out.style.dot} free"]
     if any(v.blocked for v in drawn):
         entries.append(f"{out.style.hatch} unavailable")
     if out.style.color:
+        sizes = {compute_slices(v.gpu, s.profile_id) for v in drawn for s in v.slots} - {0}
         entries += [sample(f" {size}g ", size, out.style) for size in sorted(sizes)]
-    states = {slot.state for slot in slots}
     entries += [f"{state}: {text}" for state, text in _STATES.items() if state in states]
-    columns = f"columns: memory slices; {_LARGEST}: largest profile that fits, and free memory"
-    return [columns, *out.packed(entries)]
+    out.line(f"columns: memory slices; {_LARGEST}: largest profile that fits, and free memory")
+    for line in out.packed(entries):
+        out.line(line)
+
+
+def write_summary(nodes: Sequence[NodeView], out: Output) -> None:
+    """Write what the nodes have free together, by profile: small ones first, last whole GPUs."""
+    views = [v for n in nodes for v in n.gpus]
+    out.line(f"{out.bold(counted(len(nodes), 'node'))}  {_gpus_and_memory(views)}")
+    free: dict[tuple[tuple[int, int], str], list[tuple[str, int]]] = {}
+    for view in views:
+        geometry, node = view.gpu.geometry if view.sliceable else None, view.inventory.node
+        for profile in geometry.profiles if geometry else ():
+            if profile.placements:
+                key = _size(profile), profile.name
+                free.setdefault(key, []).append((node, view.room_for(profile)))
+        if view.is_free_whole:
+            free.setdefault((_LAST, _WHOLE), []).append((node, 1))
+    if not free:
+        return
+    rows: list[tuple[str, ...]] = []
+    for (_, name), counts in sorted(free.items()):
+        having = [node for node, count in counts if count]
+        slices = sum(count for _, count in counts)
+        rows.append((name, str(slices), str(len(having)), str(len({*having}))))
+    out.table(("PROFILE", "FREE", "ON GPUS", "ON NODES"), rows, indent="  ")
+    out.line(out.dim("  FREE counts each profile as if no other were asked for"))
+
+
+def write_list(nodes: Sequence[NodeView], out: Output) -> None:
+    """Write a line for each node."""
+    rows: list[tuple[str, ...]] = []
+    for node in nodes:
+        views = node.gpus
+        profiles = [v.largest for v in views if v.largest is not None]
+        largest = max(profiles, key=_size).name if profiles else ""
+        whole = _WHOLE if any(v.is_free_whole for v in views) else "none"
+        blocked = sum(bool(v.blocked) for v in views)
+        unavailable = counted(blocked, "GPU") if blocked else ""
+        rows.append(
+            (
+                node.name,
+                str(len(views)),
+                _gib(sum(v.free_mib for v in views if not v.blocked)),
+                largest or whole,
+                unavailable if node.inventory.ready else "all: not ready",
+            )
+        )
+    out.table(("NODE", "GPUS", "FREE", "LARGEST", "UNAVAILABLE"), rows, indent="  ")
+
+
+def _size(profile: Profile) -> tuple[int, int]:
+    return profile.memory_mib, profile.compute_slices
+
+
+class _Faulty(NamedTuple):
+    """A node that has a fault, or a GPU or slice of it, which have a noun and a name."""
+
+    node: str
+    noun: str = ""
+    name: str = ""
 
 
 def remarks(nodes: Sequence[NodeView]) -> list[str]:
@@ -87,14 +165,6 @@ def remarks(nodes: Sequence[NodeView]) -> list[str]:
     return lines
 
 
-class _Faulty(NamedTuple):
-    """A node that has a fault, or a GPU or slice of it, which have a noun and a name."""
-
-    node: str
-    noun: str = ""
-    name: str = ""
-
-
 def _faults(node: NodeView) -> Iterator[tuple[_Faulty, str]]:
     if not node.inventory.ready:
         yield _Faulty(node.name), node.inventory.message or "the driver is not ready"
@@ -112,6 +182,12 @@ def _faults(node: NodeView) -> Iterator[tuple[_Faulty, str]]:
                 yield _Faulty(node.name, "slice", name), why
 
 
+def remark(slot: Slot) -> str:
+    """Peculiarity of a slot; empty for one that is simply in use."""
+    why = _peculiarity(slot, f", of claim {slot.claim}" if slot.claim else "")
+    return f"{slot.where} is {why}" if why else ""
+
+
 def _peculiarity(slot: Slot, held: str = "") -> str:
     parts = [p for p in (slot.message, slot.unhealthy) if p]
     if slot.state in _IN_USE and not parts:
@@ -119,13 +195,7 @@ def _peculiarity(slot: Slot, held: str = "") -> str:
     return ": ".join([f"{slot.state}{held}", *parts])
 
 
-def remark(slot: Slot) -> str:
-    """Peculiarity of a slot; empty for one that is simply in use."""
-    why = _peculiarity(slot, f", of claim {slot.claim}" if slot.claim else "")
-    return f"{slot.where} is {why}" if why else ""
-
-
-def gpus_and_memory(views: Sequence[GpuView]) -> str:
+def _gpus_and_memory(views: Sequence[GpuView]) -> str:
     """``8 x H100-80GB-HBM3   120Gi of 640Gi free``."""
     products: dict[str, int] = {}
     for view in views:
@@ -134,51 +204,24 @@ def gpus_and_memory(views: Sequence[GpuView]) -> str:
     free = sum(v.free_mib for v in views if not v.blocked)
     total = sum(v.gpu.memory_mib for v in views)
     numbers = ", ".join(f"{n} x {p}" for p, n in products.items()) or "no GPU"
-    return f"{numbers}   {gib(free)} of {gib(total)} free"
+    return f"{numbers}   {_gib(free)} of {_gib(total)} free"
 
 
-def gib(mib: int) -> str:
-    """Memory in whole GiB."""
+def _gib(mib: int) -> str:
     return f"{mib // 1024}Gi"
-
-
-def _header(node: NodeView, out: Output) -> str:
-    inventory = node.inventory
-    text = f"{out.bold(node.name)}  {gpus_and_memory(node.gpus)}"
-    if inventory.allocator != "controller":
-        text += f"   allocated by kube-{inventory.allocator.value}"
-    return text if inventory.ready else f"{text}   {out.bad('NOT READY')}"
-
-
-def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
-    words = _words(view)
-    lines = draw_gpu(
-        view.gpu if not words else replace(view.gpu, geometry=None),
-        _segments(view, width),
-        style=out.style,
-        width=width,
-        notes=(words,) if words else _room(view),
-        shade=_unavailable(view) if view.blocked else None,
-    )
-    return [*lines, *(_sharer(slot) for slot in view.slots if is_shared(slot))]
-
-
-def _holder(view: GpuView) -> str:
-    """Holder of a GPU whose slices cannot be drawn: whole, or slices from before MIG mode went."""
-    first, *others = view.slots
-    if not first.profile:
-        return f"held whole by {first.owner}"
-    more = f", and {len(others)} more" if others else ""
-    return f"MIG is off: {first.profile} of {first.owner} is {first.state}{more}"
 
 
 def _words(view: GpuView) -> str:
     """Use of a GPU that is not drawn, as nothing is cut from it; empty for one that is."""
     sharing = view.gpu.sharing
     if sharing is not None and not view.blocked:
-        return f"{view.shared.count} of {sharing.shares} shares, {gib(view.free_mib)} free"
+        return f"{view.shared.count} of {sharing.shares} shares, {_gib(view.free_mib)} free"
     if view.slots and not view.sliceable:
-        return _holder(view)
+        first, *others = view.slots
+        if not first.profile:
+            return f"held whole by {first.owner}"
+        more = f", and {len(others)} more" if others else ""
+        return f"MIG is off: {first.profile} of {first.owner} is {first.state}{more}"
     if view.gpu.reason == GpuReason.MIG_OFF and not view.inventory.is_drained(view.gpu.name):
         return "MIG is off: the whole GPU is free"
     if view.gpu.geometry is None or not view.gpu.geometry.memory_slices:
@@ -191,20 +234,14 @@ def _unavailable(view: GpuView) -> str:
     return "drained" if drained else view.gpu.reason or "unavailable"
 
 
-def _sharer(slot: Slot) -> str:
-    """The line of a claim that shares the GPU above it, or whose pods share a device of it."""
-    where = f"{slot.where}  " if slot.share is None or slot.placement is not None else ""
-    return f"{'':{LABEL_WIDTH}}{sharers(slot)}  {where}{terms(slot)}"
-
-
 def _room(view: GpuView) -> tuple[str, str]:
     """The largest profile that can be placed, and free memory."""
     if view.blocked or _words(view):
         return "", ""
     largest, free = view.largest, view.free_mib
     if largest is None:
-        return ("none", gib(free)) if free else ("full", "")
-    return largest.name, gib(free)
+        return ("none", _gib(free)) if free else ("full", "")
+    return largest.name, _gib(free)
 
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:
@@ -218,7 +255,7 @@ def _segments(view: GpuView, width: int) -> Iterable[Segment]:
         yield Segment(
             slot.placement,
             _label(slot, room),
-            _sharers(view, slot.placement, room) or _fitting(slot, room),
+            _sharers(view, slot.placement, room) or _owner(slot, room),
             color_of(slot.state, compute_slices(view.gpu, slot.profile_id)),
         )
 
@@ -243,7 +280,7 @@ def _label(slot: Slot, room: int) -> str:
     return both if unusual and slot.claim is not None and len(both) <= room else label
 
 
-def _fitting(slot: Slot, room: int) -> str:
+def _owner(slot: Slot, room: int) -> str:
     """The owner in full, or without its namespace; a state that people should see goes first."""
     if slot.claim is None or slot.state not in (*_IN_USE, InstanceState.RECLAIMING.value):
         return slot.state

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from cli.shell.exits import CliError, Exit
+from cli.exits import CliError, Exit
 from dra.cel.questions import Evaluator
 from dra.sandbox.process import Sandbox, SandboxError
 

@@ -1,15 +1,66 @@
-"""Remedies for each reason, in a sentence."""
+"""Findings of an explanation: their reasons, and the remedy for each reason in a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-from cli.explaining.model import Why
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
 from dra.claims.reasons import Reason
 from dra.common.handbook import page
 from dra.pods.nodefit import MisfitReason
+
+
+class Progress(StrEnum):
+    """Progress of a pod or claim on its way to slices."""
+
+    RUNNING = "Running"
+    ALLOCATED = "Allocated"
+    STARTING = "Starting"
+    WAITING = "Waiting"
+    ENDED = "Ended"
+
+
+class Why(StrEnum):
+    """Reasons of findings and nodes beside those of the controller, its answers, and node fit."""
+
+    BY_SCHEDULER = "AllocatedByScheduler"
+    NO_MIGNODE = "NoMigNode"
+    NOT_LEADING = "ControllerNotRunning"
+    PLUGIN_GONE = "PluginNotRunning"
+    GATED = "SchedulingGated"
+    CLAIM_MISSING = "ClaimMissing"
+    TEMPLATE_MISSING = "TemplateMissing"
+    CLAIM_NOT_MADE = "ClaimNotCreated"
+    CLAIM_GOING = "ClaimTerminating"
+    OTHER_OWNER = "ClaimOfAnotherPod"
+    NOT_OURS = "NotThisDriver"
+    NO_CLAIMS = "NoClaims"
+    BY_LIMITS = "AskedByLimits"
+    NO_CONSUMER = "NoPod"
+    SOON = "AboutToBeAllocated"
+    PREEMPTS = "PreemptsOthers"
+    MADE_FIRST = "MadeFirst"
+    NOT_SCHEDULED = "NotScheduled"
+    PREPARING = "Preparing"
+    UNREAD = "NotAllowedToRead"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Obstacle, with its remedy."""
+
+    reason: str
+    message: str
+    remedy: str = ""
+
+
+def finding(reason: str, message: str) -> Finding:
+    """A finding with what can be done about it."""
+    return Finding(str(reason), message, REMEDIES.get(reason, ""))
+
 
 REMEDIES: Mapping[str, str] = {
     AnswerReason.NO_ROOM: "it is served when one of the claims in the way ends; kubectl mig "

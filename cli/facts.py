@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from cli.explaining.group_facts import read_pod_groups
-from cli.explaining.model import Told
-from cli.shell.exits import CliError, Exit
-from cli.shell.session import Session
-from cli.site.occupancy import Site, survey
-from cli.site.reading import inventories, reserved
+from api.errors import ApiError
+from cli.exits import CliError, Exit
+from cli.session import Session
+from cli.site import Site, inventories, survey
 from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.conditions import claims_allocated
@@ -35,8 +33,11 @@ from dra.common.resources import (
     Resource,
     at,
 )
-from dra.gangs.membership import read_annotations
+from dra.gangs.membership import read_annotations, read_membership
 from dra.gangs.minimum import PodGroups
+from dra.gangs.podgroups import KINDS, read_pod_group
+from dra.gpu.reservations import reservations_of
+from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.nodefit import read_node
 from dra.pods.pods import UNREAD, Pod, read_pod
@@ -49,6 +50,16 @@ COMPONENT = "app.kubernetes.io/component"
 PLUGIN = "kubelet-plugin"
 CONTROLLER = "controller"
 CHART_NAME = "dra-driver-nvidia-mig"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The latest event of one source about an object, or a condition of it."""
+
+    source: str
+    reason: str
+    message: str
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,6 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
     except ForbiddenError:
         mignodes = []
         unread.append(str(MIG_NODES))
-    read, unreadable = inventories(mignodes)
     claims = _all(session, RESOURCE_CLAIMS, unread)
     if str(RESOURCE_CLAIMS) in unread:
         if not namespace:
@@ -156,26 +166,64 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         events = _all(session, EVENTS, unread, namespace=namespace)
     hosts = _hosts(_all(session, NODES, unread), pods.values(), known)
     _read_volumes(session, hosts, unread)
-    groups = read_pod_groups(session, pods.values(), unread)
+    groups = _pod_groups(session, pods.values(), unread)
+    read, unreadable = inventories(mignodes)
+    classes = (read_class(o, session.driver) for o in _all(session, DEVICE_CLASSES, unread))
     return ClusterFacts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
-        reserved=reserved(mignodes),
+        reserved=_reserved(mignodes),
         installed=installed,
         claims=known,
         pods=pods,
         hosts=hosts,
-        classes={
-            c.name: c
-            for c in (read_class(o, session.driver) for o in _all(session, DEVICE_CLASSES, unread))
-        },
+        classes={c.name: c for c in classes},
         templates=frozenset((namespace, t["metadata"]["name"]) for t in templates),
         events=tuple(events),
         leader=_leader(session, unread),
-        plugins=plugin_problems(pod_objects),
+        plugins=_plugin_problems(pod_objects),
         groups=groups,
         unread=tuple(unread),
     )
+
+
+def _pod_groups(session: Session, pods: Iterable[Pod], unread: list[str]) -> PodGroups:
+    """The objects of the kinds that ``pods`` name, as far as they are served and may be read.
+
+    Those that may not are added to ``unread``.
+    """
+    memberships = (read_membership(pod.obj) for pod in pods)
+    named = {m.group.kind for m in memberships if m is not None and m.group is not None}
+    groups = PodGroups()
+    for kind in [kind for kind in KINDS if kind in named]:
+        resource = first_served(session.api, [kind.at_version(v) for v in kind.versions])
+        if resource is None:
+            continue
+        try:
+            objects = session.api.list(resource).items
+        except ForbiddenError:
+            unread.append(str(resource))
+            continue
+        except ObjectNotFoundError:
+            continue
+        groups.kinds.add(kind)
+        for obj in objects:
+            groups.set(read_pod_group(kind, obj))
+    return groups
+
+
+def _reserved(mignodes: Iterable[Obj]) -> dict[str, str]:
+    """Slices that are made for claims before their allocation, by the claim's UID, in words."""
+    found: dict[str, str] = {}
+    for obj in mignodes:
+        try:
+            reservations = reservations_of(obj)
+        except ApiError:
+            continue
+        for each in reservations:
+            devices = ", ".join(d.device for d in each.devices)
+            found[each.claim.uid] = f"{devices} on node {obj['metadata']['name']}"
+    return found
 
 
 def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
@@ -253,7 +301,7 @@ def is_component(pod: Obj, component: str) -> bool:
     return labels.get(COMPONENT) == component and (part_of or image)
 
 
-def plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
+def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
     """By node, what is wrong with the plugin's pod there ("" for nothing); None without any."""
     found: dict[str, str] = {}
     for pod in pods:
@@ -276,20 +324,17 @@ def _leader(session: Session, unread: list[str]) -> str | None:
     except ForbiddenError:
         unread.append(str(LEASES))
         return None
-    for lease in leases:
-        holder = lease_holder(lease, session.now())
-        if holder:
-            return holder
-    return ""
+    holders = (_holder(lease, session.now()) for lease in leases)
+    return next(filter(None, holders), "")
 
 
-def lease_holder(lease: Obj, now: datetime) -> str:
+def _holder(lease: Obj, now: datetime) -> str:
     """Holder of a lease now; empty when it is free or has run out."""
     spec = at(lease, "spec", default={})
-    holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime")
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:
         return ""
     until = datetime.fromisoformat(renewed) + timedelta(
         seconds=float(spec.get("leaseDurationSeconds") or 0)
     )
-    return holder if until > now else ""
+    return str(holder) if until > now else ""

@@ -1,4 +1,4 @@
-"""Exit codes. Scripts rely on them: keep them."""
+"""Exit codes, which scripts rely on, and the error that carries one."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ class CliError(Exception):
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def version() -> str:
+    """Version of the installed package, or why there is none."""
+    from importlib.metadata import PackageNotFoundError  # noqa: PLC0415 - rarely asked for
+    from importlib.metadata import version as installed  # noqa: PLC0415 - as above
+
+    try:
+        return installed("dra-driver-nvidia-mig")
+    except PackageNotFoundError:
+        return "unknown: the package is not installed"

@@ -1,1 +1,0 @@
-"""Support bundle: the state of the driver in one file, without what is nobody's business."""

@@ -1,0 +1,183 @@
+"""The allocator's judgement of what one reading of the cluster shows. Pure.
+
+The fleet is built from MigNodes and allocations as the controller builds it, and asked the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cli.explaining.findings import Why
+from cli.facts import ClusterFacts
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import Detail, Explanation, NodeAnswer
+from dra.allocator.explain.judge import explain
+from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.problem import Problem, pose_problem
+from dra.allocator.scoring.geometry_index import GeometryIndexes
+from dra.allocator.scoring.moves import TooManyStatesError
+from dra.cel.kinds import Kinds
+from dra.cel.questions import Evaluator
+from dra.claims.claims import Claim
+from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
+from dra.gangs.decision import GangDecision
+from dra.gangs.membership import GangKey, read_membership
+from dra.gangs.minimum import MOST_PODS, Unclear, find_minimum
+from dra.gangs.outcome import Count, Questions, about_absent, about_hindered, about_room
+from dra.gangs.trial import Trial
+from dra.gpu.inventory import AllocatorKind
+from dra.gpu.names import finalizer
+from dra.pods.nodefit import MisfitReason
+from dra.pods.pods import Pod, read_pod
+from dra.pods.rules import find_victims
+
+_BY_SCHEDULER = NodeAnswer(
+    Why.BY_SCHEDULER, "its GPUs are allocated by kube-scheduler, not by the controller"
+)
+_ANYWHERE = {"tolerations": [{"operator": "Exists"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Pods that kube-scheduler would end on ``node`` to make room for one of higher priority."""
+
+    node: str
+    victims: tuple[Pod, ...]
+
+
+def pod_of(claim: Claim) -> Pod:
+    """The pod that could go to any node, for a claim that no pod refers to."""
+    ref = claim.ref
+    metadata = {"namespace": ref.namespace, "name": ref.name, "uid": ""}
+    return read_pod({"metadata": metadata, "spec": _ANYWHERE})
+
+
+class Judge:
+    """Answers for the nodes of ``facts``; ``evaluator`` evaluates selectors there and then.
+
+    Every method raises SelectorError where a selector does not compile.
+    """
+
+    def __init__(self, facts: ClusterFacts, evaluator: Evaluator) -> None:
+        self._facts = facts
+        kinds = Kinds(evaluator)
+        self.reader = Reader(facts.driver, kinds, facts.classes)
+        self._fleet = Fleet(facts.driver, kinds, GeometryIndexes())
+        for node in facts.site.nodes:
+            try:
+                self._fleet.set_inventory(node.inventory)
+            except TooManyStatesError:
+                self._fleet.drop_inventory(node.name)  # as the controller leaves it out
+        for known in facts.claims.values():
+            if known.claim.allocation is not None:
+                self._fleet.hold(known.claim.ref, known.claim.allocation)
+        self._allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
+
+    def read(self, claims: Iterable[KnownClaim]) -> ReadClaims:
+        """What claims want of this driver."""
+        return read_claims([*claims], self.reader, driver=self._facts.driver)
+
+    def explain(self, problem: Problem) -> Explanation:
+        """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates."""
+        outcome = self._allocator.outcome(problem)
+        found = explain(problem, self._allocator, given_up=outcome.given_up, detail=Detail.FULL)
+        return replace(found, nodes=self._all_nodes(found.nodes))
+
+    def preemption(self, problem: Problem) -> Preemption | None:
+        """Pods that have to end for ``problem``, which fits nowhere; None if that is no help."""
+        decision = self._allocator.outcome(problem, preempts=True).decision
+        facts = self._facts.hosts.facts.get(decision.node) if decision is not None else None
+        if facts is None:
+            return None
+        victims = find_victims(
+            problem.pod, facts, self._facts.hosts, delegated=self._facts.delegated
+        )
+        return Preemption(facts.name, tuple(victims)) if victims else None
+
+    def gang_obstacle(self, pod: Pod) -> Obstacle | None:
+        """Obstacle to the gang of ``pod``, which waits; None if it is served by itself, or soon.
+
+        As the controller judges it: all of a gang has room, or none. Pods that have ended are not
+        among those of the facts.
+        """
+        membership = read_membership(pod.obj)
+        if membership is None:
+            return None
+        gang = membership.gang
+        members = [*self._members(gang)]
+        stated = {m.stated for p in members if (m := read_membership(p.obj)) is not None}
+        minimum = find_minimum(membership, stated, self._facts.groups)
+        if isinstance(minimum, Unclear):
+            return Obstacle(Reason.WAITING_FOR_GANG, minimum.message)
+        ours = finalizer(self._facts.driver)
+        present = [p for p in members if not [gate for gate in p.gates if gate != ours]]
+        if minimum <= 1:
+            return None
+        if len(present) < minimum:
+            return about_absent(gang, Count(minimum, len(present), 0))
+        return self._about(gang, present, minimum)
+
+    def _members(self, gang: GangKey) -> Iterator[Pod]:
+        for pod in self._facts.pods.values():
+            membership = read_membership(pod.obj) if pod.key[0] == gang.namespace else None
+            if membership is not None and membership.gang == gang and not pod.deleting:
+                yield pod
+
+    def _about(self, gang: GangKey, present: list[Pod], minimum: int) -> Obstacle | None:
+        problems: list[Problem] = []
+        others: dict[ObjectKey, Obstacle | None] = {}
+        served = 0
+        for pod in sorted(present, key=lambda p: (-p.priority, p.created, p.key)):
+            need = self._need(pod)
+            if isinstance(need, bool):
+                served += 1
+            elif isinstance(need, Problem):
+                problems.append(need)
+            else:
+                others[pod.key] = need
+        count = Count(minimum, len(present), min(served, minimum))
+        if count.need <= 0:
+            return None
+        if len(problems) < count.need:
+            return about_hindered(gang, count, len(problems), others)
+        posed = problems[:MOST_PODS]
+        trial = Trial(self._fleet, self._facts.hosts, pods=len(posed))
+        questions = Questions(lambda _: self._allocator)
+        outcome = GangDecision(posed, count.need, trial, questions).go_on()
+        return None if outcome is None or outcome.fits else about_room(gang, count, outcome)
+
+    def _need(self, pod: Pod) -> Problem | Obstacle | Literal[True] | None:
+        """The problem of a pod, True where it lacks nothing, or what is in the way."""
+        known = [self._facts.claims.get(key) for key in pod.claim_keys]
+        present = [claim for claim in known if claim is not None]
+        if None in pod.claims.values() or len(present) < len(known):
+            return None
+        claims = self.read(present)
+        if claims.faults:
+            return claims.faults[0].obstacle
+        if not claims.wants:
+            return True
+        found = pose_problem(pod, claims, self._facts.hosts)
+        return found if isinstance(found, Problem) else found.obstacle
+
+    def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:
+        nodes: dict[str, NodeAnswer] = {}
+        for node in self._facts.site.nodes:
+            if node.inventory.allocator is not AllocatorKind.CONTROLLER:
+                nodes[node.name] = _BY_SCHEDULER
+            elif node.name in answers:
+                nodes[node.name] = self._with_age(node.name, answers[node.name])
+        return nodes
+
+    def _with_age(self, name: str, answer: NodeAnswer) -> NodeAnswer:
+        """The answer, and whether what the node shows may be old."""
+        plugins = self._facts.plugins
+        stale = (plugins or {}).get(name, "no pod of the plugin runs there")
+        if plugins is None or not stale or answer.reason in set(MisfitReason):
+            return answer
+        message = f"{answer.message}; {stale}: what this node shows may be old"
+        return replace(answer, message=message.removeprefix("; "))

@@ -1,0 +1,321 @@
+"""``kubectl-mig``: its command line, and the completion of it.
+
+Help, completion of commands and mistakes are answered without loading what a command needs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem, ShellComplete
+
+from cli.exits import CliError, Exit, version
+
+_NAME = "kubectl mig"
+_WITH_EQUALS = re.compile(r"^(-[onf])=")
+_FILES, _NO_FILES = 0, 4
+"""Directives of cobra: offer files where there are no candidates, or do not."""
+
+_EXIT_CODES = """\b
+exit codes:
+  0  nothing to report        3  the cluster cannot be reached
+  1  something waits or is    4  no such object
+     wrong, see the output    5  not allowed
+  2  the command line is wrong
+"""
+
+Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is one of ``cli.exits``."""
+    # kubectl takes -o=json; click would have "=json" be the value.
+    words = [_WITH_EQUALS.sub(r"\1", each) for each in (sys.argv[1:] if argv is None else argv)]
+    try:
+        return int(PROGRAM.main(words, prog_name=_NAME, standalone_mode=False) or Exit.OK)
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE
+
+
+def complete(words: Sequence[str] | None = None) -> int:
+    """Print candidates for the last word and the directive: ``kubectl_complete-mig``.
+
+    kubectl (1.26 and newer) runs the program of this name on the PATH with the words of the command
+    line, the last one unfinished, and reads candidates a line each and a directive from it.
+    """
+    *before, last = (sys.argv[1:] if words is None else words) or [""]
+    found = ShellComplete(PROGRAM, {}, _NAME, "").get_completions(before, last)
+    for each in found:
+        if each.type == "plain":
+            sys.stdout.write(f"{each.value}\t{each.help}\n" if each.help else f"{each.value}\n")
+    files = any(each.type != "plain" for each in found)
+    sys.stdout.write(f":{_FILES if files else _NO_FILES}\n")
+    return Exit.OK
+
+
+class _Program(click.Group):
+    """Commands in the order in which they are written, each with the options before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Have options that stand before a command be those of the command, as for kubectl."""
+        rest = super().parse_args(ctx, args)
+        given = {
+            name: value
+            for name, value in ctx.params.items()
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        }
+        ctx.default_map = dict.fromkeys(self.commands, given)
+        return rest
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names, unsorted."""
+        return [*self.commands]
+
+
+def _names(kind: str, ctx: click.Context) -> list[str]:
+    """Names in the cluster; none where it cannot be asked: completion is no place for errors."""
+    from cli.session import names_of  # noqa: PLC0415 - see the module
+
+    try:
+        return names_of(kind, ctx.params)
+    except CliError:
+        return []
+
+
+def _offer(kind: str) -> Offer:
+    """Completion by the names of a kind of object, without those that were given."""
+
+    def names(ctx: click.Context, param: click.Parameter, last: str) -> list[CompletionItem]:
+        given = ctx.params.get(param.name or "")
+        before = given if isinstance(given, tuple) else ()
+        found = [name for name in _names(kind, ctx) if name not in before]
+        return [CompletionItem(name) for name in found if name.startswith(last)]
+
+    return names
+
+
+def _offer_subject(ctx: click.Context, _: click.Parameter, last: str) -> list[CompletionItem]:
+    """Completion of ``[pod|claim] NAME``."""
+    kinds, found = ["pod", "claim"], []
+    given = ctx.params["subject"]
+    if not given:
+        found = [*kinds, *_names("pod", ctx)]
+    elif len(given) == 1 and given[0] in kinds:
+        found = _names(given[0], ctx)
+    return [CompletionItem(name) for name in found if name.startswith(last)]
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's signature
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"kubectl-mig {version()}")
+        ctx.exit()
+
+
+def _shared(forms: Sequence[str]) -> list[click.Parameter]:
+    """Options of all commands: the cluster, and the form of the output."""
+    return [
+        click.Option(
+            ["--kubeconfig"],
+            type=click.Path(),
+            metavar="PATH",
+            help="default: KUBECONFIG, then ~/.kube/config",
+        ),
+        click.Option(["--context"], metavar="NAME", help="of the kubeconfig; default: its own"),
+        click.Option(
+            ["-o", "--output"], type=click.Choice(forms), default="text", help="default: text"
+        ),
+        click.Option(["--no-color"], is_flag=True, help="as does NO_COLOR"),
+        click.Option(
+            ["--driver-name"],
+            default="mig.dra.dev",
+            metavar="NAME",
+            help="of the driver, if the installation changed it",
+        ),
+        click.Option(["--request-timeout"], type=float, default=15.0, hidden=True),
+    ]
+
+
+def _namespace() -> click.Option:
+    return click.Option(
+        ["-n", "--namespace"],
+        help="default: that of the context",
+        shell_complete=_offer("namespace"),
+    )
+
+
+def _command(  # noqa: PLR0913 - what a command has
+    name: str,
+    summary: str,
+    *params: click.Parameter,
+    examples: Sequence[str],
+    forms: Sequence[str] = ("text", "json"),
+    at: str = "",
+    offline: bool = False,
+) -> click.Command:
+    """A command, which ``cli.commands.<name>.run`` does, or what ``at`` names instead."""
+
+    def run(**options: Any) -> int:
+        from cli.session import run_command  # noqa: PLC0415 - see the module
+
+        return run_command(at or f"{name}.run", options, offline=offline)
+
+    lines = "\n".join(f"  {_NAME} {each}" for each in examples)
+    return click.Command(
+        name,
+        params=[*params, *_shared(forms)],
+        callback=run,
+        help=summary,
+        epilog=f"\b\nexamples:\n{lines}\n\n{_EXIT_CODES}",
+    )
+
+
+_argument = partial(click.Argument, nargs=-1)
+_flag = partial(click.Option, is_flag=True)
+_files = partial(_argument, ["file"], required=True, type=click.Path(allow_dash=True))
+
+_COMMANDS = (
+    _command(
+        "map",
+        "Draw what sits where on every GPU, and the largest slice that still fits.",
+        _argument(["node"], shell_complete=_offer("node")),
+        _flag(["-w", "--watch"], help="draw again at every change"),
+        examples=("map", "map node-1 --watch", "map -o wide"),
+        forms=("text", "wide", "json"),
+    ),
+    _command(
+        "explain",
+        "Say why a pod or claim waits, node by node and GPU by GPU, or where it sits.",
+        _argument(
+            ["subject"],
+            required=True,
+            metavar="[pod|claim] NAME",
+            shell_complete=_offer_subject,
+        ),
+        _namespace(),
+        examples=(
+            "explain trainer-0",
+            "explain pod trainer-0 -n research",
+            "explain claim/trainer-0-gpu-x7f2k -o json",
+        ),
+        forms=("text", "wide", "json"),
+    ),
+    _command(
+        "profiles",
+        "List what the GPUs can be cut into, and how much of it could be had now.",
+        _argument(["node"], shell_complete=_offer("node")),
+        examples=("profiles", "profiles node-1 -o json"),
+    ),
+    _command(
+        "doctor",
+        "Check that everything is there that slices need, and that it works together.",
+        examples=("doctor", "doctor -o json"),
+    ),
+    _command(
+        "lint",
+        "Find mistakes in manifests of pods, claims, templates and classes, without a cluster.",
+        _files(),
+        _flag(["--strict"], help="warnings are errors"),
+        _flag(["--hints"], help="also what could be better"),
+        examples=("lint pod.yaml", "lint - < pod.yaml"),
+        offline=True,
+    ),
+    _command(
+        "convert",
+        "Print manifests of other systems with claims instead of their limits, without a cluster.",
+        _files(),
+        examples=("convert pod.yaml", "convert - < pod.yaml"),
+        offline=True,
+    ),
+    _command(
+        "drain",
+        "Place nothing new on a node's GPUs, and say who still uses them; 1 while somebody does.",
+        click.Argument(["node"], shell_complete=_offer("node")),
+        _argument(["gpu"], shell_complete=_offer("gpu")),
+        click.Option(["--reason"], default="", help="what others read in map and explain"),
+        _flag(["--wait"], help="until nobody uses them and the plugin has none open"),
+        click.Option(
+            ["--timeout"],
+            type=float,
+            default=600.0,
+            metavar="SECONDS",
+            help="of --wait; default: 600",
+        ),
+        _flag(["--evict"], help="evict the pods that use them (budgets are respected)"),
+        examples=("drain node-1 --reason 'driver 580' --wait --evict", "drain node-1 gpu-3"),
+    ),
+    _command(
+        "resume",
+        "Place slices on drained GPUs again.",
+        click.Argument(["node"], shell_complete=_offer("node")),
+        _argument(["gpu"], shell_complete=_offer("gpu")),
+        examples=("resume node-1", "resume node-1 gpu-3"),
+        at="drain.resume",
+    ),
+    _command(
+        "release",
+        "Take the driver's finalizer off claims that nothing holds, where no controller does it.",
+        _argument(["name"], shell_complete=_offer("claim")),
+        _namespace(),
+        _flag(["--all", "every"], help="all claims of the namespace"),
+        _flag(["-A", "--all-namespaces"], help="with --all: of every namespace"),
+        _flag(["--dry-run"], help="only say what would be done"),
+        _flag(
+            ["--force"],
+            help="also what its node still has a slice of, or cannot tell; not what pods use",
+        ),
+        examples=(
+            "release trainer-0-gpu-x7f2k -n research",
+            "release --all --all-namespaces --dry-run",
+        ),
+    ),
+    _command(
+        "kueue",
+        "Print the part of Kueue's configuration by which it counts claims for quota.",
+        _argument(["classes"], metavar="[CLASS]...", shell_complete=_offer("class")),
+        click.Option(
+            ["--by"],
+            type=click.Choice(["count", "memory"]),
+            default="count",
+            help="what is counted; default: count",
+        ),
+        examples=("kueue", "kueue mig-1g.5gb mig-3g.20gb", "kueue mig.dra.dev --by memory"),
+    ),
+    _command(
+        "bundle",
+        "Write the driver's state, logs and metrics into one file, for whoever is to help.",
+        click.Option(
+            ["-f", "--file"],
+            type=click.Path(),
+            metavar="PATH",
+            help="a new .tar.gz; default: mig-bundle-<time>.tar.gz",
+        ),
+        examples=("bundle", "bundle --file /tmp/mig.tar.gz"),
+    ),
+)
+
+PROGRAM = _Program(
+    commands={each.name or "": each for each in _COMMANDS},
+    params=[
+        *_shared(("text", "wide", "json")),
+        _namespace(),
+        _flag(
+            ["--version"],
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="print the version",
+        ),
+    ],
+    callback=lambda **_: None,
+    help="See what the GPUs of a cluster hold, why claims wait, and what is wrong.",
+    epilog=_EXIT_CODES,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)

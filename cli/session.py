@@ -1,0 +1,157 @@
+"""Run of a command: its session with the cluster, and an exit code for every error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from cli.exits import CliError, Exit
+from cli.kubeconfig import Connection, load_access
+from cli.output import Output, harmless
+from dra.common.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+)
+from dra.gpu.mignode import from_mignode
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube import errors
+from dra.kube.client import KubeApi
+from dra.kube.http import HttpClient
+
+_COMPLETION_SECONDS = 3.0
+_OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
+_RESOURCES = {
+    "node": MIG_NODES,
+    "pod": PODS,
+    "claim": RESOURCE_CLAIMS,
+    "class": DEVICE_CLASSES,
+    "namespace": NAMESPACES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of a command. ``now`` gives the time in UTC; ``pause`` waits for some seconds."""
+
+    api: KubeApi
+    out: Output
+    namespace: str
+    now: Callable[[], datetime]
+    pause: Callable[[float], None]
+    driver: str = DEFAULT_DRIVER
+
+
+class HarmlessClient(HttpClient):
+    """Client whose answers hold nothing that a terminal would obey, whoever wrote them."""
+
+    def call(self, *args: Any, **kwargs: Any) -> Obj:
+        """One answer."""
+        found: Obj = _harmless(super().call(*args, **kwargs))
+        return found
+
+    def item(self, raw: msgspec.Raw) -> Obj:
+        """One item of a list."""
+        found: Obj = _harmless(super().item(raw))
+        return found
+
+
+def _harmless(found: Any) -> Any:
+    if isinstance(found, str):
+        return found if found.isascii() and found.isprintable() else harmless(found)
+    if isinstance(found, dict):
+        return {_harmless(key): _harmless(value) for key, value in found.items()}
+    return [*map(_harmless, found)] if isinstance(found, list) else found
+
+
+def run_command(name: str, options: dict[str, Any], *, offline: bool) -> int:
+    """Run a command with the options of its command line; returns the exit code.
+
+    ``name`` is that of a function below ``cli.commands``, which is given a session, or where it is
+    ``offline`` the output alone, and its own options.
+    """
+    out = Output(sys.stdout, form=options.pop("output"), color=not options.pop("no_color"))
+    own = {key: value for key, value in options.items() if key not in _OF_CLUSTER}
+    module, _, function = name.partition(".")
+    command = getattr(import_module(f"cli.commands.{module}"), function)
+    try:
+        if offline:
+            return int(command(out, **own))
+        with _connected(options, out, seconds=options["request_timeout"]) as session:
+            return int(command(session, **own))
+    except CliError as error:
+        if out.is_json:
+            content = {"code": int(error.code), "reason": error.code.name, "message": str(error)}
+            out.json("Error", content)
+        sys.stderr.write(f"kubectl mig: {harmless(str(error), newlines=True)}\n")
+        return error.code
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away; Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+
+
+def names_of(kind: str, options: Mapping[str, Any]) -> list[str]:
+    """The names of a kind of object, for completion.
+
+    Args:
+        kind: node, pod, claim, class, namespace, or gpu of the node in ``options``.
+        options: those of the command line, as far as it is written.
+
+    Raises:
+        CliError: the cluster cannot be asked.
+    """
+    seconds = _COMPLETION_SECONDS
+    out = Output(sys.stdout)
+    with _connected(options, out, seconds=seconds, login_seconds=seconds) as session:
+        if kind == "gpu":
+            return [g.name for g in from_mignode(session.api.get(MIG_NODES, options["node"])).gpus]
+        resource = _RESOURCES[kind]
+        namespace = session.namespace if resource.namespaced else ""
+        found = session.api.list(resource, namespace=namespace).items
+        return [obj["metadata"]["name"] for obj in found]
+
+
+@contextmanager
+def _connected(
+    options: Mapping[str, Any], out: Output, *, seconds: float, login_seconds: float | None = None
+) -> Iterator[Session]:
+    """A session with the cluster that the options name; its errors as CliError."""
+    access = load_access(options["kubeconfig"], context=options["context"])
+    connection = Connection(access, login_seconds=login_seconds)
+    http = HarmlessClient(connection, user_agent="kubectl-mig", timeout_seconds=seconds)
+    session = Session(
+        api=KubeApi(http),
+        out=out,
+        namespace=options.get("namespace") or access.namespace,
+        now=lambda: datetime.now(UTC),
+        pause=time.sleep,
+        driver=options["driver_name"],
+    )
+    try:
+        yield session
+    except errors.ForbiddenError as error:
+        raise CliError(Exit.FORBIDDEN, f"not allowed: {error}") from error
+    except errors.ObjectNotFoundError as error:
+        raise CliError(Exit.NOT_FOUND, str(error)) from error
+    except errors.UnavailableError as error:
+        message = f"no answer from {access.server} ({access.source}): {error}"
+        raise CliError(Exit.UNREACHABLE, message) from error
+    except errors.KubeError as error:
+        raise CliError(Exit.FINDING, f"the API server refused: {error}") from error
+    finally:
+        session.api.close()

@@ -1,1 +1,0 @@
-"""The program around the commands: arguments, sessions, output, exits."""

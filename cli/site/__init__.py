@@ -1,1 +1,0 @@
-"""The cluster as the commands see it."""
