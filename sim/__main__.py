@@ -9,13 +9,13 @@ import click
 COMMANDS: dict[str, str] = {
     "apiserver": "sim.apiserver.cli:main",
     "check": "sim.check:main",
-    "control-plane": "sim.cluster.control_plane:main",
+    "control-plane": "sim.cluster.cluster:main",
     "demo": "sim.cluster.cli:demo",
-    "kcm": "sim.kcm.cli:main",
-    "kubelet": "sim.kubelet.cli:main",
+    "kcm": "sim.kcm:main",
+    "kubelet": "sim.kubelet.kubelet:main",
     "nvml": "sim.nvml.cli:main",
     "plugin": "sim.plugin:main",
-    "scheduler": "sim.scheduler.cli:main",
+    "scheduler": "sim.scheduler.scheduler:main",
     "up": "sim.cluster.cli:up",
 }
 """Subcommand to ``module:function``."""

@@ -13,15 +13,15 @@ from pathlib import Path
 import click
 import yaml
 
-from sim.apiserver.http.api import Api
-from sim.apiserver.http.server import serve_connection
-from sim.apiserver.kinds.kind import DEFAULT_GATES, Environment
-from sim.apiserver.schema.resources import NAMESPACES, Catalogue
-from sim.apiserver.storage.store import Store
-from sim.apiserver.verbs.collector import Collector
-from sim.apiserver.verbs.definitions import Definitions
-from sim.apiserver.verbs.incoming import Target, WriteOptions
-from sim.apiserver.verbs.registry import Registry
+from sim.apiserver.api import Api
+from sim.apiserver.custom import Definitions
+from sim.apiserver.deletion import Collector
+from sim.apiserver.kinds import DEFAULT_GATES, Environment
+from sim.apiserver.registry import Registry
+from sim.apiserver.requests import Target, WriteOptions
+from sim.apiserver.resources import NAMESPACES, Catalogue
+from sim.apiserver.server import serve_connection
+from sim.apiserver.store import Store
 
 _LOOPBACK = "127.0.0.1"
 _HEAD_LIMIT = 1 << 20

@@ -12,15 +12,8 @@ from typing import NoReturn
 
 import click
 
-from sim.cluster.cluster import (
-    CONTROLLER,
-    Cluster,
-    ClusterShape,
-    read_product,
-    running_cluster,
-)
-from sim.cluster.demo import Tour, conclude, introduce
-from sim.cluster.examples import write_whole
+from sim.cluster.cluster import CONTROLLER, Cluster, ClusterShape, read_product, running_cluster
+from sim.cluster.demo import Tour, conclude, introduce, write_whole
 from sim.cluster.processes import Child, ClusterError
 from sim.cluster.terminal import Terminal
 

@@ -1,4 +1,4 @@
-"""The processes of a simulated cluster, and when it is ready."""
+"""The cluster as a whole: its programs as processes, its nodes, and what is asked of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import click
 
 from api.crds import mignode_definition
 from api.errors import InvalidObjectError
@@ -23,12 +25,28 @@ from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, KubeError
-from sim.cluster.examples import write_layouts
+from sim.cluster.demo import write_layouts
 from sim.cluster.processes import ClusterError, Supervisor
-from sim.kubelet.plugins.record import is_registered
+from sim.daemon import configure_logging, run_until_signal
+from sim.kcm import ClaimController
+from sim.kubelet.plugins import is_registered
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Product, load_product
+from sim.scheduler.scheduler import Scheduler
 from sim.strictjson import ContentError
+
+
+@click.command()
+@click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False))
+@click.option("--log-level", default="info", show_default=True)
+def main(kubeconfig: str | None, log_level: str) -> None:
+    """Stand in for kube-controller-manager and kube-scheduler."""
+    configure_logging(log_level)
+    run_until_signal(
+        ClaimController(KubeApi.connect(kubeconfig, user_agent="kcm-stand-in")),
+        Scheduler(KubeApi.connect(kubeconfig, user_agent="scheduler-stand-in")),
+    )
+
 
 DRIVER_NAMESPACE = "mig-dra-driver"
 API_SERVER = "apiserver"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pynvml
 
 from sim.nvml import functions  # noqa: F401 - enters the C functions into the library
-from sim.nvml.border.library import SimulatedLibrary
-from sim.nvml.border.session import Session
-from sim.nvml.files.host import show_pid_namespace
+from sim.nvml.host import show_pid_namespace
+from sim.nvml.library import SimulatedLibrary
+from sim.nvml.session import Session
 
 
 def install(state_dir: str | Path) -> None:

@@ -8,10 +8,10 @@ from typing import get_args
 
 import click
 
-from sim.nvml.border.latencies import read_latencies
-from sim.nvml.codes import RefusedError, Return
-from sim.nvml.gpus.assembly import DRIVER_VERSION
+from sim.nvml.cabi import RefusedError, Return
 from sim.nvml.gpus.clients import HeldError
+from sim.nvml.gpus.hardware import DRIVER_VERSION
+from sim.nvml.library import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
 from sim.nvml.state import WHOLE_GPU, HostPart

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import msgspec
 
-from sim.nvml.codes import RefusedError
+from sim.nvml.cabi import RefusedError
 from sim.nvml.state import locked, replace_file
 
 Action = Literal["return", "no-effect", "delay", "hang", "crash-before", "crash-after"]

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from sim.nvml.border.calls import Call, CallLog
+from sim.nvml import host
 from sim.nvml.faults import Fault, Faults
-from sim.nvml.files import host
 from sim.nvml.gpus import hardware
 from sim.nvml.gpus.administration import Administration, find, reset
-from sim.nvml.gpus.assembly import DRIVER_VERSION, GpuSpec, new_machine
 from sim.nvml.gpus.clients import Client
-from sim.nvml.products import Product
+from sim.nvml.gpus.hardware import DRIVER_VERSION, GpuSpec, new_machine
+from sim.nvml.products import Product, Variants
+from sim.nvml.session import Call, CallLog
 from sim.nvml.state import (
     RECOVERY_ACTION_CHANGED,
     WHOLE_GPU,
@@ -28,7 +28,6 @@ from sim.nvml.state import (
     MachineState,
     Process,
 )
-from sim.nvml.variants import Variants
 
 __all__ = ["GpuSpec", "Machine", "Slice"]
 

@@ -15,8 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from sim.nvml.products import Product
-from sim.nvml.variants import Variants
+from sim.nvml.products import Product, Variants
 
 HostPart = Literal["libraries", "uvm", "capabilities"]
 
@@ -130,7 +129,7 @@ class MachineState(msgspec.Struct):
 
     `privileged` is whether callers may change MIG; `resets_gpus` whether the driver can reset a
     GPU by itself when MIG mode changes (false in a virtual machine). `latencies` are the seconds
-    that functions take (`sim.nvml.border.latencies`). `variants` says in which way
+    that functions take (`sim.nvml.library`). `variants` says in which way
     the driver behaves where that is not settled. `driver_version` is the kernel module's,
     `library_version` that of the installed files; empty while it is the same. `missing` are parts
     of the host that are not there: driver libraries, module nvidia-uvm, files of MIG capabilities.

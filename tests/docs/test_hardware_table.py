@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.check.report import Item
-from sim.nvml.variants import OTHERS
+from sim.nvml.products import OTHERS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/hardware.md"

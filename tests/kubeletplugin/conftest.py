@@ -19,7 +19,7 @@ from kubeletplugin.claims.prepare import prepare
 from kubeletplugin.gpus.health import xidwatch
 from kubeletplugin.gpus.lifecycle import hardwareloop, regaining
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import OTHERS, Variants
+from sim.nvml.products import OTHERS, Variants
 from tests.helpers.folders import can_make_nodes, short_folder
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import published

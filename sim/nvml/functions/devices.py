@@ -1,18 +1,154 @@
-"""Facts about one GPU, and its MIG mode, some of which MIG device handles answer too."""
+"""Processes on a GPU or MIG device. On a GPU with MIG, each names the instances that it uses."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Literal
 
 import pynvml
 
-from sim.nvml.border.cabi import integer, put_int, put_text, put_uint, structure, versioned
-from sim.nvml.border.library import exported
-from sim.nvml.border.session import Session
-from sim.nvml.codes import RefusedError, Return
+from sim.nvml.cabi import (
+    RefusedError,
+    Return,
+    integer,
+    put_handle,
+    put_int,
+    put_text,
+    put_uint,
+    structure,
+    versioned,
+)
 from sim.nvml.gpus import hardware
 from sim.nvml.gpus.clients import clients
+from sim.nvml.library import exported
 from sim.nvml.products import Architecture, Brand
+from sim.nvml.session import Session
+from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState
 
 _MIB = 1024 * 1024
+
+
+def _list(
+    session: Session, device: Any, count: Any, *, found: Any, kind: Literal["compute", "graphics"]
+) -> None:
+    target = session.target(device, "device", "mig-device")
+    state = session.store.read()
+    processes = [p for p in session.gpu(state, target).processes if p.kind == kind]
+    if state.variants.processes == "hidden":
+        processes = []
+    if target.kind == "mig-device":
+        _, instance, compute = session.compute_instance(state, target)
+        holder = (instance.id, compute.id)
+        processes = [p for p in processes if (p.gpu_instance, p.compute_instance) == holder]
+    room = structure(count, pynvml.c_uint)
+    given, room.value = room.value, len(processes)
+    if given < len(processes):
+        raise RefusedError(Return.INSUFFICIENT_SIZE)
+    if not processes:
+        return
+    slots = structure(found, pynvml.c_nvmlProcessInfo_v3_t * len(processes))
+    for slot, process in zip(slots, processes, strict=True):
+        slot.pid = process.pid
+        slot.usedGpuMemory = process.used_mib * _MIB
+        slot.gpuInstanceId = process.gpu_instance
+        slot.computeInstanceId = process.compute_instance
+
+
+@exported("nvmlDeviceGetComputeRunningProcesses_v3")
+def compute_processes(session: Session, device: Any, count: Any, found: Any) -> None:
+    """Processes with a compute context."""
+    _list(session, device, count, found=found, kind="compute")
+
+
+@exported("nvmlDeviceGetGraphicsRunningProcesses_v3")
+def graphics_processes(session: Session, device: Any, count: Any, found: Any) -> None:
+    """Processes with a graphics context."""
+    _list(session, device, count, found=found, kind="graphics")
+
+
+_COMPUTE_MODES = (0, 2, 3)
+
+
+def _field(state: MachineState, gpu: Gpu, field: int) -> int | None:
+    """A field's value; None for one that the driver does not have."""
+    if field == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
+        return None if state.variants.recovery_action == "none" else gpu.recovery_action
+    values = {
+        pynvml.NVML_FI_DEV_ECC_CURRENT: gpu.ecc,
+        pynvml.NVML_FI_DEV_ECC_PENDING: gpu.ecc_pending,
+        pynvml.NVML_FI_DEV_REMAPPED_PENDING: gpu.remap_pending,
+        pynvml.NVML_FI_DEV_REMAPPED_FAILURE: gpu.remap_failed,
+    }
+    value = values.get(field)
+    return None if value is None else int(value)
+
+
+@exported("nvmlDeviceGetFieldValues")
+def field_values(session: Session, device: Any, count: Any, values: Any) -> None:
+    """Values of fields, each with a code of its own; success as long as one of them has a value."""
+    gpu, _ = session.device(device)
+    state = session.store.read()
+    for each in structure(values, pynvml.c_nvmlFieldValue_t * integer(count)):
+        value = _field(state, gpu, each.fieldId)
+        each.nvmlReturn = Return.NOT_SUPPORTED if value is None else Return.SUCCESS
+        each.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        each.value.uiVal = value or 0
+
+
+@exported("nvmlDeviceGetGpuFabricInfoV")
+def fabric_info(session: Session, device: Any, info: Any) -> None:
+    """The state of the GPU's registration with the fabric manager."""
+    gpu, _ = session.device(device)
+    if not gpu.fabric and session.store.read().variants.no_fabric == "refused":
+        raise RefusedError(Return.NOT_SUPPORTED)
+    found = versioned(info, pynvml.c_nvmlGpuFabricInfoV_t, pynvml.nvmlGpuFabricInfo_v2)
+    found.state, found.status = gpu.fabric, Return.SUCCESS
+
+
+@exported("nvmlDeviceGetComputeMode")
+def compute_mode(session: Session, device: Any, mode: Any) -> None:
+    """Compute mode of a GPU."""
+    gpu, _ = session.device(device)
+    if gpu.mig and session.store.read().variants.compute_mode == "refused":
+        raise RefusedError(Return.NOT_SUPPORTED)
+    put_uint(mode, gpu.compute_mode)
+
+
+@exported("nvmlDeviceSetComputeMode", mutation=True)
+def set_compute_mode(session: Session, device: Any, mode: Any) -> None:
+    """Sets the compute mode of a GPU, not in MIG mode; it lasts until the driver is unloaded."""
+    target = session.target(device, "device")
+    if integer(mode) not in _COMPUTE_MODES:
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    with session.change() as state:
+        gpu = session.gpu(state, target)
+        if gpu.mig:
+            raise RefusedError(Return.NOT_SUPPORTED)
+        gpu.compute_mode = integer(mode)
+
+
+@exported("nvmlDeviceGetVirtualizationMode")
+def virtualization_mode(session: Session, device: Any, mode: Any) -> None:
+    """Virtualisation mode: none, passed through, a vGPU of a guest, or a host of vGPUs."""
+    put_uint(mode, session.device(device)[0].virtualization)
+
+
+@exported("nvmlSystemGetConfComputeState", on_handle=False)
+def confidential_computing(session: Session, state: Any) -> None:
+    """State of confidential computing: on or off."""
+    on = session.store.read().confidential
+    found = structure(state, pynvml.c_nvmlConfComputeSystemState_t)
+    found.environment, found.ccFeature, found.devToolsMode = (2 if on else 0), int(on), 0
+
+
+@exported("nvmlSystemGetConfComputeGpusReadyState", on_handle=False)
+def accepts_work(session: Session, accepting: Any) -> None:
+    """Readiness of GPUs for work with confidential computing; NOT_SUPPORTED without."""
+    state = session.store.read()
+    if not state.confidential:
+        raise RefusedError(Return.NOT_SUPPORTED)
+    put_uint(accepting, int(state.accepts_work))
+
+
 ARCHITECTURES: dict[Architecture, int] = {
     "ampere": 7,
     "ada": 8,
@@ -162,3 +298,73 @@ def set_mig_mode(session: Session, device: Any, mode: Any, activation_status: An
             state, gpu, product, enable=integer(mode) == 1, held=held, resets=state.resets_gpus
         )
     put_uint(activation_status, status)
+
+
+def _mig_device(session: Session, device: Any) -> tuple[Gpu, GpuInstance, ComputeInstance]:
+    target = session.target(device, "mig-device")
+    return session.compute_instance(session.store.read(), target)
+
+
+@exported("nvmlDeviceIsMigDeviceHandle")
+def is_mig_device(session: Session, device: Any, answer: Any) -> None:
+    """1 for a MIG device, 0 for a whole GPU."""
+    put_uint(answer, int(session.target(device, "device", "mig-device").kind == "mig-device"))
+
+
+@exported("nvmlDeviceGetMaxMigDeviceCount")
+def max_count(session: Session, device: Any, count: Any) -> None:
+    """Most MIG devices that the GPU can have; 0 with MIG mode off."""
+    gpu, product = session.device(device)
+    put_uint(count, product.compute_slices if gpu.mig else 0)
+
+
+@exported("nvmlDeviceGetMigDeviceHandleByIndex")
+def by_index(session: Session, device: Any, index: Any, mig_device: Any) -> None:
+    """MIG device by index; NOT_FOUND where there is none, NOT_SUPPORTED with MIG mode off."""
+    gpu, product = session.device(device)
+    hardware.require_mig(gpu)
+    if not 0 <= integer(index) < product.compute_slices:
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    for instance in gpu.gpu_instances:
+        for compute in instance.compute_instances:
+            if compute.index == integer(index):
+                put_handle(mig_device, session.handle("mig-device", gpu, compute.key))
+                return
+    raise RefusedError(Return.NOT_FOUND)
+
+
+@exported("nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
+def parent(session: Session, mig_device: Any, device: Any) -> None:
+    """The GPU of a MIG device."""
+    gpu, _, _ = _mig_device(session, mig_device)
+    put_handle(device, session.handle("device", gpu))
+
+
+@exported("nvmlDeviceGetGpuInstanceId")
+def gpu_instance_id(session: Session, mig_device: Any, identifier: Any) -> None:
+    """Id of the MIG device's GPU instance."""
+    put_uint(identifier, _mig_device(session, mig_device)[1].id)
+
+
+@exported("nvmlDeviceGetComputeInstanceId")
+def compute_instance_id(session: Session, mig_device: Any, identifier: Any) -> None:
+    """Id of the MIG device's compute instance."""
+    put_uint(identifier, _mig_device(session, mig_device)[2].id)
+
+
+@exported("nvmlDeviceGetAttributes_v2")
+def attributes(session: Session, mig_device: Any, found: Any) -> None:
+    """Slices, engines, multiprocessors and memory of a MIG device."""
+    gpu, instance, compute = _mig_device(session, mig_device)
+    profile = hardware.profile_of(session.store.product(gpu), instance.profile)
+    share = hardware.compute_profile_of(profile, compute.profile)
+    filled = structure(found, pynvml.c_nvmlDeviceAttributes)
+    filled.multiprocessorCount = share.multiprocessors
+    filled.sharedCopyEngineCount = profile.copy_engines
+    filled.sharedDecoderCount = profile.decoders
+    filled.sharedEncoderCount = profile.encoders
+    filled.sharedJpegCount = profile.jpeg
+    filled.sharedOfaCount = profile.ofa
+    filled.gpuInstanceSliceCount = profile.slice_count
+    filled.computeInstanceSliceCount = share.slice_count
+    filled.memorySizeMB = profile.memory_mib

@@ -8,7 +8,9 @@ from typing import Any
 
 import pynvml
 
-from sim.nvml.border.cabi import (
+from sim.nvml.cabi import (
+    RefusedError,
+    Return,
     integer,
     pointer_field,
     put_handle,
@@ -17,11 +19,10 @@ from sim.nvml.border.cabi import (
     structure,
     versioned,
 )
-from sim.nvml.border.library import exported
-from sim.nvml.border.session import Session
-from sim.nvml.codes import RefusedError, Return
 from sim.nvml.gpus import hardware
+from sim.nvml.library import exported
 from sim.nvml.products import GpuInstanceProfile
+from sim.nvml.session import Session
 
 _PROFILE_ENUM_COUNT = 18
 

@@ -7,8 +7,8 @@ hypervisors ask nobody.
 from pathlib import Path
 from uuid import uuid4
 
-from sim.nvml.codes import Return
-from sim.nvml.files import driverpackage, host
+from sim.nvml import driverfiles, host
+from sim.nvml.cabi import Return
 from sim.nvml.gpus import hardware
 from sim.nvml.gpus.clients import Holder, clients, require_free, require_unused
 from sim.nvml.state import Gpu, HostPart, MachineState, Store
@@ -101,7 +101,7 @@ class Administration:
         """Exchanges the driver's files on the disk only, as a package does; the modules stay."""
         with self.store.change() as state:
             state.library_version = version
-            driverpackage.replace(Path(state.host_root), version)
+            driverfiles.replace(Path(state.host_root), version)
 
     def take_away(self, *parts: HostPart) -> None:
         """Files of the driver vanish from the host, or a kernel module is unloaded."""

@@ -16,7 +16,7 @@ from dra.gpu.names import MigDevice, parse_device
 from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Blocked, Doubts, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout, object_name
-from sim.apiserver.validate.slices import check_slice
+from sim.apiserver.slices import check_slice
 from sim.nvml.products import load_product, product_names
 from tests.dra.gpus import A100, node_of, product_geometry, profile, sliced_gpu
 from tests.dra.resourceslices.counters import FirstFit

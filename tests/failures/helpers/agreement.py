@@ -16,8 +16,8 @@ from dra.gpu.names import GpuDevice, parse_device
 from kubeletplugin.claims.sharing.mps.daemonpod import pod_name
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from sim.nvml.files import host
-from sim.nvml.files.nvidia_smi import time_slice
+from sim.nvml import host
+from sim.nvml.driverfiles import time_slice
 from sim.nvml.state import Gpu, GpuInstance
 from tests.failures.helpers.daemonpods import NAMESPACE
 from tests.failures.helpers.site import DRIVER, Site

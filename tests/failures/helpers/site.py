@@ -20,7 +20,7 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import OTHERS, Variants
+from sim.nvml.products import OTHERS, Variants
 from tests.failures.helpers.folderapi import FolderHttp
 from tests.helpers.folders import mounts_below, unmount_below
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sim.nvml.border.library
+import sim.nvml.library
 from dra.kube.timing import SystemClock
 from kubeletplugin.host import trees
 
@@ -202,7 +202,7 @@ def hooked(recorder: StepRecorder) -> Iterator[StepRecorder]:
     opened = _io_open(recorder, io.open)
     put(io, "open", opened)
     put(_builtins(), "open", opened)
-    put(sim.nvml.border.library.CFunction, "__call__", _nvml(recorder))
+    put(sim.nvml.library.CFunction, "__call__", _nvml(recorder))
     put(trees, "_LIBC", _Libc(recorder, trees._LIBC))
     put(threading.Thread, "start", _thread_start(recorder))
     put(subprocess.Popen, "communicate", _program(recorder))
@@ -253,7 +253,7 @@ def _io_open(recorder: StepRecorder, real: Any) -> Any:
 
 
 def _nvml(recorder: StepRecorder) -> Any:
-    real = sim.nvml.border.library.CFunction.__call__
+    real = sim.nvml.library.CFunction.__call__
 
     def call(self: Any, *args: Any) -> Any:
         step = Step("nvml", self._export.name)

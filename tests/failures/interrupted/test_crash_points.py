@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.nvml.variants import OTHERS
+from sim.nvml.products import OTHERS
 from tests.failures.helpers.disk import disk
 from tests.failures.helpers.forks import Forks
 from tests.failures.helpers.steps import Step

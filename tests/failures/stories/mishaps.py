@@ -10,7 +10,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sim.nvml.codes import RefusedError
+from sim.nvml.cabi import RefusedError
 from sim.nvml.faults import Fault
 from tests.failures.helpers.agreement import (
     entries,

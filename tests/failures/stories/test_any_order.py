@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from sim.nvml.variants import OTHERS
+from sim.nvml.products import OTHERS
 from tests.failures.stories.anyorder import AnyOrder
 from tests.failures.stories.story import Counter
 

@@ -13,7 +13,7 @@ import sim.nvml
 from kubeletplugin.check.report import Report, decode
 from sim.check import main
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.folders import short_folder
 
 A100 = "A100-SXM4-40GB"

@@ -17,7 +17,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal, owned_at_once
 from sim.check import main
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100, Node
 from tests.kubeletplugin.check.creating import (

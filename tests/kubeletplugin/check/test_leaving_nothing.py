@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sim.check import main
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import PATIENCE, wait_for

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.check.report import Item, Mark
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
-from sim.nvml.files.host import compute_instance_minor, gpu_instance_minor
+from sim.nvml.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100

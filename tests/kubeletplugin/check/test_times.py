@@ -8,8 +8,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from kubeletplugin.check.report import Report, Stopwatch
-from sim.nvml.border.latencies import latency, read_latencies
 from sim.nvml.cli import main
+from sim.nvml.library import latency, read_latencies
 from sim.nvml.machine import Machine
 from tests.kubeletplugin.check.conftest import A100, Node
 
@@ -61,8 +61,7 @@ def test_a_report_is_taken_by_a_machine_that_is_there_and_nothing_else_is(
 
 
 def test_every_function_that_a_check_times_is_one_of_the_library(make_node: MakeNode) -> None:
-    from sim.nvml.border.latencies import plain
-    from sim.nvml.border.library import EXPORTS
+    from sim.nvml.library import EXPORTS, plain
 
     node = make_node(A100)
     node.check(*CREATE)

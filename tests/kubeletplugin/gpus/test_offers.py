@@ -16,8 +16,7 @@ from kubeletplugin.gpus import offers as offers_module
 from kubeletplugin.gpus.offers import Offers
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
-from sim.nvml.products import load_product
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants, load_product
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.reported import verdict

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from sim.nvml.files import host
+
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -18,10 +20,9 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
-from sim.nvml.files import host
 from sim.nvml.gpus import hardware
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.kubeletplugin.helpers.rig import A100
 
 BOOT = "boot"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
 from kubeletplugin.host.roots import Roots
-from sim.nvml.files.elf import empty_library
+from sim.nvml.driverfiles import empty_library
 
 VERSION = "570.86.15"
 DEVICES = """Character devices:

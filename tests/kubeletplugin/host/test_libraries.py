@@ -15,7 +15,7 @@ from kubeletplugin.host.libraries import (
     this_architecture,
 )
 from kubeletplugin.host.roots import inside
-from sim.nvml.files.elf import empty_library
+from sim.nvml.driverfiles import empty_library
 from tests.kubeletplugin.host.layouts import (
     PLACES,
     SONAMES,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from sim.kubelet.pods.cdi import CdiCache
+from sim.kubelet.containers import CdiCache
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.kubeletplugin.host.rootfs import compiled, private_mounts

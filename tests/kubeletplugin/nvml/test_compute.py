@@ -20,8 +20,7 @@ from kubeletplugin.nvml.instances import create_compute_instance, list_compute_i
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import ComputeInstanceProfile, Product, load_product, product_names
-from sim.nvml.variants import Variants
+from sim.nvml.products import ComputeInstanceProfile, Product, Variants, load_product, product_names
 
 H100 = load_product("H100-80GB-HBM3")
 DOUBLE = "1g.20gb"

@@ -14,7 +14,7 @@ from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 
 WITHOUT_VERDICT = Variants(recovery_action="none")
 _READING = (

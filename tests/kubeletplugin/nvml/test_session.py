@@ -16,7 +16,7 @@ from kubeletplugin.nvml.gpus import discover, mig_mode
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 
 GPU = GpuSpec("A30")

@@ -14,7 +14,7 @@ from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.telemetry.observer import Action
 from sim.nvml.machine import GpuSpec
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use

@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.common.quantity import parse_quantity
-from sim.apiserver.ownership import managed
-from sim.apiserver.ownership.fieldsets import compare, from_json, ownable, to_json
-from sim.apiserver.ownership.managed import Manager, Write
-from sim.apiserver.patches.standard import json_patch, merge_patch
-from sim.apiserver.patches.strategic import strategic_patch
-from sim.apiserver.schema.quantities import canonical
-from sim.apiserver.schema.shapes import ANY, TEXT, keyed, map_of, partial, set_of
+from sim.apiserver import ownership
+from sim.apiserver.ownership import Manager, Write, compare, from_json, ownable, to_json
+from sim.apiserver.patches import json_patch, merge_patch, strategic_patch
+from sim.apiserver.shapes import ANY, TEXT, canonical, keyed, map_of, partial, set_of
 
 Obj = dict[str, Any]
 
@@ -108,7 +105,7 @@ def test_field_sets_survive_their_json(obj: Obj) -> None:
 def applied(live: Obj, config: Obj, who: str) -> Obj:
     live = copy.deepcopy(live) if live else {"metadata": {}}
     write = Write(Manager("Apply", who, "v1"), "2026-11-21T00:00:00Z")
-    return managed.apply(SHAPE, live, copy.deepcopy(config) | {"metadata": {}}, write, force=True)
+    return ownership.apply(SHAPE, live, copy.deepcopy(config) | {"metadata": {}}, write, force=True)
 
 
 def content(obj: Obj) -> Obj:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import urllib3
 
-from sim.apiserver.forms.protobuf import decode
-from sim.apiserver.refusals.errors import ApiError
+from sim.apiserver.errors import ApiError
+from sim.apiserver.protobuf import decode
 from tests.helpers.waiting import PATIENCE
 from tests.sim.conformance.helpers.builders import (
     DRA,

@@ -10,7 +10,7 @@ import pytest
 from dra.claims.claims import POD_CLAIM, SCHEDULER_FINALIZER
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
-from sim.kcm.controller import ClaimController
+from sim.kcm import ClaimController
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for

@@ -6,7 +6,7 @@ import pytest
 
 from dra.claims.claims import SCHEDULER_FINALIZER
 from dra.common.resources import Obj
-from sim.kcm.decisions import ClaimChange, claim_change
+from sim.kcm import ClaimChange, claim_change
 
 _POD: Obj = {"metadata": {"name": "a", "uid": "1"}, "spec": {"nodeName": "n"}, "status": {}}
 _DONE: Obj = _POD | {"status": {"phase": "Succeeded"}}

@@ -9,11 +9,10 @@ import pytest
 
 from dra.common.resources import PODS, Obj
 from dra.kube.client import KubeApi
-from sim.kubelet.agent import Kubelet, Settings
-from sim.kubelet.node import NodeShape
-from sim.kubelet.plugins import registration
-from sim.kubelet.pods.runner import Retries
-from sim.scheduler.writes import SchedulerWrites
+from sim.kubelet import plugins
+from sim.kubelet.kubelet import Kubelet, NodeShape, Settings
+from sim.kubelet.pods import Retries
+from sim.scheduler.claims import SchedulerWrites
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins
 from tests.sim.kubelet.fakeplugin import FakePlugin
@@ -25,8 +24,8 @@ MakePlugin = Callable[..., FakePlugin]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin that answers slowly is not asked again: the tests count the calls."""
-    monkeypatch.setattr(registration, "GET_INFO_SECONDS", PATIENCE)
-    monkeypatch.setattr(registration, "NOTIFY_SECONDS", PATIENCE)
+    monkeypatch.setattr(plugins, "GET_INFO_SECONDS", PATIENCE)
+    monkeypatch.setattr(plugins, "NOTIFY_SECONDS", PATIENCE)
 
 
 @pytest.fixture

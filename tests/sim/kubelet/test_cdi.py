@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import Obj
-from sim.kubelet.errors import ContainerError
-from sim.kubelet.pods.cdi import CdiCache, read_spec
-from sim.kubelet.pods.containers import container_view
+from sim.kubelet.containers import CdiCache, container_view, read_spec
+from sim.kubelet.plugins import ContainerError
 
 
 def _write(path: Path, *names: str, **more: object) -> None:

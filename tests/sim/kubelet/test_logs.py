@@ -11,8 +11,8 @@ import pytest
 
 from dra.common.resources import PODS, Obj
 from dra.kube.client import KubeApi
-from sim.kubelet.agent import Kubelet
-from sim.kubelet.pods.logs import log_text
+from sim.kubelet.containers import log_text
+from sim.kubelet.kubelet import Kubelet
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, bind

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
-from sim.kubelet.agent import Kubelet, Settings
-from sim.kubelet.pods.runner import RUN_SECONDS
+from sim.kubelet.kubelet import Kubelet, Settings
+from sim.kubelet.pods import RUN_SECONDS
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.kube.client import KubeApi
-from sim.kubelet.agent import Kubelet
+from sim.kubelet.kubelet import Kubelet
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind

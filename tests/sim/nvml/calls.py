@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import msgspec
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import FIXTURES, Product, load_product, product_names
 from tests.sim.nvml.calls import create_at, device, gpu_instances, placements, refused

@@ -8,7 +8,7 @@ import time
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import Machine
 from tests.helpers.waiting import PATIENCE, wait_for

@@ -5,7 +5,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from sim.nvml.files import host
+from sim.nvml import host
 from sim.nvml.machine import GpuSpec, Machine
 from tests.sim.nvml.calls import create_at, device, mig_device
 from tests.sim.nvml.conftest import Start

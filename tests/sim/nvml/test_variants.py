@@ -5,8 +5,8 @@ import threading
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
-from sim.nvml.variants import Variants
+from sim.nvml.cabi import Return
+from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.sim.nvml.calls import create_at, device, mig_device, refused
 from tests.sim.nvml.conftest import Start

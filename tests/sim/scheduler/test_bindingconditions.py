@@ -14,13 +14,8 @@ from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.reflector import Reflector
-from sim.scheduler import queue
-from sim.scheduler.bindingconditions import (
-    BindingFailedError,
-    are_ready,
-    is_given_up,
-    waits_for,
-)
+from sim.scheduler import scheduler as queue
+from sim.scheduler.claims import BindingFailedError, are_ready, is_given_up, waits_for
 from sim.scheduler.scheduler import Scheduler
 from tests.helpers.waiting import wait_for
 from tests.sim import standins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.scheduler.queue import SchedulingQueue
+from sim.scheduler.scheduler import SchedulingQueue
 
 
 class Clock:

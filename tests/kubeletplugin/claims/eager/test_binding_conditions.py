@@ -14,9 +14,9 @@ from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin.claims.eager import allowance, eager_creation
 from kubeletplugin.options import BindingConditions
 from kubeletplugin.publishing import claimstatus
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
-from sim.scheduler import queue
+from sim.scheduler import scheduler as queue
 from sim.scheduler.scheduler import Scheduler
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import devices

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from kubeletplugin.journal.entries import State
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
 

@@ -15,7 +15,7 @@ from kubeletplugin.claims.ending import release
 from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig

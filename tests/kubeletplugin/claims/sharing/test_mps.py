@@ -21,8 +21,8 @@ from dra.kube.errors import ForbiddenError, KubeError
 from kubeletplugin.claims.sharing.mps import daemons
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
-from sim.nvml.files.nvidia_smi import time_slice
-from sim.nvml.gpus.mpsclients import allocates
+from sim.nvml.driverfiles import time_slice
+from sim.nvml.gpus.clients import allocates
 from sim.nvml.machine import GpuSpec
 from tests.helpers.folders import mounts_below
 from tests.helpers.waiting import wait_for

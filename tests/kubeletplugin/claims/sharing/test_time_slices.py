@@ -14,7 +14,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.sharing import timeslices
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
-from sim.nvml.files.nvidia_smi import script, time_slice
+from sim.nvml.driverfiles import script, time_slice
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig

@@ -14,7 +14,7 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.lifecycle.regaining import Regaining
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls

@@ -22,7 +22,7 @@ from kubeletplugin.nvml.events import (
     read_rules,
 )
 from sim.nvml.faults import Fault
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 from tests.kubeletplugin.helpers.rig import Rig

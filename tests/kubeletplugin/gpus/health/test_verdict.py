@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kubeletplugin.gpus.lifecycle import hardwareloop
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.health.test_health import (
     FIRST,

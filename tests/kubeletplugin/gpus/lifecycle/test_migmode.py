@@ -18,7 +18,7 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.telemetry.reports import Reports
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import advertise, with_options

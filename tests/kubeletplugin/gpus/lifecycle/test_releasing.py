@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from kubeletplugin.nvml.events import RESET_XIDS
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
-from sim.nvml.variants import OTHERS, Variants
+from sim.nvml.products import OTHERS, Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.releasing import (
     FIRST,

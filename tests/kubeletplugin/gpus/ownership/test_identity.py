@@ -14,7 +14,7 @@ from kubeletplugin.gpus.ownership.identity import FoundInstance, how_to_remove
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.instances import GpuInstance
 from sim.nvml.faults import Fault
-from sim.nvml.variants import Variants
+from sim.nvml.products import Variants
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, NOT_FOUND, PLACE, UNKNOWN, GpuBench
 
 PID = 4711

@@ -10,7 +10,7 @@ import pytest
 from kubeletplugin.host.processes import sees_processes
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
-from sim.nvml.variants import OTHERS, Variants
+from sim.nvml.products import OTHERS, Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import with_options
 from tests.kubeletplugin.gpus.lifecycle.test_migmode import H100, mode_changes

@@ -13,10 +13,10 @@ import pynvml
 import pytest
 
 import sim.nvml
-from sim.nvml.codes import RefusedError, Return
+from sim.nvml.cabi import RefusedError, Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.variants import OTHERS
+from sim.nvml.products import OTHERS
 from tests.sim.nvml.calls import refused
 from tests.sim.nvml.conftest import Start
 

@@ -9,9 +9,9 @@ import pynvml
 import pytest
 
 from sim.nvml import install
-from sim.nvml.border.session import Session
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.session import Session
 from tests.sim.nvml.calls import create_at, device, gpu_instances, refused
 from tests.sim.nvml.conftest import Start
 

@@ -5,7 +5,7 @@ from ctypes import byref
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec, Machine
 from tests.sim.nvml.calls import (
     compute_instances,

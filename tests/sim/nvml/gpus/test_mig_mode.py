@@ -3,7 +3,7 @@
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec, Machine
 from tests.sim.nvml.calls import create_at, device, refused
 from tests.sim.nvml.conftest import Start

@@ -5,7 +5,7 @@ import threading
 import pynvml
 import pytest
 
-from sim.nvml.codes import Return
+from sim.nvml.cabi import Return
 from sim.nvml.machine import Machine
 from sim.nvml.state import WHOLE_GPU
 from tests.sim.nvml.calls import create_at, device, mig_device, refused

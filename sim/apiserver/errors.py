@@ -1,0 +1,230 @@
+"""Failures as the API answers them: an HTTP code and a `Status` object.
+
+Texts and reasons follow k8s.io/apimachinery `api/errors`, because clients match on them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dra.common.resources import Obj
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+MODIFIED_SINCE = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
+
+
+_WORDS = {
+    "FieldValueNotFound": "Not found",
+    "FieldValueRequired": "Required value",
+    "FieldValueDuplicate": "Duplicate value",
+    "FieldValueInvalid": "Invalid value",
+    "FieldValueTypeInvalid": "Invalid value",
+    "FieldValueNotSupported": "Unsupported value",
+    "FieldValueForbidden": "Forbidden",
+    "FieldValueTooLong": "Too long",
+    "FieldValueTooMany": "Too many",
+}
+_WITHOUT_VALUE = {"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One broken rule: its kind, the path of the field, the offending value, and why."""
+
+    type: str
+    field: str
+    value: Any
+    detail: str
+
+    def message(self) -> str:
+        """Says what is wrong, without the path of the field."""
+        text = _WORDS[self.type]
+        if self.type not in _WITHOUT_VALUE:
+            text += f": {json.dumps(self.value, separators=(',', ':'), ensure_ascii=False)}"
+        return f"{text}: {self.detail}" if self.detail else text
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry of `details.causes`."""
+        return {"reason": self.type, "message": self.message(), "field": self.field}
+
+
+class Named(Protocol):
+    """Names of a resource, as messages give them."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def plural(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def qualified(self) -> str:
+        """Plural and group."""
+
+
+class ApiError(Exception):
+    """One refused request; `code` is the HTTP status and `reason` the machine-readable word."""
+
+    def __init__(self, code: int, reason: str, message: str, *, details: Obj | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+
+    def status(self) -> Obj:
+        """The `Status` object that goes into the response body or a watch's ERROR event."""
+        body: Obj = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details:
+            body["details"] = self.details
+        return body | {"code": self.code}
+
+
+def _about(resource: Named, name: str) -> Obj:
+    details: Obj = {"name": name} if name else {}
+    if resource.group:
+        details["group"] = resource.group
+    return details | {"kind": resource.plural}
+
+
+def success(resource: Named, name: str, uid: str) -> Obj:
+    """The `Status` that a finished deletion returns."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": _about(resource, name) | {"uid": uid},
+    }
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request cannot be understood."""
+    return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+
+
+def page_not_found() -> ApiError:
+    """404 for a path that no resource serves."""
+    return ApiError(
+        HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource"
+    )
+
+
+def not_found(resource: Named, name: str) -> ApiError:
+    """404 for an object."""
+    message = f'{resource.qualified} "{name}" not found'
+    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details=_about(resource, name))
+
+
+def already_exists(resource: Named, name: str) -> ApiError:
+    """409 on create."""
+    message = f'{resource.qualified} "{name}" already exists'
+    return ApiError(HTTPStatus.CONFLICT, "AlreadyExists", message, details=_about(resource, name))
+
+
+def conflict(resource: Named, name: str, why: str = MODIFIED_SINCE) -> ApiError:
+    """409 on update: a stale resourceVersion, a failed precondition, a refused binding."""
+    message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
+    return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details=_about(resource, name))
+
+
+def apply_conflict(message: str, causes: list[Obj]) -> ApiError:
+    """409 of a server-side apply that was not forced; `causes` name the owned fields."""
+    return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details={"causes": causes})
+
+
+def forbidden(resource: Named, name: str, why: str) -> ApiError:
+    """403: a rule of the API (there is no authorization here)."""
+    target = f'{resource.qualified} "{name}"' if name else resource.qualified
+    return ApiError(
+        HTTPStatus.FORBIDDEN,
+        "Forbidden",
+        f"{target} is forbidden: {why}",
+        details=_about(resource, name),
+    )
+
+
+def invalid(resource: Named, name: str, causes: Sequence[Cause]) -> ApiError:
+    """422 with one cause for every field that breaks a rule."""
+    lines = list(dict.fromkeys(f"{cause.field}: {cause.message()}" for cause in causes))
+    text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
+    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    details: Obj = {"name": name} if name else {}
+    if resource.group:
+        details["group"] = resource.group
+    details |= {"kind": resource.kind, "causes": [cause.as_json() for cause in causes]}
+    message = f'{kind} "{name}" is invalid: {text}'
+    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details=details)
+
+
+def unprocessable() -> ApiError:
+    """422 of a JSON patch that cannot be applied to this object."""
+    return ApiError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "Invalid",
+        "the server rejected our request due to an error in our request",
+    )
+
+
+def expired(message: str) -> ApiError:
+    """410: the asked-for version is no longer in the history."""
+    return ApiError(HTTPStatus.GONE, "Expired", message)
+
+
+def too_large_version(asked: int, current: int) -> ApiError:
+    """504 for a resourceVersion that this server has not reached."""
+    return ApiError(
+        HTTPStatus.GATEWAY_TIMEOUT,
+        "Timeout",
+        f"Too large resource version: {asked}, current: {current}",
+        details={
+            "causes": [
+                {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            ],
+            "retryAfterSeconds": 1,
+        },
+    )
+
+
+def method_not_allowed() -> ApiError:
+    """405: the resource is served, the verb is not."""
+    return ApiError(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    )
+
+
+def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
+    """415: a body or patch in a form that this resource does not take."""
+    return ApiError(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        "UnsupportedMediaType",
+        "the body of the request was in an unknown format - accepted media types include: "
+        + ", ".join(accepted),
+    )
+
+
+def not_acceptable() -> ApiError:
+    """406: the client takes nothing that this server speaks."""
+    return ApiError(
+        HTTPStatus.NOT_ACCEPTABLE,
+        "NotAcceptable",
+        "only the following media types are accepted: application/json",
+    )

@@ -1,1 +1,0 @@
-"""Forms of requests and answers: bodies, patches, tables, lists, watches."""

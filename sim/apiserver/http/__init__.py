@@ -1,1 +1,0 @@
-"""HTTP and the API above it: connections, requests to answers, tools for tests, container logs."""

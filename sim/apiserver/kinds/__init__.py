@@ -1,1 +1,0 @@
-"""Kinds and their life cycles: defaults, what each endpoint may write, selectable fields."""

@@ -1,1 +1,0 @@
-"""Ownership of fields: managedFields and server-side apply."""

@@ -1,1 +1,0 @@
-"""Patches of objects: JSON patch, merge patch, strategic merge patch."""

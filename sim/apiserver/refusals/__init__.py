@@ -1,1 +1,0 @@
-"""Refusals: errors that the API answers, the causes of a 422, the syntax of names."""

@@ -1,1 +1,0 @@
-"""Storage: records and their history, watches on it, selection."""

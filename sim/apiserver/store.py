@@ -1,0 +1,237 @@
+"""Records under one global version counter, with a bounded history per resource.
+
+A record is immutable: it holds the object and its encoded JSON, so that a read, a list or fifty
+watches cost no encoding. The store knows no rule of the API; it orders writes and tells them on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from dra.common.resources import Obj
+from sim.apiserver import errors
+from sim.apiserver import fields as names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sim.apiserver.resources import Family
+
+
+Key = tuple[str, str]
+"""(namespace or "", name)."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One version of one object; `obj` is shared and never mutated."""
+
+    obj: Obj
+    version: int
+    raw: bytes
+
+    def copy(self) -> Obj:
+        """A private deep copy of the object."""
+        copied: Obj = _decode(self.raw)
+        return copied
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write. A deletion's `new` is the last state under the version of the deletion."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    family: Family
+    old: Record | None
+    new: Record
+
+
+class CompactedError(Exception):
+    """The history no longer reaches back to the asked-for version."""
+
+
+class Store:
+    """All objects, sorted by key on listing; single-threaded by design (one event loop)."""
+
+    def __init__(self, *, history: int) -> None:
+        self.version = 1
+        self._history = history
+        self._objects: defaultdict[Family, dict[Key, Record]] = defaultdict(dict)
+        self._changes: defaultdict[Family, deque[Change]] = defaultdict(deque)
+        self._compacted: defaultdict[Family, int] = defaultdict(int)
+        self._listeners: list[Callable[[Change], None]] = []
+
+    def get(self, family: Family, key: Key) -> Record | None:
+        """The current record, if there is one."""
+        return self._objects[family].get(key)
+
+    def records(self, family: Family, namespace: str = "") -> list[Record]:
+        """The records of a resource in key order; an empty namespace means all."""
+        objects = self._objects[family]
+        return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
+
+    def families(self) -> Iterator[Family]:
+        """Every resource that holds an object."""
+        return (family for family, objects in list(self._objects.items()) if objects)
+
+    def put(self, family: Family, obj: Obj) -> Record:
+        """Creates or replaces under the next version, which is written into the object."""
+        key = key_of(obj)
+        old = self._objects[family].get(key)
+        record = self._stamp(obj)
+        self._objects[family][key] = record
+        self._tell(Change("MODIFIED" if old else "ADDED", family, old, record))
+        return record
+
+    def remove(self, family: Family, obj: Obj) -> Record:
+        """Deletes; `obj` is the state that watchers see, under the version of the deletion."""
+        old = self._objects[family].pop(key_of(obj))
+        record = self._stamp(obj)
+        self._tell(Change("DELETED", family, old, record))
+        return record
+
+    def since(self, family: Family, version: int) -> list[Change]:
+        """The changes after `version`.
+
+        Raises:
+            CompactedError: some of them are forgotten.
+        """
+        if version < self._compacted[family]:
+            raise CompactedError
+        return [change for change in self._changes[family] if change.new.version > version]
+
+    def compacted(self, family: Family) -> int:
+        """The version up to which the history of a resource is forgotten."""
+        return self._compacted[family]
+
+    def compact(self) -> None:
+        """Forgets the history of every resource: watches from older versions get 410."""
+        for family in set(self._objects) | set(self._changes):
+            self._changes[family].clear()
+            self._compacted[family] = self.version
+
+    def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Has every later change told; the returned call ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _stamp(self, obj: Obj) -> Record:
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        raw = _encode(obj)
+        return Record(_decode(raw), self.version, raw)
+
+    def _tell(self, change: Change) -> None:
+        changes = self._changes[change.family]
+        changes.append(change)
+        while len(changes) > self._history:
+            self._compacted[change.family] = changes.popleft().new.version
+        for listener in list(self._listeners):
+            listener(change)
+
+
+def key_of(obj: Obj) -> Key:
+    """The key under which an object is stored."""
+    metadata = obj["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+_SPLIT = re.compile(r",(?![^(]*\))")
+_SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s*\(([^)]*)\)\s*$")
+_COMPARE = re.compile(r"^\s*([^\s=!<>]+)\s*(==|!=|=)\s*([^\s=!<>]*)\s*$")
+_EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!<>()]+)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition: the key, the operator, and the values it speaks of."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def holds(self, labels: Obj) -> bool:
+        """True if a set of labels or fields satisfies this condition."""
+        present = self.key in labels
+        if self.operator == "exists":
+            return present
+        if self.operator == "missing":
+            return not present
+        if self.operator == "in":
+            return present and labels[self.key] in self.values
+        return not present or labels[self.key] not in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selection of objects by a list or watch; an empty selection takes all."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def takes(self, obj: Obj, fields_of: Callable[[Obj], Obj]) -> bool:
+        """True if an object is selected; `fields_of` gives its selectable fields."""
+        labels = obj["metadata"].get("labels", {})
+        if not all(requirement.holds(labels) for requirement in self.labels):
+            return False
+        if not self.fields:
+            return True
+        fields = fields_of(obj)
+        return all(requirement.holds(fields) for requirement in self.fields)
+
+
+def parse_labels(text: str) -> tuple[Requirement, ...]:
+    """Parses a label selector such as `a=b,c!=d,e in (f,g),!h`.
+
+    Raises:
+        ApiError: 400, it cannot be parsed.
+    """
+    return tuple(_parse_label(part) for part in _SPLIT.split(text) if part.strip())
+
+
+def _parse_label(part: str) -> Requirement:
+    if match := _SET.match(part):
+        values = frozenset(value.strip() for value in match[3].split(","))
+        requirement = Requirement(match[1], match[2], values)
+    elif match := _COMPARE.match(part):
+        operator = "notin" if match[2] == "!=" else "in"
+        requirement = Requirement(match[1], operator, frozenset([match[3]]))
+    elif match := _EXISTS.match(part):
+        operator = "missing" if match[1] else "exists"
+        requirement = Requirement(match[2], operator, frozenset())
+    else:
+        raise errors.bad_request(f"unable to parse requirement: found '{part}'")
+    complaint = names.qualified_name(requirement.key)
+    if complaint:
+        raise errors.bad_request(f"unable to parse requirement: <nil>: {complaint}")
+    return requirement
+
+
+def parse_fields(text: str, supported: frozenset[str]) -> tuple[Requirement, ...]:
+    """Parses a field selector such as `metadata.name=a,spec.nodeName!=b`.
+
+    Raises:
+        ApiError: 400, it cannot be parsed or names a field that this resource does not select by.
+    """
+    requirements = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        match = re.match(r"^\s*([^=!]+?)\s*(==|!=|=)\s*(.*?)\s*$", part)
+        if match is None:
+            raise errors.bad_request(
+                f"invalid field selector: unable to parse field selector: '{text}'"
+            )
+        if match[1] not in supported:
+            raise errors.bad_request(f"field label not supported: {match[1]}")
+        operator = "notin" if match[2] == "!=" else "in"
+        requirements.append(Requirement(match[1], operator, frozenset([match[3]])))
+    return tuple(requirements)

@@ -1,1 +1,0 @@
-"""Claims of a node: prepared and unprepared, remembered over a restart."""

@@ -1,0 +1,489 @@
+"""Plugins as kubelet knows them: registered through sockets, asked, wiped of slices once gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from api.kubelet.dra.v1 import api_pb2 as v1
+from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
+from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from api.kubelet.pluginregistration.v1 import api_pb2, api_pb2_grpc
+from dra.common.resources import RESOURCE_SLICES
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client import KubeApi
+from dra.kube.errors import KubeError, ObjectNotFoundError
+from dra.kube.timing import Backoff
+
+
+class KubeletError(Exception):
+    """Something that kubelet reports and tries again."""
+
+
+class RegistrationError(KubeletError):
+    """A plugin's answer to GetInfo is not acceptable."""
+
+
+class ClaimError(KubeletError):
+    """A claim cannot be prepared or unprepared now."""
+
+
+class ContainerError(KubeletError):
+    """A runtime would refuse to create the container."""
+
+
+_FILE = "registered_drivers"
+
+
+def write_registered(root: Path, drivers: Iterable[str]) -> None:
+    """Replaces the record."""
+    (root / _FILE).write_text("".join(f"{driver}\n" for driver in sorted(drivers)))
+
+
+def is_registered(root: Path, driver: str) -> bool:
+    """True if the kubelet of this root has a plugin of the driver."""
+    try:
+        return driver in (root / _FILE).read_text().splitlines()
+    except FileNotFoundError:
+        return False
+
+
+class PluginRegistry:
+    """Registered plugins. A driver may have several, during a rolling update. Thread-safe.
+
+    ``root`` is kubelet's, for the record of who is registered.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        write_registered(root, ())
+        self._lock = threading.Lock()
+        self._plugins: dict[str, list[Plugin]] = {}
+        self._known: set[str] = set()
+
+    def add(self, plugin: Plugin) -> None:
+        """Registers a plugin.
+
+        Raises:
+            RegistrationError: this endpoint is registered for the driver already.
+        """
+        with self._lock:
+            siblings = self._plugins.setdefault(plugin.driver, [])
+            if any(other.endpoint == plugin.endpoint for other in siblings):
+                raise RegistrationError(
+                    f"the endpoint {plugin.endpoint} is already registered for DRA driver "
+                    f"{plugin.driver}"
+                )
+            siblings.append(plugin)
+            self._known.add(plugin.driver)
+            self._write()
+
+    def remove(self, plugin: Plugin) -> None:
+        """De-registers and disconnects a plugin."""
+        with self._lock:
+            siblings = self._plugins.get(plugin.driver, [])
+            if plugin in siblings:
+                siblings.remove(plugin)
+            if not siblings:
+                self._plugins.pop(plugin.driver, None)
+            self._write()
+        plugin.close()
+
+    def get(self, driver: str) -> Plugin | None:
+        """The newest connected plugin of the driver, else the newest, else None."""
+        with self._lock:
+            siblings = self._plugins.get(driver, [])
+            for plugin in reversed(siblings):
+                if plugin.connected:
+                    return plugin
+            return siblings[-1] if siblings else None
+
+    def connected(self) -> dict[str, bool]:
+        """Every driver ever registered in this process, and whether a plugin of it is connected."""
+        with self._lock:
+            return {
+                driver: any(plugin.connected for plugin in self._plugins.get(driver, []))
+                for driver in self._known
+            }
+
+    def close(self) -> None:
+        """Disconnects all."""
+        with self._lock:
+            plugins = [plugin for siblings in self._plugins.values() for plugin in siblings]
+            self._plugins.clear()
+        for plugin in plugins:
+            plugin.close()
+
+    def _write(self) -> None:
+        write_registered(self._root, self._plugins)
+
+
+CALL_SECONDS = 45.0
+"""Time limit of kubelet for each call (defaultClientCallTimeout)."""
+
+SERVICES = {"v1.DRAPlugin": (v1, v1_grpc), "v1beta1.DRAPlugin": (v1beta1, v1beta1_grpc)}
+"""Supported version string to message and stub modules (servicesSupportedByKubelet)."""
+
+
+_POLL_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """A device of a NodePrepareResources response; no request names means all requests."""
+
+    request_names: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+
+
+class Plugin:
+    """A connection to the DRA service of one plugin instance, kept open and re-made when lost."""
+
+    def __init__(self, *, driver: str, endpoint: str, service: str) -> None:
+        self.driver = driver
+        self.endpoint = endpoint
+        self._messages, stubs = SERVICES[service]
+        self._channel = grpc.insecure_channel(
+            f"unix:{endpoint}",
+            options=[("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0)],
+        )
+        self._stub: Any = stubs.DRAPluginStub(self._channel)
+        self._connected = threading.Event()
+        self._closed = False
+        self._channel.subscribe(self._state_changed, try_to_connect=True)
+
+    @property
+    def connected(self) -> bool:
+        """True if the connection stands."""
+        return self._connected.is_set()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._closed = True
+        self._connected.clear()
+        self._channel.unsubscribe(self._state_changed)
+        # grpc's thread that polls for subscribers raises when the channel is closed under it.
+        time.sleep(_POLL_SECONDS)
+        self._channel.close()
+
+    def prepare(
+        self, claims: Iterable[ClaimRef], *, seconds: float = CALL_SECONDS
+    ) -> dict[str, tuple[PreparedDevice, ...]]:
+        """NodePrepareResources: claim UID to its devices.
+
+        Raises:
+            ClaimError: the call failed, or its answer lacks a claim, has an unknown one or an error
+                for one.
+        """
+        asked = {claim.uid: claim for claim in claims}
+        request = self._messages.NodePrepareResourcesRequest(claims=self._claims(asked.values()))
+        answers = self._call("NodePrepareResources", request, seconds=seconds)
+        _check(self.driver, "NodePrepareResources", asked, answers)
+        return {
+            uid: tuple(
+                PreparedDevice(
+                    request_names=tuple(device.request_names),
+                    pool=device.pool_name,
+                    device=device.device_name,
+                    cdi_ids=tuple(device.cdi_device_ids),
+                )
+                for device in answer.devices
+            )
+            for uid, answer in answers.items()
+        }
+
+    def unprepare(self, claims: Iterable[ClaimRef], *, seconds: float = CALL_SECONDS) -> None:
+        """NodeUnprepareResources.
+
+        Raises:
+            ClaimError: as for :meth:`prepare`.
+        """
+        asked = {claim.uid: claim for claim in claims}
+        request = self._messages.NodeUnprepareResourcesRequest(claims=self._claims(asked.values()))
+        answers = self._call("NodeUnprepareResources", request, seconds=seconds)
+        _check(self.driver, "NodeUnprepareResources", asked, answers)
+
+    def _claims(self, claims: Iterable[ClaimRef]) -> list[Any]:
+        return [self._messages.Claim(namespace=c.namespace, uid=c.uid, name=c.name) for c in claims]
+
+    def _call(self, method: str, request: Any, *, seconds: float) -> dict[str, Any]:
+        try:
+            return dict(getattr(self._stub, method)(request, timeout=seconds).claims)
+        except grpc.RpcError as error:
+            call: Any = error  # what a stub raises is a grpc.Call as well
+            raise ClaimError(
+                f"{method} of DRA driver {self.driver}: {call.code()}: {call.details()}"
+            ) from error
+        except ValueError as error:
+            raise ClaimError(f"{method} of DRA driver {self.driver}: {error}") from error
+
+    def _state_changed(self, state: grpc.ChannelConnectivity) -> None:
+        if state is grpc.ChannelConnectivity.READY:
+            self._connected.set()
+            return
+        self._connected.clear()
+        if state is grpc.ChannelConnectivity.IDLE and not self._closed:
+            self._channel.subscribe(_ignore, try_to_connect=True)
+            self._channel.unsubscribe(_ignore)
+
+
+def _ignore(state: grpc.ChannelConnectivity) -> None:
+    """A subscriber that only makes the channel connect again."""
+
+
+def _check(
+    driver: str, method: str, asked: Mapping[str, ClaimRef], answers: Mapping[str, Any]
+) -> None:
+    for uid, answer in answers.items():
+        if uid not in asked:
+            raise ClaimError(f"{method} of DRA driver {driver} answered for unknown claim {uid}")
+        if answer.error:
+            raise ClaimError(
+                f"{method} of DRA driver {driver} failed for claim {asked[uid]}: {answer.error}"
+            )
+    if missing := len(asked) - len(answers):
+        raise ClaimError(f"{method} of DRA driver {driver} skipped {missing} ResourceClaims")
+
+
+_log = logging.getLogger(__name__)
+
+WIPING_SECONDS = 30.0
+"""Time that kubelet waits for a driver that went away (defaultWipingDelay)."""
+
+
+class SliceWiper:
+    """Deletes the node's slices at its start, and a driver's ``delay`` seconds after it left."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        node: str,
+        registry: PluginRegistry,
+        *,
+        delay: float = WIPING_SECONDS,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._registry = registry
+        self._delay = delay
+        self._gone_since: dict[str, float | None] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slice wiper", daemon=True)
+
+    def start(self) -> None:
+        """Deletes what is there, then watches the registry."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Deletes nothing more."""
+        self._stopping.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        self._wipe_until_done("")
+        while not self._stopping.wait(min(1.0, self._delay / 4)):
+            for driver, connected in self._registry.connected().items():
+                self._look_at(driver, connected=connected)
+
+    def _look_at(self, driver: str, *, connected: bool) -> None:
+        if connected:
+            self._gone_since.pop(driver, None)
+            return
+        # None stands for a driver whose slices were wiped since it left.
+        since = self._gone_since.setdefault(driver, time.monotonic())
+        if since is not None and time.monotonic() - since >= self._delay:
+            self._wipe_until_done(driver)
+            self._gone_since[driver] = None
+
+    def _wipe_until_done(self, driver: str) -> None:
+        backoff = Backoff(first=1.0, limit=300.0)
+        while not self._stopping.is_set():
+            if driver and self._registry.connected().get(driver):
+                return
+            try:
+                self._wipe(driver)
+            except KubeError as error:
+                delay = backoff.next_delay()
+                _log.warning("deleting ResourceSlices failed, again in %.0f s: %s", delay, error)
+                self._stopping.wait(delay)
+            else:
+                return
+
+    def _wipe(self, driver: str) -> None:
+        selector = f"spec.nodeName={self._node}"
+        if driver:
+            selector += f",spec.driver={driver}"
+        for obj in self._api.list(RESOURCE_SLICES, field_selector=selector).items:
+            name = obj["metadata"]["name"]
+            _log.info("deleting ResourceSlice %s of %s", name, driver or "an earlier kubelet")
+            try:
+                self._api.delete(RESOURCE_SLICES, name)
+            except ObjectNotFoundError:
+                continue
+
+
+GET_INFO_SECONDS = 1.0
+NOTIFY_SECONDS = 5.0
+_DIAL_SECONDS = 10.0
+_MAX_DRIVER_NAME = 63
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@dataclass(slots=True)
+class _Socket:
+    """A registration socket; another identity under the same path is another socket."""
+
+    path: str
+    identity: tuple[int, int]
+    plugin: Plugin | None = None
+    retry_at: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.5, limit=122.0))
+
+
+class RegistrationLoop:
+    """Keeps the registry equal to the sockets below ``directory``, in one thread."""
+
+    def __init__(
+        self, directory: Path, registry: PluginRegistry, *, poll_seconds: float = 0.2
+    ) -> None:
+        self._directory = directory
+        self._registry = registry
+        self._poll_seconds = poll_seconds
+        self._sockets: dict[str, _Socket] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
+
+    def start(self) -> None:
+        """Begins to watch; the directory is made if it is missing."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops watching; plugins stay registered."""
+        self._stopping.set()
+        self._thread.join(_DIAL_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._reconcile()
+            except OSError as error:
+                _log.warning("%s: %s", self._directory, error)
+            self._stopping.wait(self._poll_seconds)
+
+    def _reconcile(self) -> None:
+        present = {s.path: s for s in find_sockets(self._directory)}
+        for path, known in list(self._sockets.items()):
+            found = present.get(path)
+            if found is None or found.identity != known.identity:
+                self._deregister(known)
+                del self._sockets[path]
+        for path, found in present.items():
+            known = self._sockets.setdefault(path, found)
+            if known.plugin is None and time.monotonic() >= known.retry_at:
+                self._register(known)
+
+    def _register(self, socket: _Socket) -> None:
+        try:
+            socket.plugin = register(socket.path, self._registry)
+        except (RegistrationError, grpc.RpcError) as error:
+            delay = socket.backoff.next_delay()
+            socket.retry_at = time.monotonic() + delay
+            _log.warning("%s: not registered, again in %.1f s: %s", socket.path, delay, error)
+        else:
+            _log.info(
+                "registered DRA driver %s at %s", socket.plugin.driver, socket.plugin.endpoint
+            )
+
+    def _deregister(self, socket: _Socket) -> None:
+        if socket.plugin is not None:
+            _log.info("%s is gone: de-registered %s", socket.path, socket.plugin.driver)
+            self._registry.remove(socket.plugin)
+
+
+def find_sockets(directory: Path) -> list[_Socket]:
+    """The sockets below a directory; names that start with a dot are left out."""
+    found = []
+    for parent, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = os.path.join(parent, name)  # noqa: PTH118 - polled five times a second
+            try:
+                status = os.stat(path)  # noqa: PTH116 - the same
+            except FileNotFoundError:
+                continue
+            if stat.S_ISSOCK(status.st_mode) and not name.startswith("."):
+                found.append(_Socket(path, (status.st_ino, status.st_mtime_ns)))
+    return found
+
+
+def register(path: str, registry: PluginRegistry) -> Plugin:
+    """Dials a registration socket, asks, registers, and tells the plugin how it went.
+
+    Raises:
+        RegistrationError: the plugin is not acceptable; it has been told why.
+        grpc.RpcError: it does not answer; a plugin that cannot be told is not registered.
+    """
+    # Not closed by hand: grpc's thread that waited for the connection raises when the channel is
+    # closed under it. The channel ends with the last reference.
+    channel = grpc.insecure_channel(f"unix:{path}")
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_DIAL_SECONDS)
+    except grpc.FutureTimeoutError as error:
+        raise RegistrationError(f"nobody answers at {path}") from error
+    stub = api_pb2_grpc.RegistrationStub(channel)
+    info = stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_SECONDS)
+    try:
+        plugin = Plugin(
+            driver=info.name,
+            endpoint=info.endpoint or path,
+            service=_service(info),
+        )
+        try:
+            registry.add(plugin)
+        except RegistrationError:
+            plugin.close()
+            raise
+    except RegistrationError as error:
+        stub.NotifyRegistrationStatus(
+            api_pb2.RegistrationStatus(plugin_registered=False, error=str(error)),
+            timeout=NOTIFY_SECONDS,
+        )
+        raise
+    try:
+        stub.NotifyRegistrationStatus(
+            api_pb2.RegistrationStatus(plugin_registered=True), timeout=NOTIFY_SECONDS
+        )
+    except grpc.RpcError:
+        registry.remove(plugin)
+        raise
+    return plugin
+
+
+def _service(info: api_pb2.PluginInfo) -> str:
+    """The first service of the plugin's list that kubelet knows."""
+    if info.type != "DRAPlugin":
+        raise RegistrationError(f"no handler for plugin type {info.type!r}: want 'DRAPlugin'")
+    if len(info.name) > _MAX_DRIVER_NAME or not _DNS_SUBDOMAIN.fullmatch(info.name):
+        raise RegistrationError(
+            f"DRA driver name {info.name!r} is no DNS subdomain of at most 63 characters"
+        )
+    for version in info.supported_versions:
+        if version in SERVICES:
+            return version
+    raise RegistrationError(
+        f"no supported service in {list(info.supported_versions)}: kubelet has {list(SERVICES)}"
+    )

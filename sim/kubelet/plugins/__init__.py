@@ -1,1 +1,0 @@
-"""Plugins of a node: registered, asked, forgotten, their ResourceSlices with them."""

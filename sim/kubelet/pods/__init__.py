@@ -1,1 +1,0 @@
-"""Pods of a node: their life, status, containers, CDI edits and logs."""

@@ -1,1 +1,0 @@
-"""Files of the simulated host: what kernel, driver and packages show under /."""
