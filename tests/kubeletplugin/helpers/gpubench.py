@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sim.nvml.files import host
-
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -19,6 +17,7 @@ from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
+from sim.nvml import host
 from sim.nvml.faults import Fault
 from sim.nvml.gpus import hardware
 from sim.nvml.machine import GpuSpec, Machine
