@@ -105,7 +105,7 @@ constraints: $(VENV)/.dev
 	$(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools > constraints.txt
 
 $(VENV)/.runtime: pyproject.toml constraints.txt hack/environment.py
-	@$(PYTHON) hack/environment.py '.[controller,kubeconfig,kubeletplugin,sim]' $@ $^
+	@$(PYTHON) hack/environment.py '.[controller,kubeletplugin,sim]' $@ $^
 
 $(VENV)/.dev: pyproject.toml constraints.txt hack/environment.py
 	@$(PYTHON) hack/environment.py '.[dev]' $@ $^

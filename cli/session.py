@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from cli.exits import CliError, Exit
-from cli.kubeconfig import Connection, load_access
 from cli.output import Output, harmless
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -29,7 +28,9 @@ from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube import errors
 from dra.kube.client import KubeApi
+from dra.kube.connection import Connection
 from dra.kube.http import HttpClient
+from dra.kube.kubeconfig import load_access
 
 _COMPLETION_SECONDS = 3.0
 _OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
@@ -131,8 +132,11 @@ def _connected(
     options: Mapping[str, Any], out: Output, *, seconds: float, login_seconds: float | None = None
 ) -> Iterator[Session]:
     """A session with the cluster that the options name; its errors as CliError."""
-    access = load_access(options["kubeconfig"], context=options["context"])
-    connection = Connection(access, login_seconds=login_seconds)
+    try:
+        access = load_access(options["kubeconfig"], context=options["context"])
+        connection = Connection(access, login_seconds=login_seconds)
+    except errors.KubeConfigError as error:
+        raise CliError(Exit.UNREACHABLE, str(error)) from error
     http = HarmlessClient(connection, user_agent="kubectl-mig", timeout_seconds=seconds)
     session = Session(
         api=KubeApi(http),

@@ -15,15 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.connection import SERVICE_ACCOUNT, Connection, open_in_cluster
-from dra.kube.errors import (
-    GoneError,
-    KubeConfigError,
-    KubeError,
-    NotServedError,
-    ObjectNotFoundError,
-)
+from dra.kube.connection import Connection
+from dra.kube.errors import GoneError, KubeError, NotServedError, ObjectNotFoundError
 from dra.kube.http import Exchange, HttpClient, Page, WatchStream
+from dra.kube.kubeconfig import SERVICE_ACCOUNT, load_access, pod_access
 
 PatchContent = Literal["merge", "json", "strategic"]
 
@@ -61,10 +56,10 @@ _PAGE_BYTES = 4 * 2**20
 
 _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
-_POOL_SIZE = 16
-_DEFAULT_KUBECONFIG = "~/.kube/config"
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +100,17 @@ class KubeApi:
         Raises:
             KubeConfigError: no usable configuration was found.
         """
-        connection = None
-        if kubeconfig is None:
-            connection = open_in_cluster(os.environ, service_account, pool_size=_POOL_SIZE)
+        access = pod_access(os.environ, service_account) if kubeconfig is None else None
+        access = access or load_access(kubeconfig)
+        if access.insecure and access.server.startswith("https:"):
+            _log.warning(
+                "the API server's certificate is not verified: whoever answers at its address is "
+                "believed, and gets the credentials; give certificate-authority in the kubeconfig "
+                "instead of insecure-skip-tls-verify",
+                extra={"server": access.server},
+            )
         http = HttpClient(
-            connection or _configured(kubeconfig),
+            Connection(access),
             user_agent=user_agent,
             timeout_seconds=timeout_seconds,
             observe=observe,
@@ -349,28 +350,6 @@ def _namespace(body: Obj) -> str:
 
 def _list_meta(page: Page, field: str) -> str:
     return str((page.metadata or {}).get(field) or "")
-
-
-def _configured(kubeconfig: str | None) -> Connection:
-    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
-    # Each is imported only where it is needed: one brings YAML, one the whole kubernetes package.
-    from dra.kube.connection import open_plain  # noqa: PLC0415
-
-    if (plain := open_plain(path, os.environ, pool_size=_POOL_SIZE)) is not None:
-        return plain
-    try:
-        from dra.kube.configured import open_connection  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise KubeConfigError(
-            f"kubeconfig {path} is missing, unusable, or has more than a server with a certificate "
-            f"or a token (proxies of the environment count), which needs the package {error.name}: "
-            "pip install kubernetes, give another kubeconfig with --kubeconfig or KUBECONFIG, or "
-            "run in a pod with a service account"
-        ) from error
-    return open_connection(path, pool_size=_POOL_SIZE)
-
-
-_log = logging.getLogger(__name__)
 
 
 def check_served(api: KubeApi) -> None:

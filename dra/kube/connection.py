@@ -1,180 +1,318 @@
-"""Connections to a cluster: by a pod's service account, or by a kubeconfig."""
+"""Connections to one API server: TLS, proxies and credentials.
+
+urllib3 makes and keeps them. Its timeouts are for each piece of an answer: that of a whole answer
+is kept here, at the place where http.client reads from the socket.
+"""
 
 from __future__ import annotations
 
 import base64
+import io
+import json
+import os
+import re
+import socket
 import ssl
-from collections.abc import Mapping
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from http.client import HTTPResponse
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from tempfile import NamedTemporaryFile
+from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
-import yaml
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from dra.kube.errors import KubeConfigError
+from dra.kube.kubeconfig import POD_ACCOUNT, Access, unusable_account
+
+_KEPT = 64
+"""Connections that are kept: more than a program has requests at a time, those of watches too."""
+
+_SLOWEST = 2**20
+"""Bytes a second: for so many of a large answer there is a second more than for a small one."""
+
+_GOOD_SECONDS = 1.0
+"""Time for which the answer of a credential plugin is used even if it has expired."""
 
 
-class Connection(Protocol):
-    """The server's base URL, a pool of connections to it, and credentials. Thread-safe."""
+class Deadline:
+    """Time by which an answer has to be whole, which a byte now and then does not put off."""
 
-    host: str
-    pool: urllib3.PoolManager
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._silence: float | None = None
 
-    def credentials(self) -> dict[str, str]:
+    def allow_silence(self, seconds: float) -> None:
+        """Let the server say nothing for so long, as often as it likes."""
+        self._silence = seconds
+
+    def left(self) -> float:
+        """Seconds in which the next piece has to come.
+
+        Raises:
+            TimeoutError: there are none.
+        """
+        if self._silence is not None:
+            return self._silence
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer came too slowly to be whole in time")
+        return left
+
+    def note(self, size: int) -> None:
+        """Note that so many bytes have come."""
+        self._end += size / _SLOWEST
+
+
+class _Current(threading.local):
+    deadline: Deadline | None = None
+
+
+_current = _Current()
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[Deadline]:
+    """Deadline of the answers to which this thread waits in the block, or reads later."""
+    _current.deadline = made = Deadline(seconds)
+    try:
+        yield made
+    finally:
+        _current.deadline = None
+
+
+class _Piecewise(io.RawIOBase):
+    """Bytes from a socket, each piece of which has the time that is left."""
+
+    def __init__(self, sock: socket.socket, limit: Deadline) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._limit = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._limit.left())
+        size: int | None = self._raw.readinto(buffer)
+        self._limit.note(size or 0)
+        return size
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Limited:
+    """A socket, as far as http.client asks for one to read an answer."""
+
+    def __init__(self, sock: socket.socket, limit: Deadline) -> None:
+        self._sock = sock
+        self._limit = limit
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Piecewise(self._sock, self._limit), 2**16)
+
+
+def _answer(sock: Any, **options: Any) -> HTTPResponse:
+    limit = _current.deadline
+    return HTTPResponse(sock if limit is None else _Limited(sock, limit), **options)  # type: ignore[arg-type]
+
+
+class _HttpConnection(HTTPConnection):
+    response_class = staticmethod(_answer)  # type: ignore[assignment]
+
+
+class _HttpsConnection(HTTPSConnection):
+    response_class = staticmethod(_answer)  # type: ignore[assignment]
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+class Connection:
+    """A pool of connections to the server, and credentials. Thread-safe.
+
+    ``host`` is the server's base URL, ``base`` what a request's target begins with. A credential
+    plugin may have its user log in, and takes as long as that does unless ``login_seconds`` are
+    given. ``now`` gives monotonic seconds.
+
+    Raises:
+        KubeConfigError: certificates or credentials cannot be used.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        login_seconds: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._login_seconds = login_seconds
+        self._now = now
+        self._renewing = threading.Lock()
+        self._access, self._expires = access, ""
+        self._asked_at = now()
+        if access.exec is not None:
+            self._access, self._expires = _log_in(access, access.exec, login_seconds)
+        self._headers = _authorization(self._access)
+        self.host = access.server
+        self._manager = _manager(self._access)
+        self.pool = self._manager.connection_from_url(self.host)
+        # A proxy of plain HTTP has to see the whole URL.
+        is_forwarded = bool(access.proxy) and access.server.startswith("http:")
+        self.base = access.server if is_forwarded else urlsplit(access.server).path
+        if access.token_file is not None:
+            self.credentials()
+
+    def credentials(self) -> Mapping[str, str]:
         """Authentication headers for the next request.
 
         Raises:
             KubeConfigError: they have expired and cannot be renewed.
         """
+        if self._access.token_file is not None:
+            # Kubelet renews the file of the token.
+            return {"authorization": f"Bearer {_token(self._access, self._access.token_file)}"}
+        if self._expires:
+            # A plugin may run for a second: once is enough for all threads.
+            with self._renewing:
+                self._renew()
+        return self._headers
 
     def close(self) -> None:
         """Close idle connections; running requests finish."""
+        self._manager.clear()
+        self.pool = self._manager.connection_from_url(self.host)
+
+    def _renew(self) -> None:
+        is_good = _is_future(self._expires) or self._now() < self._asked_at + _GOOD_SECONDS
+        if is_good or self._access.exec is None:
+            return
+        # The certificate stays: the pool has it.
+        access, self._expires = _log_in(self._access, self._access.exec, self._login_seconds)
+        self._asked_at = self._now()
+        self._headers = _authorization(access)
 
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Directory where kubelet puts a pod's token and the API server's certificate authority."""
+def _authorization(access: Access) -> dict[str, str]:
+    if access.token:
+        return {"authorization": f"Bearer {access.token}"}
+    if access.basic is not None:
+        encoded = base64.b64encode(":".join(access.basic).encode()).decode()
+        return {"authorization": f"Basic {encoded}"}
+    return {}
 
 
-class InClusterConnection:
-    """The pool, the server's base URL and the token of a service account. Thread-safe."""
-
-    def __init__(self, host: str, directory: Path, *, pool_size: int) -> None:
-        self.host = host
-        self._token = directory / "token"
-        authority = directory / "ca.crt"
-        try:
-            context = ssl.create_default_context(cafile=authority)
-        except (OSError, ssl.SSLError) as error:
-            raise _unusable(f"{authority}: {error}") from error
-        self.pool = urllib3.PoolManager(maxsize=pool_size, ssl_context=context, retries=False)
-        self.credentials()
-
-    def credentials(self) -> dict[str, str]:
-        """Authentication headers. Kubelet renews the file of the token: it is read each time.
-
-        Raises:
-            KubeConfigError: the token cannot be read, or there is none.
-        """
-        try:
-            token = self._token.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise _unusable(f"{self._token}: {error}") from error
-        if not token:
-            raise _unusable(f"{self._token} is empty")
-        return {"authorization": f"Bearer {token}"}
-
-    def close(self) -> None:
-        """Close idle connections; running requests finish."""
-        self.pool.clear()
-
-
-def open_in_cluster(
-    environ: Mapping[str, str], directory: Path, *, pool_size: int
-) -> InClusterConnection | None:
-    """Connect as the pod that ``environ`` says this is; None when it says nothing of a cluster.
-
-    Raises:
-        KubeConfigError: token or certificate authority in ``directory`` cannot be used.
-    """
-    host = server_of_pod(environ)
-    return InClusterConnection(host, directory, pool_size=pool_size) if host else None
-
-
-def server_of_pod(environ: Mapping[str, str]) -> str:
-    """The API server's base URL that a pod's environment names; empty outside of a cluster."""
-    host = environ.get("KUBERNETES_SERVICE_HOST")
-    if not host:
-        return ""
-    port = environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _unusable(problem: str) -> KubeConfigError:
-    return KubeConfigError(
-        f"the pod's service account: {problem}; does the pod set automountServiceAccountToken? "
-        "Outside of a cluster give a kubeconfig with --kubeconfig"
-    )
-
-
-_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "extensions"}
-_USER = {
-    *("client-certificate", "client-certificate-data"),
-    *("client-key", "client-key-data", "token", "extensions"),
-}
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-
-
-class PlainConnection:
-    """The pool, the server's base URL and the credentials of one cluster. Thread-safe."""
-
-    def __init__(self, host: str, pool: urllib3.PoolManager, token: str) -> None:
-        self.host = host
-        self.pool = pool
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
-
-    def credentials(self) -> dict[str, str]:
-        """Authentication headers, which never expire."""
-        return dict(self._headers)
-
-    def close(self) -> None:
-        """Close idle connections; running requests finish."""
-        self.pool.clear()
-
-
-def open_plain(path: str, environ: Mapping[str, str], *, pool_size: int) -> PlainConnection | None:
-    """Connect with a kubeconfig's current context; None if it is not plain or cannot be used.
-
-    Nothing is sent yet.
-    """
-    if any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES):
-        return None
-    file = Path(path).expanduser()
+def _token(access: Access, file: Path) -> str:
     try:
-        cluster, user = _current(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader))
-        if cluster.keys() - _CLUSTER or user.keys() - _USER:
-            return None
-        host = str(cluster["server"]).rstrip("/")
-        context = _tls(cluster, user, file.parent) if host.startswith("https:") else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
-        return None
-    pool = urllib3.PoolManager(maxsize=pool_size, ssl_context=context, retries=False)
-    return PlainConnection(host, pool, str(user.get("token") or "").strip())
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(access, f"{file}: {error}") from error
+    if not token:
+        raise _unusable(access, f"{file} is empty")
+    return token
 
 
-def _current(config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The cluster and the user of the current context."""
-    context = _named(config["contexts"], config["current-context"])["context"]
-    cluster = _named(config["clusters"], context["cluster"])["cluster"]
-    if not context.get("user"):
-        return cluster, {}
-    return cluster, _named(config["users"], context["user"])["user"] or {}
+def _log_in(access: Access, plugin: Mapping[str, Any], seconds: float | None) -> tuple[Access, str]:
+    """Access by what a credential plugin gives (client.authentication.k8s.io), and until when."""
+    command = [str(plugin["command"]), *(str(a) for a in plugin.get("args") or ())]
+    info = {
+        "apiVersion": plugin.get("apiVersion") or "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "spec": {"interactive": sys.stdin.isatty()},
+    }
+    given = {str(e["name"]): str(e["value"]) for e in plugin.get("env") or ()}
+    environ = {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    what = f"{access.source}: credential plugin {command[0]}"
+    try:
+        ended = subprocess.run(  # noqa: S603 - the user's own kubeconfig names it
+            command, env=environ, stdout=subprocess.PIPE, check=True, timeout=seconds
+        )
+        status = json.loads(ended.stdout)["status"]
+        found = replace(
+            access,
+            token=str(status.get("token") or ""),
+            certificate=str(status.get("clientCertificateData") or access.certificate),
+            key=str(status.get("clientKeyData") or access.key),
+        )
+        return found, str(status.get("expirationTimestamp") or "")
+    except FileNotFoundError as error:
+        hint = plugin.get("installHint") or "install it, or use another context"
+        raise KubeConfigError(f"{what} is not installed: {hint}") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise KubeConfigError(f"{what} failed: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise KubeConfigError(f"{what} gave no ExecCredential: {error!r}") from error
 
 
-def _named(entries: list[Any], name: str) -> dict[str, Any]:
-    found = [entry for entry in entries if entry["name"] == name]
-    if len(found) != 1:
-        raise LookupError(name)
-    return dict(found[0])
+def _is_future(stamp: str) -> bool:
+    try:
+        return datetime.fromisoformat(stamp) > datetime.now(UTC)
+    except (ValueError, TypeError):
+        return True  # no time by which it could be told
 
 
-def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> ssl.SSLContext:
-    authority = _pem(cluster, "certificate-authority", folder)
-    # Without an authority the system's are believed.
-    context = ssl.create_default_context(cadata=authority.decode() if authority else None)
-    certificate = _pem(user, "client-certificate", folder)
-    if not certificate:
-        return context
-    with TemporaryDirectory() as private:  # the library reads keys from files alone
-        files = Path(private, "certificate"), Path(private, "key")
-        files[0].write_bytes(certificate)
-        files[1].write_bytes(_pem(user, "client-key", folder))
-        context.load_cert_chain(*files)
+def _manager(access: Access) -> urllib3.PoolManager:
+    options: dict[str, Any] = {"maxsize": _KEPT, "retries": False}
+    if access.server.startswith("https:"):
+        options["ssl_context"] = _tls(access)
+        if access.server_name:
+            options |= {
+                "server_hostname": access.server_name,
+                "assert_hostname": access.server_name,
+            }
+        if access.insecure:
+            options |= {"cert_reqs": ssl.CERT_NONE, "assert_hostname": False}
+            # Whoever connects says it once, instead of urllib3 at each request.
+            warnings.filterwarnings(
+                "ignore",
+                message=f".*{re.escape(urllib3.util.parse_url(access.server).host or '')}",
+                category=urllib3.exceptions.InsecureRequestWarning,
+            )
+    if access.proxy:
+        manager: urllib3.PoolManager = urllib3.ProxyManager(access.proxy, **options)
+    else:
+        manager = urllib3.PoolManager(**options)
+    manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+    return manager
+
+
+def _tls(access: Access) -> ssl.SSLContext:
+    try:
+        # Without an authority the system's are believed.
+        context = ssl.create_default_context(cadata=access.ca or None)
+        if access.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if access.certificate:
+            with NamedTemporaryFile("w", suffix=".pem") as pair:  # OpenSSL takes it from files only
+                pair.write(f"{access.certificate.strip()}\n{access.key}")
+                pair.flush()
+                context.load_cert_chain(pair.name)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise _unusable(access, f"a certificate (ca.crt) cannot be used: {error}") from error
     return context
 
 
-def _pem(fields: Mapping[str, Any], field: str, folder: Path) -> bytes:
-    """The content of a field's data, else of its file; empty without either."""
-    if data := fields.get(f"{field}-data"):
-        return base64.b64decode(data)
-    return (folder / fields[field]).read_bytes() if fields.get(field) else b""
+def _unusable(access: Access, problem: str) -> KubeConfigError:
+    if access.source == POD_ACCOUNT:
+        return unusable_account(problem)
+    return KubeConfigError(f"{access.source}: {problem}")

@@ -1,26 +1,23 @@
-"""One HTTP exchange with the API server: JSON out, JSON in, every failure a KubeError."""
+"""HTTP exchanges with the API server: JSON out, JSON in, every failure a KubeError."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 import urllib3
 
 from dra.common.resources import Obj
-from dra.kube.connection import Connection
+from dra.kube.connection import Connection, deadline
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
-from dra.kube.kept import Answer, Connections
-from dra.kube.streamed import Streamed
 from dra.kube.timing import Clock, SystemClock
 
 _OK = range(200, 300)
@@ -28,6 +25,7 @@ _THROTTLED = (429, 503)
 """Statuses with which nothing was done, unlike others that say when to come back."""
 _QUOTED_TEXT = 300
 _NO_RETRIES = urllib3.Retry(False)
+_READ_SIZE = 1 << 16
 _RECURSION = 16_000
 """Recursion limit for decoding: the opaque parameters of a claim (10 KiB) can nest 5,000 deep.
 
@@ -37,8 +35,6 @@ takes less than 2 MiB of the 8 MiB that a thread's stack has.
 
 
 T = TypeVar("T")
-Stream = Streamed | urllib3.BaseHTTPResponse
-R = TypeVar("R", Answer, Stream)
 
 
 class Exchange(NamedTuple):
@@ -66,10 +62,10 @@ class _Head(msgspec.Struct):
 class HttpClient:
     """Sends requests over a connection pool. Thread-safe.
 
-    ``timeout_seconds`` is the budget of one call, a second more for each MiB of its answer; behind
-    a proxy each piece of an answer has as much. A call that the server throttles (429 or 503 with
-    Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
-    ``observe`` hears of every request, from the thread that made it.
+    ``timeout_seconds`` is the budget of one call, a second more for each MiB of its answer. A call
+    that the server throttles (429 or 503 with Retry-After) is repeated while the budget lasts;
+    other failures are the caller's to retry. ``observe`` hears of every request, from the thread
+    that made it.
     """
 
     def __init__(
@@ -88,15 +84,11 @@ class HttpClient:
         self._clock = clock or SystemClock()
         self._observe = observe
         self._closed = threading.Event()
-        self._kept: Connections | None = None
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
 
     def close(self) -> None:
         """Close idle connections and end waits for a throttling server."""
         self._closed.set()
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close()
         self._connection.close()
 
     def call(  # noqa: PLR0913 - a request's own parameters
@@ -113,20 +105,20 @@ class HttpClient:
 
         With ``metadata_only`` nothing else of the object need be in the answer.
         """
-        response = self._answered(method, path, query=query, body=body, content_type=content_type)
+        answer = self._answered(method, path, query=query, body=body, content_type=content_type)
         if metadata_only:
-            return {"metadata": _decode(response, f"{method} {path}", _Head).metadata}
-        return _decode(response, f"{method} {path}", dict[str, Any])
+            return {"metadata": _decode(answer, f"{method} {path}", _Head).metadata}
+        return _decode(answer, f"{method} {path}", dict[str, Any])
 
     def read(self, path: str, kind: type[T]) -> T:
         """GET an object as ``kind``, a msgspec type: what that does not name is not held."""
-        return _decode(self._answered("GET", path, query=None), f"GET {path}", kind)
+        return _decode(self._answered("GET", path), f"GET {path}", kind)
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
         """GET what is no JSON, such as a log, up to ``limit_bytes``."""
         response = self.stream(path, query=query, silence_seconds=None)
         try:
-            return bytes(response.read(limit_bytes))
+            return response.read(limit_bytes)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"GET {path}: {error}") from error
         finally:
@@ -134,8 +126,8 @@ class HttpClient:
 
     def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
         """GET a list, whose items are still to be decoded, and its size in bytes."""
-        response = self._answered("GET", path, query=query)
-        return _decode(response, f"GET {path}", Page), len(response.data)
+        answer = self._answered("GET", path, query=query)
+        return _decode(answer, f"GET {path}", Page), len(answer.data)
 
     def item(self, raw: msgspec.Raw) -> Obj:
         """An item of a page."""
@@ -149,67 +141,86 @@ class HttpClient:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None,
+        query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "",
-    ) -> Answer:
-        target = _target(path, query)
+    ) -> urllib3.BaseHTTPResponse:
+        """The whole answer to a request that was not refused."""
         encoded = None if body is None else msgspec.json.encode(body)
-        deadline = self._clock.monotonic() + self._budget
+        more = {} if body is None else {"Content-Type": content_type}
+        end = self._clock.monotonic() + self._budget
         while True:
-            headers = self._headers()
-            if encoded is not None:
-                headers["Content-Type"] = content_type
-            ask = partial(self._ask, method, target, headers, encoded)
-            answer = self._observed(method, path, ask)
-            if answer.status in _OK:
-                return answer
-            error = _refusal(answer, f"{method} {path}")
-            if answer.status not in _THROTTLED or error.retry_after is None:
+            with deadline(self._budget):
+                response = self._sent(method, path, query, encoded, more)
+            if response.status in _OK:
+                return response
+            error = _refusal(response, f"{method} {path}")
+            if response.status not in _THROTTLED or error.retry_after is None:
                 raise error
-            if self._clock.monotonic() + error.retry_after >= deadline:
+            if self._clock.monotonic() + error.retry_after >= end:
                 raise error
             if self._clock.wait(self._closed, error.retry_after):
                 raise error
 
     def stream(
         self, path: str, *, query: Mapping[str, str], silence_seconds: float | None
-    ) -> Stream:
+    ) -> urllib3.BaseHTTPResponse:
         """GET an answer whose body is still to be read; the caller closes it.
 
         The headers have to come within the budget of a call; reading the body fails after
         ``silence_seconds`` without data. With None the whole answer has to come within the budget.
         """
-        target, headers = _target(path, query), self._headers()
-        response = self._observed("GET", path, lambda: self._begun(target, headers))
+        with deadline(self._budget) as limit:
+            response = self._sent("GET", path, query, None, {}, is_whole=False)
         if response.status in _OK:
             if silence_seconds is not None:
-                _allow_silence(response, silence_seconds)
+                limit.allow_silence(silence_seconds)
             return response
         try:
-            refusal = _refusal(response, f"GET {path}")
+            raise _refusal(response, f"GET {path}")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"GET {path}: {error}") from error
         finally:
             response.close()
-        raise refusal
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        return headers | self._connection.credentials()
-
-    def _observed(self, method: str, path: str, request: Callable[[], R]) -> R:
+    def _sent(  # noqa: PLR0913 - a request's own parameters
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: bytes | None,
+        more: Mapping[str, str],
+        *,
+        is_whole: bool = True,
+    ) -> urllib3.BaseHTTPResponse:
         """The answer to a request, of which ``observe`` hears whatever becomes of it."""
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers |= {**self._connection.credentials(), **more}
+        target = self._connection.base + _target(path, query)
+
+        def send() -> urllib3.BaseHTTPResponse:
+            return self._connection.pool.urlopen(
+                method,
+                target,
+                body=body,
+                headers=headers,
+                timeout=self._timeout,
+                retries=_NO_RETRIES,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=is_whole,
+            )
+
         began, status = self._clock.monotonic(), 0
         try:
             try:
-                response = request()
+                response = send()
             except urllib3.exceptions.ProtocolError:
                 # The server may have closed a kept-alive connection in this very moment: a read
                 # can be repeated without harm, a write cannot.
                 if method != "GET":
                     raise
-                response = request()
+                response = send()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {error}") from error
         else:
@@ -218,107 +229,6 @@ class HttpClient:
         finally:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
 
-    def _ask(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
-    ) -> Answer:
-        """The whole answer to one request."""
-        if kept := self._direct():
-            return kept.ask(method, self._below + target, headers, body)
-        response = self._opened(method, target, headers, body=body, preload_content=True)
-        return Answer(response.status, response.headers, response.data)
-
-    def _begun(self, target: str, headers: Mapping[str, str]) -> Stream:
-        """The answer to a GET once its headers have come."""
-        if kept := self._direct():
-            return kept.stream(self._below + target, headers)
-        return self._opened("GET", target, headers)
-
-    def _direct(self) -> Connections | None:
-        """Connections to the server; None where a proxy is between."""
-        kept, manager = self._kept, self._connection.pool
-        if kept is None and type(manager) is urllib3.PoolManager:
-            server = manager.connection_from_url(self._connection.host)
-            name = urlsplit(self._connection.host).netloc.rpartition("@")[2]
-            kept = self._kept = Connections(server, host=name, seconds=self._budget)
-        return kept
-
-    @property
-    def _below(self) -> str:
-        """The path below which the server has its API."""
-        return urlsplit(self._connection.host).path
-
-    def _opened(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        *,
-        body: bytes | None = None,
-        preload_content: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
-        """The answer to one request by urllib3; a proxy has to see the whole URL."""
-        return self._connection.pool.urlopen(
-            method,
-            self._connection.host + target,
-            body=body,
-            headers=headers,
-            timeout=self._timeout,
-            retries=_NO_RETRIES,
-            redirect=False,
-            preload_content=preload_content,
-        )
-
-
-def _target(path: str, query: Mapping[str, str] | None) -> str:
-    given = tuple((key, value) for key, value in (query or {}).items() if value)
-    return f"{path}?{_encoded(given)}" if given else path
-
-
-@lru_cache(maxsize=32)
-def _encoded(query: tuple[tuple[str, str], ...]) -> str:
-    """A query's text; a program sends the same few all the time."""
-    return urlencode(query)
-
-
-def _allow_silence(response: Stream, seconds: float) -> None:
-    """Give the rest of the body more time than the headers had.
-
-    urllib3 has one read timeout for both. With "Connection: close" the connection has released
-    its socket already, and only the response's shutdown method still knows it.
-    """
-    if isinstance(response, Streamed):
-        response.allow_silence(seconds)
-        return
-    shutdown = getattr(response, "_sock_shutdown", None)
-    sock = getattr(response.connection, "sock", None) or getattr(shutdown, "__self__", None)
-    if isinstance(sock, socket.socket):
-        sock.settimeout(seconds)
-
-
-def _decode(response: Answer, what: str, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(response.data, type=kind)
-    except msgspec.DecodeError as error:
-        raise UnavailableError(
-            f"{what}: the answer is no JSON object: {error}", status=response.status
-        ) from error
-
-
-def _refusal(response: Answer | Stream, what: str) -> KubeError:
-    waits = response.headers.get("retry-after", "")
-    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
-    try:
-        status = msgspec.json.decode(response.data, type=dict[str, Any])
-    except msgspec.DecodeError:
-        # A proxy or load balancer on the way answers in its own words.
-        status = {}
-    if status.get("kind") != "Status":
-        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
-        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
-    return error_from_status(status, http_status=response.status, retry_after=retry_after)
-
-
-_READ_SIZE = 1 << 16
 
 WatchType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
@@ -341,10 +251,10 @@ class WatchStream(Iterator[WatchEvent]):
 
     One thread iterates; any thread may close. While iterating it raises :class:`GoneError` and the
     other errors of :mod:`dra.kube.errors` for an ERROR event, and :class:`UnavailableError` when
-    the connection breaks or stays silent beyond its read timeout.
+    the connection breaks or stays silent for too long.
     """
 
-    def __init__(self, response: Streamed | urllib3.BaseHTTPResponse, *, what: str) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str) -> None:
         self._response = response
         self._what = what
         self._closed = threading.Event()
@@ -401,3 +311,37 @@ class WatchStream(Iterator[WatchEvent]):
         if event.type == "ERROR":
             raise error_from_status(event.object)
         return WatchEvent(event.type, event.object)
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    given = tuple((key, value) for key, value in (query or {}).items() if value)
+    return f"{path}?{_encoded(given)}" if given else path
+
+
+@lru_cache(maxsize=32)
+def _encoded(query: tuple[tuple[str, str], ...]) -> str:
+    """A query's text; a program sends the same few all the time."""
+    return urlencode(query)
+
+
+def _decode(answer: urllib3.BaseHTTPResponse, what: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.data, type=kind)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(
+            f"{what}: the answer is no JSON object: {error}", status=answer.status
+        ) from error
+
+
+def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
+    waits = response.headers.get("Retry-After", "")
+    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
+    try:
+        status = msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError:
+        # A proxy or load balancer on the way answers in its own words.
+        status = {}
+    if status.get("kind") != "Status":
+        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
+    return error_from_status(status, http_status=response.status, retry_after=retry_after)

@@ -4,7 +4,7 @@ The program itself, in a process of its own, mirrors a full cluster from a serve
 of an API than lists in pages and watches. ``peak`` is the most that it ever had (VmHWM),
 ``settled`` what it has when all is mirrored, and again after every pod has changed once.
 
-It connects as in a pod, only without TLS: no kubeconfig, and so no ``kubernetes`` package.
+It connects as in a pod, only without TLS.
 """
 
 from __future__ import annotations
@@ -120,13 +120,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _CONTROLLER = """
-import sys, urllib3
-from dra.kube import client as transport
-class Plain:
-    host, pool = sys.argv[1], urllib3.PoolManager(maxsize=16, retries=False)
-    def credentials(self): return {}
-    def close(self): self.pool.clear()
-transport.open_in_cluster = lambda *_, **__: Plain()
+import sys
+from dra.kube import client
+from dra.kube.kubeconfig import Access
+client.pod_access = lambda *_: Access(sys.argv[1], "the bench")
 from controller.cli import main
 main(["--no-leader-elect", "--metrics-address", "127.0.0.1:0"])
 """

@@ -13,8 +13,8 @@ import yaml
 from dra.common.handbook import page
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.kube.client import KubeApi
-from dra.kube.connection import SERVICE_ACCOUNT
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
+from dra.kube.kubeconfig import SERVICE_ACCOUNT
 from kubeletplugin.check.report import Item, Notebook
 from kubeletplugin.host.processes import named_processes, open_nodes
 from kubeletplugin.host.roots import Roots

@@ -32,8 +32,8 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 SITECUSTOMIZE = """
 import atexit, json, os, pathlib, sys
 if "ACCOUNT" in os.environ:
-    import dra.kube.connection
-    dra.kube.connection.SERVICE_ACCOUNT = pathlib.Path(os.environ["ACCOUNT"])
+    import dra.kube.kubeconfig
+    dra.kube.kubeconfig.SERVICE_ACCOUNT = pathlib.Path(os.environ["ACCOUNT"])
 atexit.register(lambda: open(os.environ["DUMP"], "w").write(json.dumps(sorted(sys.modules))))
 """
 # pynvml asks for nvmlInitWithFlags; a real library has nvmlInit_v2 as well.

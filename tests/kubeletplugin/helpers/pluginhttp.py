@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dra.common.resources import Obj
-from dra.kube.connection import open_plain
+from dra.kube.connection import Connection
 from dra.kube.errors import KubeError, UnavailableError
 from dra.kube.http import HttpClient, Page, T
+from dra.kube.kubeconfig import load_access
 
 
 class PluginHttp(HttpClient):
@@ -19,8 +20,7 @@ class PluginHttp(HttpClient):
     """
 
     def __init__(self, kubeconfig: Path) -> None:
-        connection = open_plain(str(kubeconfig), {}, pool_size=8)
-        assert connection is not None, "a server's kubeconfig without credentials is plain"
+        connection = Connection(load_access(str(kubeconfig)))
         super().__init__(connection, user_agent="tests/plugin", timeout_seconds=30.0)
         self.writes: list[tuple[str, str]] = []
         self.down = False

@@ -15,7 +15,7 @@ from dra.common.resources import (
     PODS,
 )
 from dra.kube.client import KubeApi
-from dra.kube.connection import open_plain
+from dra.kube.connection import Connection
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -27,6 +27,7 @@ from dra.kube.errors import (
     UnavailableError,
 )
 from dra.kube.http import HttpClient
+from dra.kube.kubeconfig import load_access
 from tests.dra.kube.stub import (
     Handler,
     Stub,
@@ -197,17 +198,63 @@ def test_a_server_below_a_path_is_asked_there(stub: Stub, tmp_path: Path) -> Non
 
 
 def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> None:
-    stub.calls += [reply(thing("n")), reply(thing("n"))]
-    connection = open_plain(stub.kubeconfig(tmp_path / "k"), {}, pool_size=1)
-    assert connection is not None
-    client = HttpClient(connection, user_agent="t", timeout_seconds=30.0)
+    ports: list[int] = []
+
+    def answer(handler: Handler) -> None:
+        ports.append(handler.client_address[1])
+        handler.send_json(thing("n"), 200, {})
+
+    stub.calls += [answer] * 3
+    client = HttpClient(
+        Connection(load_access(stub.kubeconfig(tmp_path / "k"))),
+        user_agent="t",
+        timeout_seconds=30.0,
+    )
     client.call("GET", "/api")
-    kept = client._kept
-    assert kept is not None
-    assert kept._idle
+    client.call("GET", "/api")
     client.close()
-    assert not kept._idle
     assert client.call("GET", "/api") == thing("n")
+    assert ports[0] == ports[1] != ports[2]
+
+
+def test_a_write_goes_out_anew_where_the_server_closed_an_idle_connection(
+    stub: Stub, api: KubeApi
+) -> None:
+    closed = threading.Event()
+
+    def answer_and_close(handler: Handler) -> None:
+        handler.send_json(thing("n"), 200, {})
+        handler.cut_connection()
+        closed.set()
+
+    stub.calls += [answer_and_close, reply(thing("n"))]
+    api.get(NODES, "n")
+    closed.wait(PATIENCE)
+    assert api.create(NODES, thing("n", namespace="")) == thing("n")
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 two OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    ],
+)
+def test_an_answer_that_breaks_off_or_is_none_is_an_error(
+    stub: Stub, api: KubeApi, wire: bytes
+) -> None:
+    def break_off(handler: Handler) -> None:
+        handler.wfile.write(wire)
+        handler.cut_connection()
+
+    stub.calls += [break_off, break_off]
+    with pytest.raises(UnavailableError):
+        api.create(NODES, thing("n", namespace=""))
 
 
 def test_a_proxy_sees_the_whole_url(stub: Stub, tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
 """Where the server's address and the credentials come from, and what that costs in memory."""
 
 import json
+import os
 import ssl
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dra.common.resources import NODES, PODS, Obj
 from dra.kube.client import KubeApi
-from dra.kube.configured import open_connection
-from dra.kube.connection import open_plain
+from dra.kube.connection import Connection
 from dra.kube.errors import KubeConfigError, UnavailableError
+from dra.kube.kubeconfig import load_access
 from tests.dra.kube.connect.certificates import Certificates, make_certificates
 from tests.dra.kube.stub import Stub, events, eventually, reply, thing
 from tests.helpers.waiting import PATIENCE
@@ -133,72 +136,57 @@ def test_a_pod_reaches_its_server_without_a_proxy(
     assert KubeApi.connect(user_agent="t", service_account=pod).get(NODES, "n") == thing("n")
 
 
-def test_a_pod_does_not_pay_for_the_kubernetes_package(tls_stub: Stub, pod: Path) -> None:
-    tls_stub.calls.append(reply(thing("n")))
-    program = (
-        "import sys; from pathlib import Path; from dra.common.resources import NODES; "
-        "from dra.kube.client import KubeApi; "
-        "api = KubeApi.connect(user_agent='t', service_account=Path(sys.argv[1])); "
-        "print(api.get(NODES, 'n')['metadata']['name'], 'kubernetes' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(pod)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "n False\n", done.stderr
-
-
-_PLAIN = """
-import sys
-from dra.common.resources import NODES
-from dra.kube.client import KubeApi
-api = KubeApi.connect(sys.argv[1], user_agent="t")
-print(api.get(NODES, "n")["metadata"]["name"], "kubernetes" in sys.modules)
-"""
-
-
-@pytest.mark.parametrize("inline", [True, False])
-def test_a_plain_kubeconfig_does_not_cost_the_kubernetes_package(
-    tls_stub: Stub, certificates: Certificates, tmp_path: Path, *, inline: bool
+def test_certificates_may_stand_in_files_beside_the_kubeconfig(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
     tls_stub.calls.append(reply(thing("n")))
-    user, cluster = certificates.user(), certificates.cluster()
-    if not inline:
-        for name in ("ca.crt", "client.crt", "client.key"):
-            (tmp_path / name).write_bytes(certificates.path(name).read_bytes())
-        cluster = {"certificate-authority": "ca.crt"}
-        user = {
-            "client-certificate": str(tmp_path / "client.crt"),
-            "client-key": str(tmp_path / "client.key"),
-        }
-    config = tls_stub.kubeconfig(tmp_path / "k", user={**user, "token": "t"}, cluster=cluster)
-    done = subprocess.run(
-        [sys.executable, "-c", _PLAIN, config], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "n False\n", done.stderr
+    for name in ("ca.crt", "client.crt", "client.key"):
+        (tmp_path / name).write_bytes(certificates.path(name).read_bytes())
+    user = {
+        "client-certificate": "client.crt",
+        "client-key": str(tmp_path / "client.key"),
+        "token": "t",
+    }
+    cluster = {"certificate-authority": "ca.crt"}
+    config = tls_stub.kubeconfig(tmp_path / "k", user=user, cluster=cluster)
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
     assert tls_stub.requests[0].headers["authorization"] == "Bearer t"
 
 
-@pytest.mark.parametrize(
-    ("cluster", "user", "environ"),
-    [
-        ({"proxy-url": "http://proxy"}, {}, {}),
-        ({"tls-server-name": "other"}, {}, {}),
-        ({"insecure-skip-tls-verify": True}, {}, {}),
-        ({}, {"tokenFile": "/token"}, {}),
-        ({}, {"exec": {"command": "login"}}, {}),
-        ({}, {"client-certificate": "/nowhere"}, {}),
-        ({}, {"client-certificate-data": "bm8gUEVN"}, {}),
-        ({}, {}, {"HTTPS_PROXY": "http://proxy"}),
-        ({}, {}, {"https_proxy": "http://proxy"}),
-    ],
-)
-def test_a_kubeconfig_that_is_not_plain_is_left_to_the_kubernetes_package(
-    tls_stub: Stub, tmp_path: Path, cluster: Obj, user: Obj, environ: dict[str, str]
+def test_a_token_is_read_anew_from_its_file(stub: Stub, tmp_path: Path) -> None:
+    stub.calls += [reply(thing("n")), reply(thing("n"))]
+    user = {"tokenFile": "token", "token": "old"}
+    (tmp_path / "token").write_text("first\n")
+    api = KubeApi.connect(stub.kubeconfig(tmp_path / "k", user=user), user_agent="t")
+    api.get(NODES, "n")
+    (tmp_path / "token").write_text("second\n")
+    api.get(NODES, "n")
+    given = [request.headers["authorization"] for request in stub.requests]
+    assert given == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy"])
+def test_a_kubeconfigs_server_is_reached_by_the_proxy_of_the_environment(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    plain = tls_stub.kubeconfig(tmp_path / "plain")
-    assert open_plain(plain, {}, pool_size=1) is not None
-    config = tls_stub.kubeconfig(tmp_path / "k", user=user or None, cluster=cluster)
-    assert open_plain(config, environ, pool_size=1) is None
+    stub.calls.append(reply(thing("n")))
+    monkeypatch.setenv(name, stub.url)
+    config = stub.kubeconfig(tmp_path / "k", cluster={"server": "http://kubernetes.invalid/below"})
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert stub.requests[0].headers["host"] == "kubernetes.invalid"
+    assert stub.requests[0].path == "/below/api/v1/nodes/n"
+    monkeypatch.setenv("no_proxy", "kubernetes.invalid")
+    with pytest.raises(UnavailableError, match=r"kubernetes\.invalid"):
+        KubeApi.connect(config, user_agent="t").get(NODES, "n")
+
+
+def test_another_name_of_the_server_may_be_expected(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path
+) -> None:
+    cluster = certificates.cluster() | {"tls-server-name": "other"}
+    config = tls_stub.kubeconfig(tmp_path / "k", user=certificates.user(), cluster=cluster)
+    with pytest.raises(UnavailableError, match=r"'other'|match"):
+        KubeApi.connect(config, user_agent="t").get(NODES, "n")
 
 
 def test_a_pod_verifies_the_server(
@@ -234,59 +222,142 @@ def test_without_a_pod_the_environment_names_the_kubeconfig(
     assert KubeApi.connect(user_agent="t").get(NODES, "n") == thing("n")
 
 
-def test_an_expired_exec_credential_is_fetched_again(stub: Stub, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("expires", "given"),
+    [
+        ("2020-01-01T00:00:00Z", ["token-1", "token-1", "token-2"]),
+        ("2099-01-01T00:00:00Z", ["token-1"] * 3),
+        ("", ["token-1"] * 3),
+    ],
+)
+def test_an_expired_exec_credential_is_fetched_again(
+    stub: Stub, tmp_path: Path, expires: str, given: list[str]
+) -> None:
     count = tmp_path / "count"
     count.write_text("")
-    credential = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00Z"},
-    }
+    status = {"token": "TOKEN"} | ({"expirationTimestamp": expires} if expires else {})
     program = (
         f"open({str(count)!r}, 'a').write('x'); n = len(open({str(count)!r}).read()); "
-        f"print({json.dumps(credential)!r}.replace('TOKEN', f'token-{{n}}'))"
+        f"print({json.dumps({'status': status})!r}.replace('TOKEN', f'token-{{n}}'))"
     )
-    user = {
-        "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": sys.executable,
-            "args": ["-c", program],
-            "interactiveMode": "Never",
-        }
-    }
-    path = stub.kubeconfig(tmp_path / "k", user=user)
+    user = {"exec": {"command": sys.executable, "args": ["-c", program]}}
     clock = iter([0.0, 0.0, 0.5, 1.5, 1.5])
-    connection = open_connection(path, pool_size=1, now=lambda: next(clock))
-    given = [connection.credentials()["authorization"] for _ in range(3)]
-    assert given == ["Bearer token-2", "Bearer token-2", "Bearer token-3"]
+    access = load_access(stub.kubeconfig(tmp_path / "k", user=user))
+    connection = Connection(access, now=lambda: next(clock))
+    found = [connection.credentials()["authorization"] for _ in range(3)]
+    assert found == [f"Bearer {token}" for token in given]
+
+
+def test_a_credential_plugin_is_told_its_arguments_and_environment(
+    stub: Stub, tmp_path: Path
+) -> None:
+    stub.calls.append(reply(thing("n")))
+    script = tmp_path / "give"
+    script.write_text('#!/bin/sh\necho "{\\"status\\": {\\"token\\": \\"$WHO-$1\\"}}"\n')
+    script.chmod(0o755)
+    plugin = {"command": "./give", "args": ["x"], "env": [{"name": "WHO", "value": "me"}]}
+    config = stub.kubeconfig(tmp_path / "k", user={"exec": plugin})
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert stub.requests[0].headers["authorization"] == "Bearer me-x"
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "{", "clusters: 5\n", "current-context: x\ncontexts: []\nclusters: []\n"]
+    ("command", "says"), [("absent-plugin", "run brew"), ("false", "failed"), ("true", "gave no")]
 )
+def test_a_credential_plugin_that_does_not_work_is_named(
+    stub: Stub, tmp_path: Path, command: str, says: str
+) -> None:
+    plugin = {"command": command, "installHint": "run brew install it"}
+    with pytest.raises(KubeConfigError, match=f"{command}.*{says}"):
+        KubeApi.connect(stub.kubeconfig(tmp_path / "k", user={"exec": plugin}), user_agent="t")
+
+
+@pytest.mark.parametrize("given", [None, 3.0])
+def test_a_login_takes_as_long_as_it_does_unless_bounded(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None
+) -> None:
+    """kubectl has no limit either (client-go, plugin/pkg/client/auth/exec/exec.go: cmd.Run)."""
+    allowed: list[float | None] = []
+
+    def run(*_: object, timeout: float | None = None, **__: object) -> SimpleNamespace:
+        allowed.append(timeout)
+        return SimpleNamespace(stdout='{"status": {"token": "t"}}')
+
+    monkeypatch.setattr(subprocess, "run", run)
+    access = load_access(stub.kubeconfig(tmp_path / "k", user={"exec": {"command": "x"}}))
+    Connection(access, login_seconds=given)
+    assert allowed == [given]
+
+
+def test_several_kubeconfigs_are_merged_and_the_first_mention_wins(tmp_path: Path) -> None:
+    first = config(tmp_path / "a", server="https://first", context={"namespace": "one"})
+    second = config(tmp_path / "b", server="https://second", context={"namespace": "two"})
+    second.write_text(second.read_text().replace('"name": "k"', '"name": "k2"'))
+    both = f"{first}{os.pathsep}{second}{os.pathsep}{tmp_path / 'absent'}"
+    for access in (load_access(None, environ={"KUBECONFIG": both}), load_access(both)):
+        assert (access.server, access.namespace) == ("https://first", "one")
+
+
+def config(path: Path, *, server: str = "http://127.0.0.1:1", **parts: Any) -> Path:
+    """A kubeconfig with one context ``c``."""
+    context = {"cluster": "k", "user": "u", **parts.pop("context", {})}
+    body = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": context}],
+        "clusters": [{"name": "k", "cluster": {"server": server, **parts.pop("cluster", {})}}],
+        "users": [{"name": "u", "user": parts.pop("user", {})}],
+        **parts,
+    }
+    path.write_text(json.dumps(body))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"context": {"cluster": "other"}}, "names no cluster"),
+        ({"context": {"user": "other"}}, "unknown user 'other'"),
+        ({"current-context": "d"}, "no context 'd'; there are: c"),
+        ({"current-context": ""}, "no current-context"),
+        ({"clusters": 3}, "clusters is no list"),
+        ({"clusters": [{}]}, "has no name"),
+        ({"clusters": [{"name": "k", "cluster": 3}]}, "is no mapping"),
+        ({"user": {"auth-provider": {"name": "gcp"}}}, "not supported"),
+        ({"cluster": {"certificate-authority-data": "%"}}, "cannot be read"),
+        ({"user": {"client-key": "absent"}}, "client-key cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_kubeconfig_is_named(
+    tmp_path: Path, parts: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(KubeConfigError) as error:
+        load_access(str(config(tmp_path / "my-kubeconfig", **parts)))
+    assert says in str(error.value)
+    assert "my-kubeconfig" in str(error.value)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "clusters: 5\n", "- 1\n", "\0"])
 def test_an_unusable_kubeconfig_is_named_with_the_remedy(
     tmp_path: Path, content: str | None
 ) -> None:
     path = tmp_path / "my-kubeconfig"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(KubeConfigError, match=r"my-kubeconfig.*--kubeconfig or KUBECONFIG"):
+    with pytest.raises(KubeConfigError, match=r"(?s)my-kubeconfig.*--kubeconfig or KUBECONFIG"):
         KubeApi.connect(str(path), user_agent="t")
 
 
-def test_without_the_kubernetes_package_what_is_not_plain_names_it(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("data", ["bm8gUEVN", "LS0tLS1CRUdJTg=="])
+def test_a_certificate_that_is_none_is_an_error_of_the_kubeconfig(
+    tls_stub: Stub, tmp_path: Path, data: str
 ) -> None:
-    """As in the images, which run in pods."""
-    monkeypatch.setitem(sys.modules, "kubernetes", None)
-    monkeypatch.setitem(sys.modules, "kubernetes.client", None)
-    monkeypatch.delitem(sys.modules, "dra.kube.configured")
-    path = stub.kubeconfig(tmp_path / "k", user={"exec": {"command": "login"}})
-    with pytest.raises(KubeConfigError, match=r"/k .*pip install kubernetes"):
-        KubeApi.connect(path, user_agent="t")
-    stub.calls.append(reply(thing("n")))
-    plain = KubeApi.connect(stub.kubeconfig(tmp_path / "plain"), user_agent="t")
-    assert plain.get(NODES, "n") == thing("n")
+    for user, cluster in (
+        ({"client-certificate-data": data, "client-key-data": data}, {}),
+        ({}, {"certificate-authority-data": data}),
+    ):
+        path = tls_stub.kubeconfig(tmp_path / "k", user=user or None, cluster=cluster)
+        with pytest.raises(KubeConfigError, match=r"a certificate .* cannot be used"):
+            KubeApi.connect(path, user_agent="t")
 
 
 _PROBE = """
@@ -296,25 +367,21 @@ from dra.kube.reflector import Reflector
 from dra.kube.lease import LeaderElector
 from dra.kube.events import EventRecorder
 KubeApi.connect(sys.argv[1], user_agent="probe")
-typed = ("kubernetes.client.models.", "kubernetes.client.api.")
-print(" ".join(name for name in sys.modules if name.startswith(typed)))
+print("kubernetes" in sys.modules)
 print([line for line in open("/proc/self/status") if line.startswith("VmRSS")][0].split()[1])
 """
 
 
-@pytest.mark.parametrize(("cluster", "most"), [({}, 38), ({"tls-server-name": "other"}, 52)])
-def test_the_transport_imports_no_typed_model_and_stays_small(
-    stub: Stub, tmp_path: Path, cluster: Obj, most: int
-) -> None:
-    """Typed models cost 60-80 MiB, and a node's plugin has 70 MiB for everything."""
+def test_the_transport_stays_small(stub: Stub, tmp_path: Path) -> None:
+    """The kubernetes package costs 20 MiB, and a node's plugin has 70 MiB for everything."""
     probe = subprocess.run(
-        [sys.executable, "-c", _PROBE, stub.kubeconfig(tmp_path / "k", cluster=cluster)],
+        [sys.executable, "-c", _PROBE, stub.kubeconfig(tmp_path / "k")],
         check=True,
         capture_output=True,
         text=True,
     )
-    typed, resident = probe.stdout.splitlines()
+    imported, resident = probe.stdout.splitlines()
     mebibytes = int(resident) / 1024
     print(f"RSS with all of dra.kube connected: {mebibytes:.1f} MiB")  # noqa: T201 - for -s
-    assert typed == ""
-    assert mebibytes < most
+    assert imported == "False"
+    assert mebibytes < 38
