@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import random
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
+from dra.common.cache import BoundedCache
 from dra.common.queues import FairQueue
-from dra.common.resources import EVENTS, Obj, Resource
-from dra.kube.client import PatchApi
+from dra.common.resources import EVENTS, Obj
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
@@ -31,9 +30,6 @@ class EventSink(Protocol):
     def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
         """Report about an object (with apiVersion, kind and metadata); never blocks or raises."""
 
-
-_Key = TypeVar("_Key", bound=Hashable)
-_Value = TypeVar("_Value")
 
 _MESSAGE_BYTES = 1024
 _NAME_CHARS = 253
@@ -96,31 +92,6 @@ def cut(message: str) -> str:
     return encoded[: _MESSAGE_BYTES - 3].decode(errors="ignore") + "…"
 
 
-class Recent(Generic[_Key, _Value]):
-    """A mapping that forgets what was used least recently beyond its size. Not thread-safe."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
-
-    def get(self, key: _Key) -> _Value | None:
-        """The value, now the most recent; or None."""
-        if key in self._entries:
-            self._entries.move_to_end(key)
-        return self._entries.get(key)
-
-    def put(self, key: _Key, value: _Value) -> None:
-        """Remember a value as the most recent."""
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        if len(self._entries) > self._size:
-            self._entries.popitem(last=False)
-
-    def forget(self, key: _Key) -> None:
-        """Drop a value, if there is one."""
-        self._entries.pop(key, None)
-
-
 @dataclass(slots=True)
 class _Bucket:
     tokens: float
@@ -130,20 +101,17 @@ class _Bucket:
 class Allowance:
     """A token bucket per object: ``burst`` at once, then one every ``refill_seconds``.
 
-    Not thread-safe. The last 4096 objects are remembered.
+    Not thread-safe.
     """
 
     def __init__(self, *, burst: int, refill_seconds: float) -> None:
         self._burst = burst
         self._refill_seconds = refill_seconds
-        self._buckets: Recent[Hashable, _Bucket] = Recent(4096)
+        self._buckets: BoundedCache[Hashable, _Bucket] = BoundedCache(_REMEMBERED)
 
     def take(self, key: Hashable, now: float) -> bool:
         """Spend one token of the object; False when it has none. ``now`` is monotonic seconds."""
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = _Bucket(float(self._burst), now)
-            self._buckets.put(key, bucket)
+        bucket = self._buckets.get(key, lambda: _Bucket(float(self._burst), now))
         gained = (now - bucket.filled_at) / self._refill_seconds
         bucket.tokens = min(float(self._burst), bucket.tokens + gained)
         bucket.filled_at = now
@@ -156,13 +124,14 @@ class Allowance:
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
-
-
-class EventApi(PatchApi, Protocol):
-    """The two requests that a recorder makes; :class:`KubeApi` has them."""
-
-    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
-        """Create an Event."""
+_REMEMBERED = 4096
+"""Objects and events of which something is remembered."""
+_WINDOW_SECONDS = 600.0
+"""Time from the last of equal events in which another is counted up instead of repeated."""
+_MOST_WAITING = 1000
+"""Different events that wait to be sent: the oldest of the namespace that has most is dropped."""
+_BURST, _REFILL_SECONDS = 25, 60.0
+"""Different events that an object may have at once; then it may have one in so many seconds."""
 
 
 @dataclass(slots=True)
@@ -182,20 +151,12 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """Limits on the events of a recorder.
+    """Pace of the events of a recorder.
 
-    Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
-    most ``pending`` different ones wait to be sent, and namespaces take turns; the oldest of the
-    one that has most is dropped. An object may have
-    ``burst`` different events at once, then one every ``refill_seconds``. Of all objects together
-    ``at_once`` are sent in a row, then one every ``pause_seconds``, and none before it is
-    ``delay_seconds`` old: what is reported about has the API server first.
+    Of all objects together ``at_once`` are sent in a row, then one every ``pause_seconds``, and
+    none before it is ``delay_seconds`` old: what is reported about has the API server first.
     """
 
-    window_seconds: float = 600.0
-    pending: int = 1000
-    burst: int = 25
-    refill_seconds: float = 60.0
     at_once: int = 20
     pause_seconds: float = 0.05
     delay_seconds: float = 0.0
@@ -207,30 +168,30 @@ class EventRecorder:
     ``component`` and ``host`` (the node, or "") become the event's source.
     """
 
-    def __init__(  # noqa: PLR0913 - the source, and the seams of its tests
+    def __init__(
         self,
-        api: EventApi,
+        api: KubeApi,
         *,
         component: str,
         host: str = "",
         limits: EventLimits | None = None,
         clock: Clock | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self._api = api
         self._component = component
         self._host = host
         self._limits = limits or EventLimits()
         self._clock = clock or SystemClock()
-        self._backoff = Backoff(rng=rng, first=0.5, limit=5.0)
-        self._allowance = Allowance(
-            burst=self._limits.burst, refill_seconds=self._limits.refill_seconds
-        )
+        self._backoff = Backoff(first=0.5, limit=5.0)
+        self._allowance = Allowance(burst=_BURST, refill_seconds=_REFILL_SECONDS)
         self._pace = Allowance(
             burst=self._limits.at_once, refill_seconds=self._limits.pause_seconds
         )
         self._hurried = threading.Event()
-        self._sent: Recent[Occurrence, _Sent] = Recent(4096)  # used by the sending thread only
+        # Used by the sending thread only.
+        self._sent: BoundedCache[Occurrence, _Sent] = BoundedCache(
+            _REMEMBERED
+        )  # used by the sending thread only
         self._changed = threading.Condition()
         self._waiting: FairQueue[Occurrence, _Waiting] = FairQueue()
         self._sending = False
@@ -268,7 +229,7 @@ class EventRecorder:
                 return
             waiting = _Waiting(first=now, last=now, at=at)
             self._waiting.put(occurrence.namespace, occurrence, waiting)
-            if len(self._waiting) > self._limits.pending:
+            if len(self._waiting) > _MOST_WAITING:
                 self._waiting.drop_of_largest()
                 self._drop()
             if not self._started:
@@ -371,8 +332,8 @@ class EventRecorder:
 
     def _send(self, occurrence: Occurrence, waiting: _Waiting) -> None:
         now = self._clock.monotonic()
-        sent = self._sent.get(occurrence)
-        if sent is not None and now - sent.last_at < self._limits.window_seconds:
+        sent = self._sent.find(occurrence)
+        if sent is not None and now - sent.last_at < _WINDOW_SECONDS:
             count = sent.count + waiting.count
             try:
                 self._api.patch(
@@ -387,7 +348,6 @@ class EventRecorder:
                 self._sent.put(occurrence, _Sent(sent.name, count, now))
                 return
         body = self._event(occurrence, waiting)
-        self._sent.forget(occurrence)
         # The name is this event's alone: if it exists, an earlier attempt's answer was lost.
         with contextlib.suppress(AlreadyExistsError):
             self._api.create(EVENTS, body)

@@ -19,9 +19,10 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from dra.common.resources import LEASES, Obj, Resource, at
+from dra.common.resources import LEASES, Obj, at
+from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Clock, SystemClock, rfc3339_micro
 
@@ -29,21 +30,6 @@ SETTLED = "mig.dra.dev/settled"
 """Annotation of a Lease: nothing is on its way that its holders sent up to that transition."""
 
 _REMEMBERED_ATTEMPTS = 30
-
-
-class LeaseApi(Protocol):
-    """The three requests that an election makes; :class:`KubeApi` has them."""
-
-    def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
-        """Read the Lease."""
-
-    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
-        """Create the Lease."""
-
-    def replace(
-        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
-    ) -> Obj:
-        """Write the Lease, refused when it changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +69,7 @@ class LeaseLock:
 
     def __init__(  # noqa: PLR0913 - who, what and when
         self,
-        api: LeaseApi,
+        api: KubeApi,
         *,
         namespace: str,
         name: str,
@@ -261,7 +247,7 @@ class LeaderElector:
 
     def __init__(  # noqa: PLR0913 - the Lease, and the seams of its tests
         self,
-        api: LeaseApi,
+        api: KubeApi,
         *,
         namespace: str,
         name: str,

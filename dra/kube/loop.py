@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-import time
 from collections.abc import Callable
 
 from dra.kube.timing import Backoff, Clock, SystemClock
@@ -13,39 +11,6 @@ from dra.kube.timing import Backoff, Clock, SystemClock
 _log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 5.0
-
-
-class _Flag(threading.Event):
-    """An Event for which one thread waits at a time, at a third of the steps.
-
-    What wakes is a token in a queue. One may be left of a wait that needed none: the next looks
-    again.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_set = False
-        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
-        if self._tokens.empty():
-            self._tokens.put(None)
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
-        while not self._is_set:
-            try:
-                self._tokens.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                return self._is_set
-        return True
 
 
 class Loop:
@@ -73,8 +38,8 @@ class Loop:
         self._beat = beat
         self._backoff = backoff or Backoff()
         self._clock = clock or SystemClock()
-        self._wake = _Flag()
-        self._stopping = _Flag()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def is_stopping(self) -> bool:

@@ -11,10 +11,10 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dra.common.resources import Obj, Resource, at
-from dra.kube.client import LARGEST_PAGE, KubeApi
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, GoneError, KubeError, ObjectNotFoundError
 from dra.kube.http import WatchEvent, WatchStream
 from dra.kube.loop import Loop
@@ -84,7 +84,10 @@ class Store:
             for obj in objects:
                 before = self._objects.get(_key(obj))
                 found = self._put(obj)
-                is_back = before is not None and (rewound or _is_older(obj, before))
+                is_back = before is not None and (
+                    rewound
+                    or _goes_back(_meta(obj, "resourceVersion"), _meta(before, "resourceVersion"))
+                )
                 if is_back and not any(c.kind == "added" for c in found):
                     found = [Change("modified", before, obj, rewound=True)]
                 changes += found
@@ -111,8 +114,7 @@ class Store:
 
 
 def _is_older(obj: Obj, known: Obj) -> bool:
-    version, before = _meta(obj, "resourceVersion"), _meta(known, "resourceVersion")
-    return version.isdigit() and before.isdigit() and int(version) < int(before)
+    return _goes_back(_meta(obj, "resourceVersion"), _meta(known, "resourceVersion"))
 
 
 def _meta(obj: Obj, field: str) -> str:
@@ -164,24 +166,22 @@ class Reflector:
         keep: Callable[[Obj], Obj] = lambda obj: obj,
         remember: Callable[[Obj], Obj] = lambda obj: obj,
         watch_seconds: float = 300.0,
-        page_size: int = LARGEST_PAGE,
         backoff: Backoff | None = None,
         clock: Clock | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self.store = Store(remember)
         self._api = api
         self.resource = resource
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
+        self._selection: dict[str, Any] = {
+            "namespace": namespace,
+            "label_selector": label_selector,
+            "field_selector": field_selector,
+        }
         self._on_event = on_event
         self._on_listed = on_listed
         self._keep = keep
         self._watch_seconds = watch_seconds
-        self._page_size = page_size
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
-        self._backoff = backoff or Backoff(rng=self._rng)
+        self._backoff = backoff or Backoff()
         self._clock = clock or SystemClock()
         self._version = ""  # where the next watch starts; "" means list first
         self._latest = ""  # the last version that was seen of the collection
@@ -190,12 +190,7 @@ class Reflector:
         self._denied = False
         self._stream_lock = threading.Lock()
         self._stream: WatchStream | None = None
-        self._loop = Loop(
-            f"reflector {resource}",
-            self._turn,
-            backoff=Backoff(rng=self._rng),
-            clock=self._clock,
-        )
+        self._loop = Loop(f"reflector {resource}", self._turn, clock=self._clock)
 
     @property
     def synced(self) -> bool:
@@ -243,14 +238,7 @@ class Reflector:
         return 0.0
 
     def _list(self) -> None:
-        listed = self._api.list(
-            self.resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            page_size=self._page_size,
-            keep=self._keep,
-        )
+        listed = self._api.list(self.resource, **self._selection, keep=self._keep)
         if self._loop.is_stopping():
             return
         rewound = _goes_back(listed.resource_version, self._latest)
@@ -272,12 +260,10 @@ class Reflector:
     def _watch(self) -> None:
         """Follow one watch to its end."""
         started = self._clock.monotonic()
-        seconds = self._watch_seconds * (1 + self._rng.random())
+        seconds = self._watch_seconds * (1 + random.random())  # noqa: S311 - jitter, not a secret
         stream = self._api.watch(
             self.resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
+            **self._selection,
             resource_version=self._version,
             timeout_seconds=min(seconds, DOUBTFUL_SECONDS) if self._doubtful else seconds,
         )
@@ -306,12 +292,7 @@ class Reflector:
 
     def _check_version(self) -> None:
         """List anew if the version of the collection went back."""
-        version = self._api.version(
-            self.resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-        )
+        version = self._api.version(self.resource, **self._selection)
         self._doubtful = _goes_back(version, self._latest)
         if self._doubtful:
             self._version = ""

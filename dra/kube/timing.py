@@ -1,4 +1,4 @@
-"""Time as the transport's loops see it: a clock to inject, and exponential backoff."""
+"""Time: a clock to inject, pauses that grow with each failure, and time stamps of Kubernetes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 
 class Clock(Protocol):
@@ -48,13 +49,17 @@ class SystemClock:
 
 
 class Backoff:
-    """Exponential delays in seconds: the n-th is ``first * 2**n``, ``limit`` at most.
+    """Pauses that grow with each failure: the n-th is ``first * 2**n`` seconds, at most ``limit``.
 
-    ``jitter`` is the part of each delay that is left to chance: with 0 all are exact, with 1/2 each
+    ``jitter`` is the part of each pause that is left to chance: with 0 all are exact, with 1/2 each
     is drawn from its upper half. Not thread-safe; every user has its own.
+
+    Attributes:
+        failures: failures in a row.
+        until: monotonic time at which the pause is over, where :meth:`fail` was told the time.
     """
 
-    __slots__ = ("_first", "_jitter", "_limit", "_rng", "failures")
+    __slots__ = ("_delay", "_first", "_jitter", "_limit", "_rng", "failures", "until")
 
     def __init__(
         self,
@@ -68,7 +73,9 @@ class Backoff:
         self._limit = limit
         self._jitter = jitter
         self._rng = rng
+        self._delay = 0.0
         self.failures = 0
+        self.until = 0.0
 
     def reset(self) -> None:
         """Start over, after progress."""
@@ -84,7 +91,108 @@ class Backoff:
                 # Made at the first failure: a Random weighs 2.5 KB, and most users never fail.
                 self._rng = random.Random()  # noqa: S311 - no secret
             delay = self._rng.uniform(delay * (1 - self._jitter), delay)
-        return max(at_least or 0.0, delay)
+        self._delay = max(at_least or 0.0, delay)
+        return self._delay
+
+    def fail(self, now: float) -> None:
+        """Count a failure at the monotonic time ``now``, from which the next pause begins."""
+        self.next_delay()
+        self.postpone(now)
+
+    def postpone(self, now: float) -> None:
+        """Begin the same pause again."""
+        self.until = now + self._delay
+
+    def left(self, now: float) -> float:
+        """Seconds of the pause that are left."""
+        return max(0.0, self.until - now)
+
+
+class RetrySchedule:
+    """Growing pauses: even ones would switch for ever where several API servers disagree."""
+
+    def __init__(self, clock: Clock, *, first: float, longest: float) -> None:
+        self._clock = clock
+        self._backoff = Backoff(first=first, limit=longest, jitter=0.0)
+
+    def give_up(self) -> None:
+        """Records that it was refused: the next pause is twice the last one."""
+        self._backoff.fail(self._clock.monotonic())
+
+    def postpone(self) -> None:
+        """Records that the feature is still unsupported: the same pause begins again."""
+        self._backoff.postpone(self._clock.monotonic())
+
+    def due(self) -> float:
+        """Seconds until the next retry is due."""
+        return self._backoff.left(self._clock.monotonic())
+
+
+FIRST_SECONDS = 20.0
+LONGEST_SECONDS = 600.0
+"""Pauses of what :class:`LeftOut` leaves out."""
+
+
+class LeftOut(Generic[K]):
+    """Keys that failed, each left out for a while. Not thread-safe.
+
+    What fails once it was let in again stays out twice as long, up to a limit. Without another
+    failure for as long as the limit it begins anew. What is tried while it is out has it stay out
+    from then on, for no longer than before. ``now`` gives monotonic seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._pauses: dict[K, Backoff] = {}
+        self._out: set[K] = set()
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time at which the next key is let in again, or forgotten; None if none."""
+        return min(map(self._due, self._pauses), default=None)
+
+    def remembers(self, key: K) -> bool:
+        """True if the key failed, and not long ago."""
+        return key in self._pauses
+
+    def fail(self, key: K) -> None:
+        """Leave a key out that has failed."""
+        pause = self._pauses.get(key)
+        if pause is None:
+            pause = Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
+            self._pauses[key] = pause
+        if key in self._out:
+            pause.postpone(self._now())
+        else:
+            pause.fail(self._now())
+            self._out.add(key)
+
+    def expire(self) -> list[K]:
+        """Let in again what was out for long enough, and forget what has not failed for long.
+
+        Returns the keys that are in again.
+        """
+        if not self._pauses:
+            return []
+        now = self._now()
+        over = [key for key in self._pauses if self._due(key) <= now]
+        let_in = [key for key in over if key in self._out]
+        for key in over:
+            if key not in self._out:
+                del self._pauses[key]
+        self._out.difference_update(let_in)
+        return let_in
+
+    def out(self) -> frozenset[K]:
+        """The keys that are left out."""
+        return frozenset(self._out)
+
+    def remembered(self) -> frozenset[K]:
+        """The keys that failed not long ago, out or in again."""
+        return frozenset(self._pauses)
+
+    def _due(self, key: K) -> float:
+        return self._pauses[key].until + (0.0 if key in self._out else LONGEST_SECONDS)
 
 
 def rfc3339(moment: datetime) -> str:
@@ -104,93 +212,3 @@ def seconds_since(stamp: str, now: datetime) -> float | None:
     except ValueError:
         return None
     return max(0.0, (now - then).total_seconds()) if then.tzinfo else None
-
-
-class RetrySchedule:
-    """Growing pauses: even ones would switch for ever where several API servers disagree."""
-
-    def __init__(self, clock: Clock, *, first: float, longest: float) -> None:
-        self._clock = clock
-        self._backoff = Backoff(first=first, limit=longest, jitter=0.0)
-        self._pause = 0.0
-        self._at = 0.0
-
-    def give_up(self) -> None:
-        """Records that it was refused: the next pause is twice the last one."""
-        self._pause = self._backoff.next_delay()
-        self.postpone()
-
-    def postpone(self) -> None:
-        """Records that the feature is still unsupported: the same pause begins again."""
-        self._at = self._clock.monotonic() + self._pause
-
-    def due(self) -> float:
-        """Seconds until the next retry is due."""
-        return max(0.0, self._at - self._clock.monotonic())
-
-
-FIRST_SECONDS = 20.0
-LONGEST_SECONDS = 600.0
-
-K = TypeVar("K", bound=Hashable)
-
-
-@dataclass(slots=True)
-class _Failure:
-    backoff: Backoff
-    until: float = 0.0
-    pause: float = 0.0
-    is_out: bool = False
-
-
-class LeftOut(Generic[K]):
-    """Keys that failed. ``now`` gives monotonic seconds. Not thread-safe."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._failures: dict[K, _Failure] = {}
-
-    @property
-    def due(self) -> float | None:
-        """The monotonic time at which the next key is let in again, or forgotten; None if none."""
-        ends = (f.until if f.is_out else f.until + LONGEST_SECONDS for f in self._failures.values())
-        return min(ends, default=None)
-
-    def remembers(self, key: K) -> bool:
-        """True if the key failed, and not long ago."""
-        return key in self._failures
-
-    def fail(self, key: K) -> None:
-        """Leave a key out that has failed."""
-        failure = self._failures.get(key)
-        if failure is None:
-            backoff = Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
-            failure = self._failures[key] = _Failure(backoff)
-        if not failure.is_out:
-            failure.pause = failure.backoff.next_delay()
-        failure.until = self._now() + failure.pause
-        failure.is_out = True
-
-    def expire(self) -> list[K]:
-        """Let in again what was out for long enough, and forget what has not failed for long.
-
-        Returns the keys that are in again.
-        """
-        if not self._failures:
-            return []
-        now, let_in = self._now(), []
-        for key, failure in [*self._failures.items()]:
-            if failure.is_out and failure.until <= now:
-                failure.is_out = False
-                let_in.append(key)
-            elif failure.until + LONGEST_SECONDS <= now:
-                del self._failures[key]
-        return let_in
-
-    def out(self) -> frozenset[K]:
-        """The keys that are left out."""
-        return frozenset(key for key, failure in self._failures.items() if failure.is_out)
-
-    def remembered(self) -> frozenset[K]:
-        """The keys that failed not long ago, out or in again."""
-        return frozenset(self._failures)

@@ -1,4 +1,3 @@
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,6 @@ def make(api: KubeApi, clock: FakeClock) -> Iterator[Make]:
         defaults: dict[str, Any] = {
             "component": "mig.dra.dev/controller",
             "clock": clock,
-            "rng": random.Random(1),
         }
         made.append(EventRecorder(api, **defaults | options))
         return made[-1]

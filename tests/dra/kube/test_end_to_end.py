@@ -129,7 +129,6 @@ def test_a_mirror_follows_and_outlives_the_server(
     mirror = Reflector(
         cluster,
         RESOURCE_CLAIMS,
-        page_size=3,
         on_event=lambda c: changes.append((c.kind, (c.new or c.old or {})["metadata"]["name"])),
     )
     mirror.start()

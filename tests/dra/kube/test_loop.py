@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from dra.kube.loop import Loop, _Flag
+from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, SystemClock
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -175,29 +175,3 @@ def test_a_turn_that_gathers_notices_the_end() -> None:
     loop.join(PATIENCE)
     assert ends == [True]
     assert loop.problem() == ""
-
-
-def test_a_flag_wakes_its_waiter_each_time_and_keeps_no_wish_of_before() -> None:
-    flag, woken, left = _Flag(), threading.Semaphore(0), 50
-
-    def wait() -> None:
-        for _ in range(left):
-            assert flag.wait()
-            flag.clear()
-            woken.release()
-
-    waiter = threading.Thread(target=wait, daemon=True)
-    waiter.start()
-    for _ in range(left):
-        flag.set()
-        assert woken.acquire(timeout=PATIENCE)
-    waiter.join(PATIENCE)
-    assert not waiter.is_alive()
-    assert not flag.wait(0.0)
-    for _ in range(1000):  # nobody waits meanwhile
-        flag.set()
-        flag.clear()
-    assert flag._tokens.qsize() <= 1
-    assert not flag.wait(0.001)
-    flag.set()
-    assert flag.wait(0.0)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
+from dra.kube import events
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.events import EventLimits
@@ -43,10 +44,11 @@ def test_what_waits_to_be_sent_is_counted_without_requests(
 
 
 def test_one_object_cannot_flood_the_server_and_others_are_not_held_up(
-    stub: Stub, make: Make, clock: FakeClock
+    stub: Stub, make: Make, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub.calls += [OK] * 20
-    recorder = make(limits=EventLimits(burst=3, refill_seconds=60))
+    monkeypatch.setattr(events, "_BURST", 3)
+    recorder = make()
     for number in range(10):
         recorder.emit(POD, "Waiting", f"reason {number}")
     recorder.emit(NODE, "Fine", "ok")
@@ -60,7 +62,9 @@ def test_one_object_cannot_flood_the_server_and_others_are_not_held_up(
     assert len(stub.requests) == 6
 
 
-def test_a_full_queue_drops_the_oldest(stub: Stub, make: Make) -> None:
+def test_a_full_queue_drops_the_oldest(
+    stub: Stub, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Event()
 
     def slowly(handler: Any) -> None:
@@ -68,7 +72,8 @@ def test_a_full_queue_drops_the_oldest(stub: Stub, make: Make) -> None:
         OK(handler)
 
     stub.calls += [slowly, OK, OK, OK]
-    recorder = make(limits=EventLimits(pending=3))
+    monkeypatch.setattr(events, "_MOST_WAITING", 3)
+    recorder = make()
     recorder.emit(POD, "First", "keeps the sender busy")
     eventually(lambda: len(stub.requests) == 1)
     for number in range(5):
@@ -80,7 +85,7 @@ def test_a_full_queue_drops_the_oldest(stub: Stub, make: Make) -> None:
 
 
 def test_events_of_one_namespace_neither_delay_nor_push_out_those_of_another(
-    stub: Stub, make: Make
+    stub: Stub, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
 
@@ -89,7 +94,8 @@ def test_events_of_one_namespace_neither_delay_nor_push_out_those_of_another(
         OK(handler)
 
     stub.calls += [slowly, *[OK] * 5]
-    recorder = make(limits=EventLimits(pending=5))
+    monkeypatch.setattr(events, "_MOST_WAITING", 5)
+    recorder = make()
     recorder.emit(POD, "First", "keeps the sender busy")
     eventually(lambda: len(stub.requests) == 1)
     recorder.emit(thing("early", namespace="few"), "Waiting", "early")

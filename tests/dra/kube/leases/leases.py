@@ -3,9 +3,10 @@
 import copy
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from dra.common.resources import LEASES, Obj, Resource
+from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
 from dra.kube.lease import LeaseLock, LeaseTimes
 from tests.dra.kube.clocks import FakeClock
@@ -14,7 +15,7 @@ Fault = Literal["", "lost request", "lost answer"]
 TIMES = LeaseTimes(lease_duration=15, renew_deadline=10, retry_period=2)
 
 
-class LeaseServer:
+class LeaseServer(KubeApi):
     def __init__(self) -> None:
         self.lease: Obj | None = None
         self.writes = 0
@@ -27,7 +28,7 @@ class LeaseServer:
         assert (resource, namespace, name) == (LEASES, "ns", "controller")
         return self._exchange(self._read)
 
-    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
+    def create(self, resource: Resource, body: Obj, **_: Any) -> Obj:
         def create() -> Obj:
             if self.stored() is not None:
                 raise AlreadyExistsError("taken", status=409, reason="AlreadyExists")
