@@ -12,8 +12,15 @@ from typing import NoReturn
 
 import click
 
-from sim.cluster.cluster import CONTROLLER, Cluster, ClusterShape, read_product, running_cluster
-from sim.cluster.demo import Tour, conclude, introduce, write_whole
+from sim.cluster.cluster import (
+    CONTROLLER,
+    Cluster,
+    ClusterShape,
+    read_product,
+    running_cluster,
+    write_whole,
+)
+from sim.cluster.demo import Tour, conclude, introduce
 from sim.cluster.processes import Child, ClusterError
 from sim.cluster.terminal import Terminal
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import yaml
 
 from api.crds import mignode_definition
 from api.errors import InvalidObjectError
@@ -19,13 +20,13 @@ from dra.common.resources import (
     MIG_NODES,
     NAMESPACES,
     NODES,
+    Obj,
 )
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
-from dra.gpu.names import DEFAULT_DRIVER
+from dra.gpu.names import DEFAULT_DRIVER, class_name
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, KubeError
-from sim.cluster.demo import write_layouts
 from sim.cluster.processes import ClusterError, Supervisor
 from sim.daemon import configure_logging, run_until_signal
 from sim.kcm import ClaimController
@@ -281,3 +282,77 @@ def _spawn(cluster: Cluster) -> None:
     arguments += ["--namespace", DRIVER_NAMESPACE]
     supervisor.spawn(CONTROLLER, arguments, wave=_DAEMON_WAVE)
     supervisor.spawn(CONTROL_PLANE, ["-m", "sim", "control-plane", *config], wave=_KUBELET_WAVE)
+
+
+_TEMPLATE = "whole-gpu"
+
+
+def write_whole(folder: Path, product: Product, *, gpus: int) -> tuple[Path, str]:
+    """Writes pods for a whole GPU each, one more than there are; returns file and last pod."""
+    largest = class_name(product.whole.name)
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": _TEMPLATE},
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "slice", "exactly": {"deviceClassName": largest}}]
+                }
+            }
+        },
+    }
+    names = [f"whole-{number}" for number in range(1, gpus + 2)]
+    folder.mkdir(exist_ok=True)
+    path = folder / "whole.yaml"
+    path.write_text(yaml.safe_dump_all([template, *map(_pod, names)], sort_keys=False))
+    return path, names[-1]
+
+
+def write_layouts(folder: Path, product: Product) -> Path:
+    """Writes layouts for the product as mig-parted generates them; returns the file.
+
+    ``all-<profile>`` has as many slices of a plain profile as fit.
+    """
+    layouts = {
+        f"all-{p.name}": _layout({p.name: count})
+        for p in product.gi_profiles
+        if "+" not in p.name and "-" not in p.name and (count := _most(p.starts, p.size))
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"version": "v1", "mig-configs": layouts}, sort_keys=False))
+    return path
+
+
+def _layout(slices: dict[str, int]) -> list[Obj]:
+    return [{"devices": "all", "mig-enabled": True, "mig-devices": slices}]
+
+
+def _most(starts: Iterable[int], size: int) -> int:
+    """Number of placements that lie beside each other."""
+    count = end = 0
+    for start in sorted(starts):
+        if start >= end:
+            count, end = count + 1, start + size
+    return count
+
+
+def _pod(name: str) -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": _TEMPLATE}],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "ubuntu:24.04",
+                    "command": ["sleep", "infinity"],
+                    "resources": {"claims": [{"name": "gpu"}]},
+                }
+            ],
+        },
+    }
