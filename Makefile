@@ -56,7 +56,7 @@ manifests: $(VENV)/.dev
 	    $(if $(VALUES),--values '$(VALUES)')
 
 hashes: $(VENV)/.dev
-	@$(BIN)/python -m hack.release.hashes
+	@$(BIN)/python -m hack.release.packages
 
 fmt: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

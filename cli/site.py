@@ -319,7 +319,7 @@ def survey(
 def _slots(
     gpu: Gpu, held: list[_Held], pods: Mapping[str, tuple[Consumer, ...]]
 ) -> tuple[Slot, ...]:
-    """What the node has made on a GPU, and what claims were given and it has not made yet."""
+    """Slots that the node has made on a GPU, and those that claims have and it has not made yet."""
     made = {
         (i.claim.uid if i.claim else "", i.placement.start): _instance(i, pods)
         for i in gpu.instances

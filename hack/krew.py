@@ -19,7 +19,7 @@ import click
 import yaml
 
 from dra.common.handbook import HOMEPAGE
-from hack.cluster.driver.chart import REPOSITORY, version
+from hack.cluster.chart import REPOSITORY, version
 
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -45,7 +45,7 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
 
 
 def _read(documents: Sequence[Document], kinds: Kinds | None) -> Manifests:
-    """What documents refer to; selectors are evaluated with ``kinds``, where there are any."""
+    """Objects that documents refer to; selectors are evaluated with ``kinds``, if there are any."""
 
     def check(expression: str) -> str:
         try:

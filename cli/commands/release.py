@@ -70,7 +70,7 @@ def _claims(session: Session, namespace: str, names: Sequence[str]) -> list[Clai
 
 
 def _nodes(session: Session) -> tuple[Site, frozenset[str]]:
-    """What the MigNodes show, and the names of the Nodes."""
+    """The site that the MigNodes show, and the names of the Nodes."""
     try:
         objects = session.api.list(MIG_NODES).items
     except ObjectNotFoundError:  # the definition was removed with the driver

@@ -78,7 +78,7 @@ class Judge:
         self._allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
 
     def read(self, claims: Iterable[KnownClaim]) -> ReadClaims:
-        """What claims want of this driver."""
+        """Requests of claims to this driver, and what is wrong with them."""
         return read_claims([*claims], self.reader, driver=self._facts.driver)
 
     def explain(self, problem: Problem) -> Explanation:

@@ -156,7 +156,7 @@ def _forms(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _bodies_of(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
-    """What each ``exactly``, and each alternative of ``firstAvailable``, asks for."""
+    """Faults of each ``exactly``, and of each alternative of ``firstAvailable``."""
     for index, request in entries(spec.devices, "requests"):
         path: Path = (*spec.at, "requests", index)
         bodies: list[tuple[Path, dict[str, Any]]] = []

@@ -69,7 +69,7 @@ class PodSpec:
 
     @property
     def entries(self) -> list[_Entry]:
-        """What it says of claims: one reference each, unless an entry is wrong."""
+        """Entries of ``resourceClaims``, of one reference each unless they are wrong."""
         namespace = self.document.key[0]
         return [
             _Entry(
@@ -222,7 +222,7 @@ def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _limits(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """What the limits of other systems become."""
+    """Limits of other systems, and the claims that they become."""
     translation = translate(pod.whole)
     yield from remarks_of(pod, translation)
     if translation.slices and not translation.refused:

@@ -32,18 +32,22 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import random
+import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Self
 
 import click
 
-from hack.bench.control.bindings import Bindings, Burst
-from hack.bench.control.effort import Effort, Figures
-from hack.bench.control.site import Site, running
-from hack.bench.fleets.fleet import geometry
-from hack.bench.fleets.scenarios import MIXES, sizes
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.reflector import Change, Reflector
+from hack.bench import objects
+from hack.bench.objects import MIXES, geometry, sizes
+from hack.bench.site import Effort, Figures, Site, each, real
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 
 SECONDS = 60.0
@@ -83,6 +87,176 @@ class Load:
     mix: dict[str, float]
     templates: bool
     pace: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last.
+
+    ``effort`` is what was done until then, ``moments`` when each was bound, and ``waits`` how long
+    after it was asked for, in seconds.
+    """
+
+    pods: int
+    bound: int
+    seconds: float
+    effort: Effort
+    moments: tuple[float, ...] = ()
+    waits: tuple[float, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Pods bound per second."""
+        return self.bound / self.seconds if self.bound else 0.0
+
+
+class Bindings:
+    """Makes pods, each with a claim of its own for one slice, and watches them being bound.
+
+    Claims draw from the load's mix. With templates they are made from these, by
+    kube-controller-manager; without, they are there before their pods, and ``made`` is called with
+    the name of each.
+    """
+
+    def __init__(
+        self, site: Site, load: Load, *, made: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self._effort = site.effort
+        api = self._api = site.api
+        self._profiles = load.mix
+        self._templates = load.templates
+        self._made = made
+        self._draw = random.Random(load.nodes)
+        self._numbers = itertools.count()
+        self._bound: dict[str, float] = {}
+        self._changed = threading.Condition()
+        self._mirror = Reflector(
+            api, PODS, field_selector="spec.nodeName!=", on_event=self._take, watch_seconds=3600
+        )
+
+    def __enter__(self) -> Self:
+        self._mirror.start()
+        self._mirror.wait_synced(None)
+        if self._templates:
+            for profile in self._profiles:
+                claim = objects.claim(_template(profile), profile)
+                spec = {"spec": objects.claim_spec(profile)}
+                self._api.create(
+                    RESOURCE_CLAIM_TEMPLATES,
+                    {**claim, "kind": RESOURCE_CLAIM_TEMPLATES.kind, "spec": spec},
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+        if self._templates:
+            for profile in self._profiles:
+                self._api.delete(RESOURCE_CLAIM_TEMPLATES, _template(profile), namespace="default")
+        self._mirror.stop()
+
+    def burst(
+        self, count: int, *, gated: bool, limit_seconds: float, pace: float = math.inf
+    ) -> Burst:
+        """Make ``count`` pods and wait until all are bound, or the time is over.
+
+        ``pace`` is how many are made a second, at the most.
+        """
+        pods = self._prepare(count, gated=gated)
+        before = self._effort()
+        started = time.monotonic()
+        asked: dict[str, float] = {}
+
+        def create(number: int, pod: Obj) -> None:
+            time.sleep(max(0.0, started + number / pace - time.monotonic()))
+            asked[pod["metadata"]["name"]] = time.monotonic()
+            self._api.create(PODS, pod)
+
+        each(lambda numbered: create(*numbered), enumerate(pods))
+        names = [pod["metadata"]["name"] for pod in pods]
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(name in self._bound for name in names),
+                timeout=max(0.0, started + limit_seconds - time.monotonic()),
+            )
+            bound = [self._bound[name] for name in names if name in self._bound]
+            waits = [self._bound[name] - asked[name] for name in names if name in self._bound]
+        # Of an unfinished burst the whole time counts, that of the pods still waiting included.
+        last = max(bound) if len(bound) == count else time.monotonic()
+        moments = tuple(sorted(moment - started for moment in bound))
+        effort = self._effort() - before
+        return Burst(count, len(bound), last - started, effort, moments, tuple(sorted(waits)))
+
+    def writes(self, count: int, write: Callable[[str], object]) -> Burst:
+        """Do ``write`` to each of ``count`` claims that no pod has; they count as bound."""
+        named = self._draw_names(count)
+        each(lambda n: self._api.create(RESOURCE_CLAIMS, objects.claim(*n)), named)
+        before, started = self._effort(), time.monotonic()
+        each(lambda n: write(n[0]), named)
+        return Burst(count, count, time.monotonic() - started, self._effort() - before)
+
+    def singly(self, count: int, *, gated: bool, limit_seconds: float) -> list[float]:
+        """Seconds from the creation of a pod to its binding, one pod after the other."""
+        times = []
+        ends = time.monotonic() + limit_seconds
+        for _ in range(count):
+            if time.monotonic() > ends:
+                break
+            (pod,) = self._prepare(1, gated=gated)
+            name = pod["metadata"]["name"]
+            started = time.monotonic()
+            self._api.create(PODS, pod)
+            with self._changed:
+                if self._changed.wait_for(lambda n=name: n in self._bound, timeout=limit_seconds):  # type: ignore[misc]
+                    times.append(self._bound[name] - started)
+        return times
+
+    def clear(self) -> None:
+        """Delete all pods and claims, and wait until they are gone."""
+        pods = self._api.list(PODS, namespace="default").items
+        each(lambda p: self._delete(PODS, p), pods)
+        claims = self._api.list(RESOURCE_CLAIMS, namespace="default").items
+        each(lambda c: self._delete(RESOURCE_CLAIMS, c), claims)
+        ends = time.monotonic() + 120
+        while left := self._api.list(RESOURCE_CLAIMS, namespace="default").items:
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{len(left)} claims stay, such as {left[0]['metadata']}")
+            time.sleep(0.2)
+
+    def _prepare(self, count: int, *, gated: bool) -> list[Obj]:
+        """Pods to create; their claims exist, or their templates do."""
+        named = self._draw_names(count)
+        if self._templates:
+            return [
+                objects.pod(name, gated=gated, resourceClaimTemplateName=_template(profile))
+                for name, profile in named
+            ]
+        each(lambda n: self._make(*n), named)
+        return [objects.pod(name, gated=gated, resourceClaimName=name) for name, _ in named]
+
+    def _draw_names(self, count: int) -> list[tuple[str, str]]:
+        """Names of claims to be made, each with its profile."""
+        weights = [*self._profiles.values()]
+        drawn = self._draw.choices([*self._profiles], weights, k=count)
+        return [(f"bench-{next(self._numbers)}", profile) for profile in drawn]
+
+    def _make(self, name: str, profile: str) -> None:
+        self._api.create(RESOURCE_CLAIMS, objects.claim(name, profile))
+        self._made(name)
+
+    def _delete(self, resource: Resource, obj: Obj) -> None:
+        name = obj["metadata"]["name"]
+        self._api.delete(resource, name, namespace="default", grace_seconds=0)
+
+    def _take(self, change: Change) -> None:
+        if change.new is not None:
+            name = change.new["metadata"]["name"]
+            with self._changed:
+                self._bound.setdefault(name, time.monotonic())
+                self._changed.notify_all()
+
+
+def _template(profile: str) -> str:
+    return "bench-" + profile.replace(".", "-").replace("+", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +347,11 @@ def main(  # noqa: PLR0913 - one parameter per option
     header = f"{'allocated by':<18}" + "".join(f"{name:>10}" for name in HEADER)
     for nodes, qps in itertools.product(sizes_ or (30, 100, 300), limits):
         wanted = _wanted(only, templates=templates, only_controller=only_controller)
-        with running(binaries, shape, nodes=nodes, scheduler_qps=qps) as site:
+        flags = {"kube_api_qps": str(qps), "kube_api_burst": str(2 * qps)}
+        inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
+        with real(binaries, **flags) as plane:
+            site = Site(plane, inventories)
+            site.make_nodes()
             for pace in paces or (math.inf,):
                 load = Load(nodes, qps, pods, bursts, single, mix, templates, pace)
                 rows = _rounds(site, load, wanted)
@@ -223,9 +401,7 @@ def _rows(site: Site, load: Load, wanted: set[str]) -> Iterator[Row]:
 
 
 def _written(site: Site, load: Load) -> Row:
-    with Bindings(
-        site.api, load.mix, templates=False, seed=load.nodes, effort=site.effort
-    ) as bindings:
+    with Bindings(site, replace(load, templates=False)) as bindings:
         bindings.writes(WARM_UP_PODS, site.allocate)
         bindings.clear()
         return Row(WRITE, [bindings.writes(load.pods, site.allocate)], [])
@@ -239,14 +415,7 @@ def _measured(
     gated: bool = False,
     made: Callable[[str], object] = lambda _: None,
 ) -> Row:
-    with Bindings(
-        site.api,
-        load.mix,
-        templates=load.templates,
-        seed=load.nodes,
-        made=made,
-        effort=site.effort,
-    ) as bindings:
+    with Bindings(site, load, made=made) as bindings:
         bindings.burst(WARM_UP_PODS, gated=gated, limit_seconds=WARM_UP_SECONDS)
         bindings.clear()
         times = bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)

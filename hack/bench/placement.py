@@ -1,25 +1,242 @@
 """Packing of each placement policy: ``python -m hack.bench.placement``.
 
-All policies play the same requests in one run. Percentages are means over four request mixes unless
-a mix is named; ``lost`` is relative to kube-scheduler's way (``kube``).
+All policies play the same requests in one run, on a fleet of equal GPUs: requests that stay, that
+come and go, and that queue. Percentages are means over four request mixes unless a mix is named;
+``lost`` is relative to kube-scheduler's way (``kube``). Loads are offered memory slices over the
+fleet's; times are in mean lifetimes.
+
+The policies and the index they work on are the controller's own. ``kube`` models what users have
+without it: LeastAllocated of kube-scheduler takes the node with the fewest pods on which the slice
+fits, and there the first device in name order.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 from statistics import fmean
 
 import click
 
+from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.moves import MoveTable
-from hack.bench.fleets.fleet import NAMES, Fleet, geometry
-from hack.bench.fleets.scenarios import MIXES, QUEUE_MIX, Tally, fill, queue, steady
+from dra.allocator.scoring.score import POLICIES, Demand, scarcity_weights
+from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
+from hack.bench.objects import MIXES, geometry, sizes
+
+KUBE = "kube"
+NAMES = (KUBE, *POLICIES)
+QUEUE_MIX = (0.35, 0.0, 0.25, 0.25, 0.0, 0.05)
+"""MIGBench's weights (1g, 2g, 3g, 7g: 35/25/25/5); they need not sum to one."""
 
 Table = dict[str, dict[str, float]]
 
 QUEUES = ((8, 0.7, 1000), (32, 0.85, 2000))
 """GPUs, load and jobs of the queueing scenario."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A placed request."""
+
+    gpu: GpuId
+    profile: Profile
+    placement: Placement
+
+
+class Fleet:
+    """``gpus`` equal GPUs, ``per_node`` a node, and what has been placed on them."""
+
+    def __init__(self, table: MoveTable, policy: str, *, gpus: int, per_node: int = 4) -> None:
+        self.table = table
+        self._policy = policy
+        self._demand = Demand()
+        self._index = GeometryIndex(table)
+        self._held: dict[GpuId, list[Held]] = {
+            GpuId(f"node-{i // per_node:03}", i % per_node): [] for i in range(gpus)
+        }
+        self._nodes: dict[str, list[GpuId]] = {}
+        self._pods: dict[str, int] = {}
+        for gpu in self._held:
+            self._index.put(gpu, EMPTY, instances=0)
+            self._nodes.setdefault(gpu.node, []).append(gpu)
+            self._pods[gpu.node] = 0
+
+    @property
+    def active(self) -> int:
+        """GPUs with at least one instance."""
+        return sum(map(bool, self._held.values()))
+
+    def observe(self, name: str) -> None:
+        """Learn that a slice of profile ``name`` was asked for."""
+        self._demand.observe(name)
+
+    def place(self, name: str) -> Held | None:
+        """Place one slice of profile ``name``; None when it fits nowhere."""
+        profile = self.table.geometry.by_name(name)
+        if profile is None:
+            raise LookupError(f"this GPU has no profile {name!r}")
+        chosen = self._kube(profile) if self._policy == KUBE else self._best(profile)
+        if chosen is None:
+            return None
+        gpu, placement = chosen
+        held = Held(gpu, profile, placement)
+        self._held[gpu].append(held)
+        self._pods[gpu.node] += 1
+        self._settle(gpu)
+        return held
+
+    def free(self, held: Held) -> None:
+        """Take a placed slice away."""
+        self._held[held.gpu].remove(held)
+        self._pods[held.gpu.node] -= 1
+        self._settle(held.gpu)
+
+    def _settle(self, gpu: GpuId) -> None:
+        held = self._held[gpu]
+        usage = self.table.geometry.usage(Occupant(h.placement, h.profile.id) for h in held)
+        self._index.put(gpu, usage, instances=len(held))
+
+    def _best(self, profile: Profile) -> tuple[GpuId, Placement] | None:
+        policy = POLICIES[self._policy]
+        shares = self._demand.shares(self.table.geometry)
+        weights = scarcity_weights(self._index.census, shares)
+        best = next(self._index.ranked_moves(profile, policy, weights), None)
+        return (best.gpu, best.move.placement) if best else None
+
+    def _kube(self, profile: Profile) -> tuple[GpuId, Placement] | None:
+        for node in sorted(self._nodes, key=lambda n: (self._pods[n], n)):
+            for gpu in self._nodes[node]:
+                moves = self.table.moves(self._usage(gpu), profile)
+                if moves:
+                    return gpu, moves[0].placement
+        return None
+
+    def _usage(self, gpu: GpuId) -> Usage:
+        return self._index.usage(gpu) or EMPTY
+
+
+@dataclass(slots=True)
+class Tally:
+    """Offered and accepted requests, and the memory slices in them."""
+
+    offered: int = 0
+    accepted: int = 0
+    slices_offered: int = 0
+    slices_accepted: int = 0
+    active: list[int] = field(default_factory=list)
+
+    def count(self, slices: int, held: Held | None) -> None:
+        """Count one request."""
+        self.offered += 1
+        self.slices_offered += slices
+        if held is not None:
+            self.accepted += 1
+            self.slices_accepted += slices
+
+
+def fill(fleet: Fleet, mix: tuple[float, ...], *, gpus: int, share: float, seed: int) -> Tally:
+    """Requests that never leave, until ``share`` of the fleet's memory slices were asked for."""
+    draw = random.Random(seed)
+    by_size = sizes(fleet.table.geometry)
+    limit = share * gpus * fleet.table.geometry.memory_slices
+    tally = Tally()
+    while True:
+        name = draw.choices(list(by_size), mix)[0]
+        if tally.slices_offered + by_size[name] > limit:
+            return tally
+        fleet.observe(name)
+        tally.count(by_size[name], fleet.place(name))
+
+
+def steady(  # noqa: PLR0913 - the parameters of the model
+    fleet: Fleet,
+    mix: tuple[float, ...],
+    *,
+    gpus: int,
+    load: float,
+    seed: int,
+    warm_up: float = 4.0,
+    measured: float = 4.0,
+) -> Tally:
+    """Poisson arrivals, exponential lifetimes of mean one; what fits nowhere is lost."""
+    draw = random.Random(seed)
+    by_size = sizes(fleet.table.geometry)
+    mean = sum(w * s for w, s in zip(mix, by_size.values(), strict=True)) / sum(mix)
+    rate = load * gpus * fleet.table.geometry.memory_slices / mean
+    ends: list[tuple[float, int, Held]] = []
+    order = count()
+    tally = Tally()
+    now = 0.0
+    while True:
+        now += draw.expovariate(rate)
+        name = draw.choices(list(by_size), mix)[0]
+        lifetime = draw.expovariate(1.0)
+        if now > warm_up + measured:
+            return tally
+        while ends and ends[0][0] <= now:
+            fleet.free(heapq.heappop(ends)[2])
+        fleet.observe(name)
+        held = fleet.place(name)
+        if held is not None:
+            heapq.heappush(ends, (now + lifetime, next(order), held))
+        if now > warm_up:
+            tally.count(by_size[name], held)
+            tally.active.append(fleet.active)
+
+
+def queue(  # noqa: PLR0913 - the parameters of the model
+    fleet: Fleet, mix: tuple[float, ...], *, gpus: int, load: float, jobs: int, seed: int
+) -> float:
+    """Mean waiting time in seconds of ``jobs`` that wait, first come first served with backfill.
+
+    Lifetimes are lognormal with a median of 600 s and sigma 0.8, as in MIGBench.
+    """
+    draw = random.Random(seed)
+    by_size = sizes(fleet.table.geometry)
+    sigma, median = 0.8, 600.0
+    mean = sum(w * s for w, s in zip(mix, by_size.values(), strict=True)) / sum(mix)
+    lifetime = median * math.exp(sigma * sigma / 2)
+    rate = load * gpus * fleet.table.geometry.memory_slices / (mean * lifetime)
+    arrivals: list[tuple[float, str, float]] = []
+    at = 0.0
+    for _ in range(jobs):
+        at += draw.expovariate(rate)
+        name = draw.choices(list(by_size), mix)[0]
+        arrivals.append((at, name, median * math.exp(draw.gauss(0.0, sigma))))
+    waited = 0.0
+    waiting: list[tuple[float, str, float]] = []
+    ends: list[tuple[float, int, Held]] = []
+    order = count()
+    pending = iter([*arrivals, (math.inf, "", 0.0)])
+    upcoming = next(pending)
+    while waiting or ends or upcoming[0] < math.inf:
+        if ends and ends[0][0] <= upcoming[0]:
+            now, _, held = heapq.heappop(ends)
+            fleet.free(held)
+        else:
+            now = upcoming[0]
+            if now == math.inf:
+                raise RuntimeError(f"{waiting[0][1]} fits not even on an empty fleet")
+            fleet.observe(upcoming[1])
+            waiting.append(upcoming)
+            upcoming = next(pending)
+        still: list[tuple[float, str, float]] = []
+        blocked: set[str] = set()
+        for job in waiting:
+            placed = None if job[1] in blocked else fleet.place(job[1])
+            if placed is None:
+                blocked.add(job[1])
+                still.append(job)
+            else:
+                waited += now - job[0]
+                heapq.heappush(ends, (now + job[2], next(order), placed))
+        waiting = still
+    return waited / jobs
 
 
 def percent(tallies: list[Tally]) -> tuple[float, float]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,11 +19,75 @@ import yaml
 
 from dra.common.resources import Obj
 from hack.cluster.binaries import CONTROL_PLANE, NODE, find_binaries
+from hack.cluster.chart import REPOSITORY
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.driver.chart import REPOSITORY
-from hack.cluster.errors import ClusterError
-from hack.cluster.home import Home
-from hack.cluster.plane.controlplane import Setup
+from hack.cluster.controlplane import Setup
+from hack.cluster.waiting import ClusterError
+
+
+class Home:
+    """Directory of a cluster. A lock, which ends with its process, tells who owns it.
+
+    Args:
+        directory: need not exist.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log = directory / "log"
+        self.kubeconfig = directory / "kubeconfig"
+        self._lock = directory / "owner"
+        self._parts = directory / "c"
+
+    def owner(self) -> int | None:
+        """The process id of the cluster that runs here, or None."""
+        try:
+            with self._lock.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except BlockingIOError:
+            text = self._lock.read_text()
+            return int(text) if text else None
+        return None
+
+    def is_ours(self) -> bool:
+        """True if a cluster was ever here."""
+        return self._lock.exists() or self.log.exists()
+
+    @contextlib.contextmanager
+    def owned(self, pid: int) -> Iterator[None]:
+        """Owns the directory inside the block, and leaves no kubeconfig in it.
+
+        Raises:
+            BlockingIOError: somebody else owns it.
+        """
+        with self._lock.open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            lock.write(str(pid))
+            lock.flush()
+            try:
+                yield
+            finally:
+                self.kubeconfig.unlink(missing_ok=True)
+
+    def new_parts(self) -> Path:
+        """An empty directory for the cluster's parts; an earlier cluster's is removed."""
+        shutil.rmtree(self._parts, ignore_errors=True)
+        self._parts.mkdir()
+        return self._parts
+
+    def publish(self, kubeconfig: Path) -> None:
+        """Says that the cluster is ready."""
+        written = self.kubeconfig.with_suffix(".new")
+        shutil.copyfile(kubeconfig, written)
+        written.rename(self.kubeconfig)
+
+    def last_words(self) -> str:
+        """The end of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
 
 PRODUCTS = ("A100-SXM4-40GB", "H100-80GB-HBM3", "B200")
 """Each node has other GPUs than the one before."""

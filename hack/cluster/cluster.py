@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
+from dra.common.resources import Obj
+from hack.cluster import containerd as pods
 from hack.cluster.api import ApiError
-from hack.cluster.driver import pods
-from hack.cluster.driver.installation import Installation, apply
-from hack.cluster.node.kubelet import KubeletNode
-from hack.cluster.plane.controlplane import USUAL, ControlPlane, Setup
-from hack.cluster.plane.credentials import ADMIN, node_user
+from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ADMIN, USUAL, ControlPlane, Setup, node_user
+from hack.cluster.installation import Installation, apply
+from hack.cluster.kubelet import KubeletNode
 from hack.cluster.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dra.common.resources import Obj
-    from hack.cluster.binaries import Binaries
 
 COMPONENTS = ("controller", "kubelet-plugin")
 DEFAULT_CLASS = "mig.dra.dev"

@@ -1,14 +1,15 @@
-"""Waiting for a condition by asking again."""
+"""Waiting for a condition by asking again, and the error of what does not come."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
-from hack.cluster.errors import ClusterError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+class ClusterError(Exception):
+    """A part of the cluster ended, or did not get there in time; the message has its last words."""
+
 
 T = TypeVar("T")
 

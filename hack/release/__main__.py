@@ -6,19 +6,96 @@ and needs no network but for packages and the images' base.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 import helm_python
 
-from hack.cluster.driver.chart import REPOSITORY, version
-from hack.release import chart, manifests
+from hack.cluster.chart import CHART, REPOSITORY, version
+from hack.release import manifests
 from hack.release.packages import CONSTRAINTS, IMAGES, package_list, requirements, tools
-from hack.release.provenance import provenance, sums
+
+
+def sums(files: Iterable[Path]) -> str:
+    """The digests as ``sha256sum --check`` reads them."""
+    return "".join(f"{digest(each)}  {each.name}\n" for each in sorted(files))
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def provenance(
+    files: Iterable[Path], *, commit: str, dirty: bool, pins: Iterable[Path], base: str = ""
+) -> dict[str, Any]:
+    """An in-toto statement (v1) with SLSA's provenance (v1) for ``files``.
+
+    It says what was built from what, and is worth as much as who signs it.
+
+    Args:
+        files: what was made.
+        commit: of the source.
+        dirty: whether the source had changes that are in no commit.
+        pins: the files that name the packages.
+        base: the image that those of ``files`` stand on, by digest; empty without images.
+    """
+    source = {"uri": "git+.", "digest": {"gitCommit": commit}}
+    inputs = [{"uri": each.name, "digest": {"sha256": digest(each)}} for each in pins]
+    if base:
+        name, _, sha256 = base.partition("@sha256:")
+        inputs.append({"uri": f"docker://{name}", "digest": {"sha256": sha256}})
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": f.name, "digest": {"sha256": digest(f)}} for f in sorted(files)],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "make release",
+                "externalParameters": {"version": version(), "uncommittedChanges": dirty},
+                "resolvedDependencies": [source, *inputs],
+            },
+            "runDetails": {
+                "builder": {"id": f"python {sys.version.split()[0]}, {os.uname().machine}"}
+            },
+        },
+    }
+
+
+def package_chart(folder: Path) -> Path:
+    """The archive that ``helm install`` takes."""
+    return Path(helm_python.package(CHART, destination=folder))
+
+
+def push_chart(
+    archive: Path, target: str, *, credentials: Path | None = None, plain: bool = False
+) -> str:
+    """Push the archive below ``target``; returns the reference by digest.
+
+    Args:
+        archive: what ``package`` made.
+        target: ``oci://host/path``, to which Helm appends the chart's name.
+        credentials: file of logins; None is that of ``helm registry login``.
+        plain: HTTP instead of HTTPS.
+
+    Raises:
+        HelmError: the registry does not answer, or refuses.
+    """
+    with helm_python.RegistryClient(plain_http=plain, credentials_file=credentials) as client:
+        client.push(archive, target, plain_http=plain)
+        name = f"{target.rstrip('/')}/{CHART.name}"
+        return f"{name}@{client.resolve(f'{name}:{version()}')['digest']}"
+
 
 SUMS = "SHA256SUMS"
 PROVENANCE = "provenance.json"
@@ -74,7 +151,7 @@ def main(*, folder: Path, base: str, sign: str | None, push: str | None, registr
     made = [*folder.glob(f"*{version()}-*.whl"), *folder.glob("kubectl-mig-*.tar.gz")]
     if len(made) < 2:  # noqa: PLR2004 - the wheel and the archive
         raise click.ClickException(f"{folder} lacks wheel or archive of {version()}: make krew")
-    made += [folder / "mig.yaml", archive := chart.package(folder)]
+    made += [folder / "mig.yaml", archive := package_chart(folder)]
     made.append(manifests.write(folder, registry=registry))
     with tempfile.TemporaryDirectory() as name:
         programs = tools(Path(name))
@@ -99,7 +176,7 @@ def main(*, folder: Path, base: str, sign: str | None, push: str | None, registr
     click.echo(f"{SUMS} is {'signed' if sign else 'not signed: --sign KEY'}")
     if push:
         try:
-            click.echo(f"pushed {chart.push(archive, push)}")
+            click.echo(f"pushed {push_chart(archive, push)}")
         except helm_python.HelmError as error:
             raise click.ClickException(f"the chart could not be pushed: {error}") from error
 

@@ -13,7 +13,7 @@ import helm_python
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, NAMESPACE, RELEASE, version
+from hack.cluster.chart import CHART, NAMESPACE, RELEASE, version
 
 _PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
 

@@ -1,4 +1,7 @@
-"""Packages of the images: which files pin them, and their lists as CycloneDX."""
+"""Packages of the images: the files that pin them by hash, and their lists as CycloneDX.
+
+Run as a program (``make hashes``) it writes the former anew.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import venv
 from collections.abc import Mapping
 from pathlib import Path
 
-from hack.cluster.driver.chart import REPOSITORY, version
+from hack.cluster.chart import REPOSITORY, version
 
 IMAGES: Mapping[str, str] = {"controller": "controller", "kubelet-plugin": "kubeletplugin"}
 """The extra of the Python package whose packages each image has."""
@@ -50,3 +53,34 @@ def package_list(image: str, folder: Path, *, programs: Path) -> Path:
         command += ["--output-reproducible", "--pyproject", str(REPOSITORY / "pyproject.toml")]
         subprocess.run([*command, "--output-file", str(target), f"{name}/bin/python"], check=True)
     return target
+
+
+_HEADER = "# Made by make hashes of pyproject.toml and constraints.txt, for deploy/Dockerfile.\n"
+_PYTHON = "3.11"
+"""Of the images."""
+
+
+def write_hashes(image: str, *, uv: Path) -> None:
+    """Write the file of an image, with ``uv``."""
+    target = requirements(image)
+    command = [str(uv), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    command += ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"]
+    command += ["--python-version", _PYTHON, "--python-platform", "linux"]
+    command += ["--constraint", str(CONSTRAINTS), "--extra", IMAGES[image]]
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name, "requirements.txt")
+        command += ["--output-file", str(made), str(REPOSITORY / "pyproject.toml")]
+        subprocess.run(command, check=True)
+        target.write_text(_HEADER + made.read_text())
+
+
+def write_all_hashes() -> None:
+    """Write the files of all images."""
+    with tempfile.TemporaryDirectory() as name:
+        programs = tools(Path(name))
+        for image in IMAGES:
+            write_hashes(image, uv=programs / "uv")
+
+
+if __name__ == "__main__":
+    write_all_hashes()

@@ -14,9 +14,9 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import add_fake_node
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, registrations

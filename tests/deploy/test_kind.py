@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from hack.cluster.driver.chart import REPOSITORY, render
+from hack.cluster.chart import REPOSITORY, render
 from sim.nvml.products import load_product, product_names
 from tests.helpers.waiting import PATIENCE
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from dra.common.handbook import page as page_address
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, find
+from hack.cluster.chart import CHART, find
 from tests.deploy.chart.charts import rendered
 from tests.docs.monitoring.test_observability import PAGE, exported, of_controller, of_plugin
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -15,21 +13,15 @@ from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import POLICIES
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
-from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.kube.client import KubeApi
-from dra.kube.reflector import Change
-from hack.bench import allocate, cluster, memory, placement, pods
-from hack.bench.control import objects
-from hack.bench.control.bindings import Burst
-from hack.bench.control.effort import Effort, read_attempts, read_writes
-from hack.bench.control.fullcluster import FullCluster
-from hack.bench.control.podstarts import STEPS, PodStarts
-from hack.bench.fleets.fleet import NAMES, Fleet, geometry
-from hack.bench.fleets.scenarios import MIXES, fill, queue
-from hack.bench.fleets.slices import partitionable
-from hack.bench.hostile import __main__ as hostile
-from hack.bench.hostile.ground import free_small, half_full
+from hack.bench import allocate, cluster, hostile, memory, objects, placement
+from hack.bench.cluster import Burst
+from hack.bench.ground import free_small, half_full
+from hack.bench.memory import FullCluster
+from hack.bench.objects import MIXES, geometry
+from hack.bench.placement import NAMES, Fleet, fill, queue
+from hack.bench.site import Effort, partitionable, read_attempts, read_writes
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
@@ -49,7 +41,7 @@ def test_every_policy_has_a_row_in_every_placement_table(
 def test_every_policy_is_benchmarked() -> None:
     left_out = sorted(set(POLICIES) - set(NAMES))
     assert not left_out, (
-        f"hack/bench/fleets/fleet.py leaves out {left_out}: take its NAMES from POLICIES"
+        f"hack/bench/placement.py leaves out {left_out}: take its NAMES from POLICIES"
     )
 
 
@@ -105,12 +97,11 @@ def test_a_full_cluster_is_one_that_the_controller_understands() -> None:
     assert all(pod.claim_keys[0] in known.claims for pod in known.pods.values())
 
 
-@pytest.mark.parametrize("program", [cluster.main, pods.main], ids=["cluster", "pods"])
-def test_without_a_control_planes_binaries_a_benchmark_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: click.Command
+def test_without_a_control_planes_binaries_the_benchmark_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    result = CliRunner().invoke(program, [], catch_exceptions=False)
+    result = CliRunner().invoke(cluster.main, [], catch_exceptions=False)
     assert result.exit_code == 0
     assert result.output.startswith("skipped: no etcd, kube-apiserver")
     assert "KUBEBUILDER_ASSETS" in result.output
@@ -139,31 +130,6 @@ def test_at_least_half_of_every_gpu_is_taken_on_hostile_grounds() -> None:
     assert [g.pcie_root for g in gpus[::2]] == [g.pcie_root for g in gpus[1::2]]
     assert all(0 <= free_small(g) <= 4 for g in gpus)
     assert any(free_small(g) == 4 for g in gpus)
-
-
-def test_steps_of_a_pods_start_are_told_by_the_time_of_the_first_sign_of_each() -> None:
-    class Api(KubeApi):
-        def __init__(self) -> None:
-            pass
-
-    starts = PodStarts(Api(), has_pods=bool)
-    owner: Obj = {"metadata": {"name": "c", "ownerReferences": [{"name": "p"}]}}
-    allocated: Obj = {**owner, "status": {"allocation": {"devices": {}}}}
-    metadata: Obj = {"metadata": {"name": "p"}}
-    named = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
-    waits = {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}
-    signs: list[tuple[str, Callable[[Change], None], Obj]] = [
-        ("claim made", starts._take_claim, owner),
-        ("claim named", starts._take_pod, {**metadata, "status": named}),
-        ("claim allocated", starts._take_claim, allocated),
-        ("refused", starts._take_pod, {**metadata, "status": {**named, **waits}}),
-        ("bound", starts._take_pod, {**metadata, "spec": {"nodeName": "n"}}),
-        ("running", starts._take_pod, {**metadata, "status": {"phase": "Running"}}),
-    ]
-    for number, (step, take, obj) in enumerate(signs):
-        take(Change("added", None, obj))
-        reached = [s for s, pods_ in starts._reached.items() if "p" in pods_]
-        assert reached == list(STEPS[: number + 1]), step
 
 
 METRICS = """\

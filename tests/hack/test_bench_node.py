@@ -18,11 +18,9 @@ import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.kube.client import KubeApi
 from hack.bench.node import library
-from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
-from hack.bench.node.floor import Floor, of_pace
-from hack.bench.node.least.driver import Least
-from hack.bench.node.measures import Cycles, joined, smallest_slices
-from hack.bench.node.rows import call_rows, floor_rows
+from hack.bench.node.least import Least
+from hack.bench.node.measures import Cycles, Floor, joined, of_pace, percentile, smallest_slices
+from hack.bench.node.table import Row, call_rows, floor_rows, ratios, rendered, worse
 from sim.nvml.machine import GpuSpec, Machine
 
 ROWS = [

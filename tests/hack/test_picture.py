@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from hack.picture.svg import render
+from hack.picture import render
 
 _NS = "{http://www.w3.org/2000/svg}"
 

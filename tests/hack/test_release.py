@@ -12,11 +12,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hack.cluster.driver.chart import CHART, NAMESPACE, REPOSITORY, render, version
+from hack.cluster.chart import CHART, NAMESPACE, REPOSITORY, render, version
 from hack.release import __main__ as release
-from hack.release import chart, manifests
-from hack.release.__main__ import main
-from hack.release.provenance import provenance, sums
+from hack.release import manifests
+from hack.release.__main__ import main, provenance, sums
 from tests.hack.registry import running
 
 
@@ -90,11 +89,11 @@ def test_the_changelog_begins_with_this_version() -> None:
 
 
 def test_the_chart_comes_back_from_the_registry_that_it_was_pushed_to(tmp_path: Path) -> None:
-    archive = chart.package(tmp_path)
+    archive = release.package_chart(tmp_path)
     with running() as registry:
         target = f"oci://127.0.0.1:{registry.server_port}/charts"
         logins = tmp_path / "logins"
-        pushed = chart.push(archive, target, credentials=logins, plain=True)
+        pushed = release.push_chart(archive, target, credentials=logins, plain=True)
         (tmp_path / "back").mkdir()
         name, _, digest = pushed.partition("@")
         helm_python.pull(name, destination=tmp_path / "back", version=version(), plain_http=True)
@@ -111,7 +110,9 @@ def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
     with running() as registry:
         target = f"oci://127.0.0.1:{registry.server_port}/charts"
     with pytest.raises(helm_python.HelmError, match=f"127.0.0.1:{registry.server_port}"):
-        chart.push(chart.package(tmp_path), target, credentials=tmp_path / "l", plain=True)
+        release.push_chart(
+            release.package_chart(tmp_path), target, credentials=tmp_path / "l", plain=True
+        )
 
 
 PILOT = {"kubeletPlugin": {"nodeSelector": {"pilot": "yes"}}, "webhook": {"enabled": True}}

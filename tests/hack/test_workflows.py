@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster.driver.chart import REPOSITORY, version
+from hack.cluster.chart import REPOSITORY, version
 
 WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*"))
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from hack.cluster.errors import ClusterError
+from hack.cluster.waiting import ClusterError
 from sim.nvml.functions.devices import ARCHITECTURES, BRANDS
 from sim.nvml.machine import Machine
 from sim.nvml.products import Product

@@ -23,9 +23,8 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
-from hack.cluster.errors import ClusterError
-from hack.cluster.machine.processes import Process
-from hack.cluster.waiting import wait_for
+from hack.cluster.machine import Process
+from hack.cluster.waiting import ClusterError, wait_for
 
 NODE = "bench"
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -3,132 +3,388 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tests.cli.explaining.obstacles import (
-    affinity,
-    all_taken,
-    bad_cel,
-    bad_config,
-    by_scheduler,
-    claim_missing,
-    compute_slices_lack,
-    cordoned,
-    device_plugin,
-    driver_not_ready,
-    elsewhere,
-    evaluating,
-    foreign,
-    gated,
-    gpu_left_out,
-    held_back,
-    lease_ran_out,
-    made_first,
-    media_engine_taken,
-    mig_manager,
-    mig_off,
-    mixed,
-    mode_pending,
-    no_class,
-    no_leader,
-    no_mignode,
-    no_profile_that_large,
-    not_ready,
-    not_together,
-    one_large_claim_in_the_way,
-    quota,
-    reclaimed_soon,
-    reclaiming,
-    selector,
-    selects_nothing,
-    tainted,
-    taken_back,
-    template_missing,
-    too_little_cpu,
-    too_many_of_one,
-    too_many_templates,
-)
-from tests.cli.world import World
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
+from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
+from tests.cli.world import LEASE_SECONDS, World
+from tests.controller.helpers.objects import DRIVER, gpu, instance, request
+from tests.dra.gpus import A100
+
+WAITS = "waiting"
+Build = Callable[[World], None]
 
 
 @dataclass(frozen=True)
 class Situation:
     """A cluster in which pod ``waiting`` waits, and what its explanation has to say.
 
-    ``says`` are words of the first finding: who or what is in the way.
+    ``says`` are words of the first finding: who or what is in the way. A controller leads there, or
+    ``build`` says whether one does.
     """
 
     name: str
-    build: Callable[[World], None]
+    build: Build
     reason: str
     says: tuple[str, ...]
+    leads: bool
 
     def __str__(self) -> str:
         return self.name
 
 
-LEADS = (no_leader, lease_ran_out, taken_back, gpu_left_out, held_back, evaluating)
+SITUATIONS: list[Situation] = []
 
-SITUATIONS = [
-    Situation("no profile that large", no_profile_that_large, "NoSuchProfile", ("'r'", "7g.40gb")),
-    Situation(
-        "made before it is allocated",
-        made_first,
-        "MadeFirst",
-        ("gpu-0-mig-3g20gb-9-4 on node node-a is being made", "default/wanted"),
-    ),
-    Situation("all taken", all_taken, "NoRoom", ("node-a gpu-0", "default/first", "pod trainer-1")),
-    Situation(
-        "the smallest claim in the way is named",
-        one_large_claim_in_the_way,
-        "NoRoom",
-        ("gpu-1", "default/small of pod notebook (1g.5gb at 2:1)"),
-    ),
-    Situation("memory is free, compute is not", compute_slices_lack, "NoRoom", ("default/c0",)),
-    Situation("MIG off", mig_off, "MIGDisabled", ("node-a gpu-0", "MIG is off")),
-    Situation("MIG mode pending", mode_pending, "MIGModePending", ("node-a gpu-0",)),
-    Situation("foreign", foreign, "ForeignInstance", ("gpu-0", "foreign", "7g.40gb at 0:8")),
-    Situation("mig-manager", mig_manager, "MIGManagerActive", ("mig-manager",)),
-    Situation("device plugin", device_plugin, "DevicePluginActive", ("nvidia.com/gpu: 8",)),
-    Situation("reclaiming", reclaiming, "Reclaiming", ("default/gone", "in use by process 4711")),
-    Situation("what goes anyway is named", reclaimed_soon, "Reclaiming", ("default/gone",)),
-    Situation("engines lack", media_engine_taken, "NoRoom", ("default/video of pod encoder",)),
-    Situation("tainted", tainted, "UntoleratedTaint", ("node-a", "team=red:NoSchedule")),
-    Situation("cordoned", cordoned, "NodeUnschedulable", ("node-a",)),
-    Situation("node not ready", not_ready, "NodeNotReady", ("node-a", "not-ready")),
-    Situation("nodeSelector", selector, "NodeSelectorMismatch", ("node-a",)),
-    Situation("node affinity", affinity, "NodeAffinityMismatch", ("node-a",)),
-    Situation("cpu", too_little_cpu, "InsufficientResources", ("node-a", "insufficient cpu")),
-    Situation("no controller", no_leader, "ControllerNotRunning", ("mig.dra.dev-controller",)),
-    Situation("lease ran out", lease_ran_out, "ControllerNotRunning", ("has run out",)),
-    Situation("plugin not serving", driver_not_ready, "DriverNotReady", ("no space left",)),
-    Situation("bad configuration", bad_config, "InvalidConfig", ("placement.method", "wanted")),
-    Situation("no such class", no_class, "NoSuchDeviceClass", ("'mig-9g.99gb'",)),
-    Situation("selects nothing", selects_nothing, "NoSuchProfile", ("'r'",)),
-    Situation("CEL that fails", bad_cel, "InvalidSelector", ("'r'", "colour")),
-    Situation("gated", gated, "SchedulingGated", ("example.com/budget",)),
-    Situation("template missing", template_missing, "TemplateMissing", ("default/slce",)),
-    Situation("too many templates", too_many_templates, "TooManyTemplates", ("has 64",)),
-    Situation("quota", quota, "ClaimNotCreated", ("exceeded quota: team",)),
-    Situation("claim missing", claim_missing, "ClaimMissing", ("default/wanted",)),
-    Situation("mixed drivers", mixed, "MixedDrivers", ("nic.example.com",)),
-    Situation("not together", not_together, "NoRoomTogether", ("node-a",)),
-    Situation(
-        "too many of one",
-        too_many_of_one,
-        "UnsupportedRequest",
-        ("3 x 3g.20gb can never be served", "none has more than 2, as node-a"),
-    ),
-    Situation("the scheduler allocates", by_scheduler, "AllocatedByScheduler", ("node-a",)),
-    Situation("no MigNode", no_mignode, "NoMigNode", ("no MigNode exists",)),
-    Situation("GPU left out", gpu_left_out, "WaitingForSlice", ("gpu-0 could not be made",)),
-    Situation("held back", held_back, "NextInLine", ("held for pod default/large",)),
-    Situation("evaluating", evaluating, "EvaluatingSelectors", ("are being evaluated",)),
-    Situation("taken back", taken_back, "AllocationTakenBack", ("node node-a was taken back",)),
-    Situation(
-        "bound to a full node by another claim",
-        elsewhere,
-        "NoRoom",
-        ("node-a", "default/first"),
-    ),
-]
+
+def situation(name: str, reason: str, *says: str, leads: bool = True) -> Callable[[Build], Build]:
+    def add(build: Build) -> Build:
+        SITUATIONS.append(Situation(name, build, reason, says, leads))
+        return build
+
+    return add
+
+
+def waiting_pod(
+    world: World, *requests: Obj, pod: dict[str, Any] | None = None, **claim: Any
+) -> None:
+    world.add_claim("wanted", *requests, **claim)
+    world.add_pod(WAITS, "wanted", **(pod or {}))
+
+
+def _full(world: World, *, node: str = "node-a") -> None:
+    """All of the node's one GPU is held by two claims of running pods."""
+    world.hold("first", node, "gpu-0-mig-3g20gb-9-0", pod_name="trainer-1")
+    world.hold("second", node, "gpu-0-mig-3g20gb-9-4", pod_name="trainer-2")
+
+
+def _held(made: Instance, name: str, message: str = "") -> Instance:
+    return replace(made, claim=ClaimRef("default", name, f"uid-{name}"), message=message)
+
+
+@situation("no profile that large", "NoSuchProfile", "'r'", "7g.40gb")
+def no_profile_that_large(world: World) -> None:
+    world.add_node("node-a")
+    world.add_class("mig-7g.80gb", "device.attributes['mig.dra.dev'].profile == '7g.80gb'")
+    waiting_pod(world, request("r", "mig-7g.80gb"))
+
+
+@situation("all taken", "NoRoom", "node-a gpu-0", "default/first", "pod trainer-1")
+def all_taken(world: World) -> None:
+    world.add_node("node-a")
+    _full(world)
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+
+
+@situation(
+    "the smallest claim in the way is named",
+    "NoRoom",
+    "gpu-1",
+    "default/small of pod notebook (1g.5gb at 2:1)",
+)
+def one_large_claim_in_the_way(world: World) -> None:
+    world.add_node("node-a", gpu(0, "node-a"), gpu(1, "node-a"))
+    _full(world)
+    world.hold("small", "node-a", "gpu-1-mig-1g5gb-19-2", pod_name="notebook")
+    waiting_pod(world, request("r", "mig-7g.40gb"))
+
+
+@situation("memory is free, compute is not", "NoRoom", "default/c0")
+def compute_slices_lack(world: World) -> None:
+    world.add_node("node-a")
+    for start in range(7):
+        world.hold(f"c{start}", "node-a", f"gpu-0-mig-1g5gb-19-{start}")
+    waiting_pod(world)
+
+
+@situation("MIG off", "MIGDisabled", "node-a gpu-0", "MIG is off")
+def mig_off(world: World) -> None:
+    made = gpu(0, "node-a")
+    off = replace(made, mig_enabled=False, mig_pending=False, reason="MIGDisabled")
+    world.add_node("node-a", off)
+    waiting_pod(world)
+
+
+@situation("MIG mode pending", "MIGModePending", "node-a gpu-0")
+def mode_pending(world: World) -> None:
+    world.add_node("node-a", replace(gpu(0, "node-a"), mig_pending=False))
+    waiting_pod(world)
+
+
+@situation("foreign", "ForeignInstance", "gpu-0", "foreign", "7g.40gb at 0:8")
+def foreign(world: World) -> None:
+    made = instance("7g.40gb", 0, state="foreign")
+    world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
+    waiting_pod(world)
+
+
+@situation("mig-manager", "MIGManagerActive", "mig-manager")
+def mig_manager(world: World) -> None:
+    text = "mig-manager is changing this node's GPUs"
+    made = gpu(0, "node-a", unavailable=text, reason="MIGManagerActive")
+    world.add_node("node-a", made)
+    waiting_pod(world)
+
+
+@situation("device plugin", "DevicePluginActive", "nvidia.com/gpu: 8")
+def device_plugin(world: World) -> None:
+    text = "a device plugin gives out this node's GPUs too (nvidia.com/gpu: 8)"
+    made = gpu(0, "node-a", unavailable=text, reason="DevicePluginActive")
+    world.add_node("node-a", made)
+    waiting_pod(world)
+
+
+@situation("reclaiming", "Reclaiming", "default/gone", "in use by process 4711")
+def reclaiming(world: World) -> None:
+    left = _held(instance("7g.40gb", 0, state="reclaiming"), "gone", "in use by process 4711")
+    world.add_node("node-a", gpu(0, "node-a", instances=(left,)))
+    waiting_pod(world)
+
+
+@situation("what goes anyway is named", "Reclaiming", "default/gone")
+def reclaimed_soon(world: World) -> None:
+    """One half is held by a claim, the other is on its way out."""
+    world.hold("stays", "node-a", "gpu-0-mig-3g20gb-9-0", pod_name="trainer-1")
+    left = _held(instance("3g.20gb", 4, state="reclaiming"), "gone")
+    world.add_node("node-a", gpu(0, "node-a", instances=(left,)))
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+
+
+@situation("engines lack", "NoRoom", "default/video of pod encoder")
+def media_engine_taken(world: World) -> None:
+    """Memory and compute are free, the one media engine is not."""
+    profile = A100.by_name("1g.5gb+me")
+    assert profile is not None
+    world.add_node("node-a")
+    world.hold("video", "node-a", f"gpu-0-mig-1g5gb-me-{profile.id}-0", pod_name="encoder")
+    waiting_pod(world, request("r", "mig-1g.5gb.me"))
+
+
+@situation("tainted", "UntoleratedTaint", "node-a", "team=red:NoSchedule")
+def tainted(world: World) -> None:
+    taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
+    world.add_node("node-a", taints=[taint])
+    waiting_pod(world)
+
+
+@situation("cordoned", "NodeUnschedulable", "node-a")
+def cordoned(world: World) -> None:
+    world.add_node("node-a", unschedulable=True)
+    waiting_pod(world)
+
+
+@situation("node not ready", "NodeNotReady", "node-a", "not-ready")
+def not_ready(world: World) -> None:
+    taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    world.add_node("node-a", ready=False, taints=[taint])
+    waiting_pod(world)
+
+
+@situation("nodeSelector", "NodeSelectorMismatch", "node-a")
+def selector(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, pod={"nodeSelector": {"zone": "b"}})
+
+
+@situation("node affinity", "NodeAffinityMismatch", "node-a")
+def affinity(world: World) -> None:
+    world.add_node("node-a")
+    expression = {"key": "zone", "operator": "In", "values": ["b"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    waiting_pod(world, pod={"affinity": {"nodeAffinity": terms}})
+
+
+@situation("cpu", "InsufficientResources", "node-a", "insufficient cpu")
+def too_little_cpu(world: World) -> None:
+    world.add_node("node-a", cpu="4")
+    world.add_pod("busy", nodeName="node-a", cpu="3")
+    waiting_pod(world, pod={"cpu": "2"})
+
+
+@situation("no controller", "ControllerNotRunning", "mig.dra.dev-controller", leads=False)
+def no_leader(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world)
+
+
+@situation("lease ran out", "ControllerNotRunning", "has run out", leads=False)
+def lease_ran_out(world: World) -> None:
+    world.lead(seconds_ago=2 * LEASE_SECONDS)
+    no_leader(world)
+
+
+@situation("plugin not serving", "DriverNotReady", "no space left")
+def driver_not_ready(world: World) -> None:
+    world.add_node("node-a")
+    world.say_not_ready("node-a", "the journal cannot be written: no space left on device")
+    waiting_pod(world)
+
+
+@situation("bad configuration", "InvalidConfig", "placement.method", "wanted")
+def bad_config(world: World) -> None:
+    world.add_node("node-a")
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "placement": {"method": "spread"},
+    }
+    opaque = {"driver": "mig.dra.dev", "parameters": parameters}
+    waiting_pod(world, request(), config=[{"opaque": opaque}])
+
+
+@situation("no such class", "NoSuchDeviceClass", "'mig-9g.99gb'")
+def no_class(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("r", "mig-9g.99gb"))
+
+
+@situation("selects nothing", "NoSuchProfile", "'r'")
+def selects_nothing(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(
+        world, request("r", "mig.dra.dev", "device.attributes['mig.dra.dev'].profile == '5g.1gb'")
+    )
+
+
+@situation("CEL that fails", "InvalidSelector", "'r'", "colour")
+def bad_cel(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(
+        world, request("r", "mig.dra.dev", "device.attributes['mig.dra.dev'].colour == 'red'")
+    )
+
+
+@situation("gated", "SchedulingGated", "example.com/budget")
+def gated(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, pod={"schedulingGates": [{"name": "example.com/budget"}]})
+
+
+@situation("template missing", "TemplateMissing", "default/slce")
+def template_missing(world: World) -> None:
+    world.add_node("node-a")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "slce"}
+    world.add_pod(WAITS, resourceClaims=[entry])
+
+
+@situation("too many templates", "TooManyTemplates", "has 64")
+def too_many_templates(world: World) -> None:
+    world.add_node("node-a")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "nvidia.com-gpumem-8000"}
+    pod = world.add_pod(WAITS, resourceClaims=[entry])
+    world.tell(pod, "TooManyTemplates", "namespace default has 64 such templates")
+
+
+@situation("quota", "ClaimNotCreated", "exceeded quota: team")
+def quota(world: World) -> None:
+    world.add_node("node-a")
+    world.add_template("slice")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "slice"}
+    made = world.add_pod(WAITS, resourceClaims=[entry])
+    text = "PodResourceClaim gpu: resource claim: exceeded quota: team, requested: count/r=1"
+    world.tell(made, "FailedResourceClaimCreation", text, source="resource_claim")
+
+
+@situation("claim missing", "ClaimMissing", "default/wanted")
+def claim_missing(world: World) -> None:
+    world.add_node("node-a")
+    world.add_pod(WAITS, "wanted")
+
+
+@situation("mixed drivers", "MixedDrivers", "nic.example.com")
+def mixed(world: World) -> None:
+    world.add_node("node-a")
+    world.add_class("nic.example.com", "device.driver == 'nic.example.com'")
+    waiting_pod(world, request("a"), request("b", "nic.example.com"))
+
+
+@situation("not together", "NoRoomTogether", "node-a")
+def not_together(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("a", "mig-4g.20gb"), request("b", "mig-7g.40gb"))
+
+
+@situation(
+    "too many of one",
+    "UnsupportedRequest",
+    "3 x 3g.20gb can never be served",
+    "none has more than 2, as node-a",
+)
+def too_many_of_one(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("a", "mig-3g.20gb", count=3))
+
+
+@situation("the scheduler allocates", "AllocatedByScheduler", "node-a")
+def by_scheduler(world: World) -> None:
+    world.add_node("node-a", allocator=AllocatorKind.SCHEDULER)
+    waiting_pod(world)
+
+
+@situation("no MigNode", "NoMigNode", "no MigNode exists")
+def no_mignode(world: World) -> None:
+    waiting_pod(world)
+
+
+def _said(world: World, reason: str, message: str) -> None:
+    """A pod that would fit, and what the controller says of it by its condition."""
+    world.add_node("node-a")
+    world.lead()
+    waiting_pod(world)
+    pod = world.api.get(PODS, WAITS, namespace="default")
+    condition = {
+        "type": f"{DRIVER}/ClaimsAllocated",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    world.set_status(PODS, pod, {"phase": "Pending", "conditions": [condition]})
+
+
+@situation("taken back", "AllocationTakenBack", "node node-a was taken back", leads=False)
+def taken_back(world: World) -> None:
+    _said(world, "AllocationTakenBack", "the allocation on node node-a was taken back")
+
+
+@situation("GPU left out", "WaitingForSlice", "gpu-0 could not be made", leads=False)
+def gpu_left_out(world: World) -> None:
+    _said(world, "WaitingForSlice", "node-a: a slice of gpu-0 could not be made lately")
+
+
+@situation("held back", "NextInLine", "held for pod default/large", leads=False)
+def held_back(world: World) -> None:
+    _said(world, "NextInLine", "what is free is held for pod default/large")
+
+
+@situation("evaluating", "EvaluatingSelectors", "are being evaluated", leads=False)
+def evaluating(world: World) -> None:
+    _said(world, "EvaluatingSelectors", "its selectors are being evaluated")
+
+
+@situation(
+    "made before it is allocated",
+    "MadeFirst",
+    "gpu-0-mig-3g20gb-9-4 on node node-a is being made",
+    "default/wanted",
+)
+def made_first(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+    body = world.api.get(RESOURCE_CLAIMS, "wanted", namespace="default")
+    ref = ClaimRef("default", "wanted", body["metadata"]["uid"])
+    device = ReservedDevice("gpu-0-mig-3g20gb-9-4", "GPU-0", "r")
+    reservations = as_fields([Reservation("x-1", ref, (device,), 120)])
+    world.api.patch(MIG_NODES, "node-a", {"spec": {"reservations": reservations}})
+
+
+@situation("bound to a full node by another claim", "NoRoom", "node-a", "default/first")
+def elsewhere(world: World) -> None:
+    world.add_node("node-a")
+    world.add_node("node-b")
+    _full(world)
+    world.hold("other", "node-a", "gpu-0-mig-1g5gb-19-0")
+    world.add_claim("wanted")
+    world.add_pod(WAITS, "wanted", "other")

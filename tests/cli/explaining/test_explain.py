@@ -11,8 +11,7 @@ import yaml
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
-from tests.cli.explaining.obstacles import WAITS, all_taken, waiting_pod
-from tests.cli.explaining.situations import LEADS, SITUATIONS, Situation
+from tests.cli.explaining.situations import SITUATIONS, WAITS, Situation, all_taken, waiting_pod
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance, pod, request
 
@@ -26,7 +25,7 @@ def classes(world: World) -> World:
 @pytest.mark.parametrize("situation", SITUATIONS, ids=str)
 def test_the_true_blocker_comes_first(situation: Situation, classes: World, mig: Mig) -> None:
     situation.build(classes)
-    if situation.build not in LEADS:
+    if situation.leads:
         classes.lead()
     ran = mig("explain", WAITS, "-o", "json")
     found = ran.json

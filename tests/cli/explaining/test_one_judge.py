@@ -22,7 +22,7 @@ from dra.claims.reader import Fault, Reader
 from dra.claims.reasons import Obstacle
 from dra.common.resources import DEVICE_CLASSES, MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
-from tests.cli.explaining.obstacles import WAITS, waiting_pod
+from tests.cli.explaining.situations import WAITS, waiting_pod
 from tests.cli.world import World
 from tests.controller.helpers.objects import DRIVER, FINALIZER, gpu, request
 from tests.dra.gpus import A100

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from cli.program import main
 from dra.common.resources import Obj
+from tests.cli.linting.conftest import Command
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
 DEPLOYMENT = """
@@ -50,25 +48,14 @@ spec:
 """
 
 
-def convert(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, *arguments: str
-) -> tuple[int, str]:
-    file = tmp_path / "f.yaml"
-    file.write_text(text)
-    code = main(["convert", str(file), "--kubeconfig", "/nowhere", *arguments])
-    return code, capsys.readouterr().out
-
-
 def objects(text: str) -> list[Obj]:
     return [*yaml.safe_load_all(text)]
 
 
-def test_a_workload_comes_out_with_claims_and_the_templates_that_it_needs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    code, out = convert(capsys, tmp_path, DEPLOYMENT)
-    template, deployment, service = objects(out)
-    assert code == 0
+def test_a_workload_comes_out_with_claims_and_the_templates_that_it_needs(convert: Command) -> None:
+    ran = convert(DEPLOYMENT)
+    template, deployment, service = objects(ran.out)
+    assert ran.code == 0
     assert template["kind"] == "ResourceClaimTemplate"
     assert template["metadata"] == {
         "name": "nvidia.com-gpumem-8000-gpu-spread",
@@ -92,12 +79,9 @@ def test_a_workload_comes_out_with_claims_and_the_templates_that_it_needs(
     assert service == {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
 
 
-def test_lint_finds_nothing_in_what_it_prints(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    _, out = convert(capsys, tmp_path, DEPLOYMENT)
-    (tmp_path / "made.yaml").write_text(out)
-    assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0
+def test_lint_finds_nothing_in_what_it_prints(convert: Command, lint: Command) -> None:
+    ran = convert(DEPLOYMENT)
+    assert lint(ran.out, "--strict").code == 0
 
 
 @pytest.mark.parametrize(
@@ -129,20 +113,16 @@ def test_lint_finds_nothing_in_what_it_prints(
         ),
     ],
 )
-def test_each_system_has_its_words(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, template: str
-) -> None:
-    code, out = convert(capsys, tmp_path, text)
-    made, converted = objects(out)
-    assert (code, made["metadata"]["name"]) == (0, template)
+def test_each_system_has_its_words(convert: Command, text: str, template: str) -> None:
+    ran = convert(text)
+    made, converted = objects(ran.out)
+    assert (ran.code, made["metadata"]["name"]) == (0, template)
     (container,) = converted["spec"]["containers"]
     assert container["resources"]["limits"] == {}
     assert len(container["resources"]["claims"]) == 1
 
 
-def test_what_only_serves_another_system_goes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_only_serves_another_system_goes(convert: Command) -> None:
     text = pod(
         "mig.das.com/1g.5gb: 1, instaslice.redhat.com/accelerator-memory-quota: 5",
         "schedulerName: das-scheduler\n  runtimeClassName: nvidia-legacy\n"
@@ -153,8 +133,8 @@ def test_what_only_serves_another_system_goes(
     of_theirs = "{configMapRef: {name: 5b8e0a9c-0a52-4c07-9f6b-2f4f3b1d9a10}}"
     of_mine = "{configMapRef: {name: mine}}"
     text = text.replace("image: busybox", f"image: busybox\n    envFrom: [{of_theirs}, {of_mine}]")
-    _, out = convert(capsys, tmp_path, text)
-    made = objects(out)[1]
+    ran = convert(text)
+    made = objects(ran.out)[1]
     assert made["spec"]["containers"][0]["envFrom"] == [yaml.safe_load(of_mine)]
     assert made["metadata"] == {"name": "p"}
     assert made["spec"].keys() == {"schedulingGates", "containers", "resourceClaims"}
@@ -175,19 +155,19 @@ REFUSED = {
 
 @pytest.mark.parametrize(("limits", "says"), REFUSED.items())
 def test_what_has_no_counterpart_stays_and_says_why(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, limits: str, says: str
+    convert: Command, lint: Command, limits: str, says: str
 ) -> None:
-    code, out = convert(capsys, tmp_path, pod(limits))
-    assert code == 1
-    (made,) = objects(out)
+    ran = convert(pod(limits))
+    assert ran.code == 1
+    (made,) = objects(ran.out)
     assert made == yaml.safe_load(pod(limits))
-    (line,) = (each for each in out.splitlines() if each.startswith("#"))
+    (line,) = (each for each in ran.out.splitlines() if each.startswith("#"))
     assert "f.yaml:10: error: Pod p: spec.containers[0].resources.limits." in line
     name = line.partition(".limits.")[2].partition(": ")[0]
     assert name in limits, "as it stands in the file"
     assert says in line
-    assert main(["lint", str(tmp_path / "f.yaml")]) == 1
-    assert says in capsys.readouterr().out
+    linted = lint(pod(limits))
+    assert (linted.code, says in linted.out) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +182,12 @@ def test_what_has_no_counterpart_stays_and_says_why(
     ],
 )
 def test_annotations_that_choose_what_limits_cannot_are_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, annotation: str, says: str
+    convert: Command, annotation: str, says: str
 ) -> None:
     text = pod("nvidia.com/gpumem: 3000", metadata=f", annotations: {{{annotation}}}")
-    code, out = convert(capsys, tmp_path, text, "-o", "json")
-    found: dict[str, Any] = json.loads(out)
-    assert (code, found["kind"]) == (1, "Conversion")
+    ran = convert(text, "-o", "json")
+    found = ran.json
+    assert (ran.code, found["kind"]) == (1, "Conversion")
     (remark,) = found["remarks"]
     assert remark["field"].startswith("metadata.annotations.")
     assert says in remark["message"]
@@ -236,34 +216,29 @@ def test_annotations_that_choose_what_limits_cannot_are_refused(
         ),
     ],
 )
-def test_what_changes_its_meaning_is_said(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, says: str
-) -> None:
-    code, out = convert(capsys, tmp_path, text)
-    assert code == 0
-    assert f"# {tmp_path}/f.yaml:" in out
-    assert says in out
+def test_what_changes_its_meaning_is_said(convert: Command, text: str, says: str) -> None:
+    ran = convert(text)
+    assert ran.code == 0
+    assert "# f.yaml:" in ran.out
+    assert says in ran.out
 
 
-def test_a_pod_that_asks_for_nothing_stays_as_it_is(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_pod_that_asks_for_nothing_stays_as_it_is(convert: Command) -> None:
     text = pod("cpu: 1", "schedulerName: hami-scheduler")
-    code, out = convert(capsys, tmp_path, text)
-    assert (code, objects(out)) == (0, objects(text))
-    assert "#" not in out
+    ran = convert(text)
+    assert (ran.code, objects(ran.out)) == (0, objects(text))
+    assert "#" not in ran.out
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_examples_of_the_handbook_are_good_with_claims(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, file: Path
+    convert: Command, lint: Command, file: Path
 ) -> None:
-    assert main(["lint", str(file)]) == 0
-    capsys.readouterr()
-    code, out = convert(capsys, tmp_path, file.read_text())
-    assert (code, [line for line in out.splitlines() if line.startswith("#")]) == (0, [])
-    (tmp_path / "made.yaml").write_text(out)
-    assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0, capsys.readouterr().out
+    assert lint(file.read_text()).code == 0
+    ran = convert(file.read_text())
+    assert (ran.code, [line for line in ran.out.splitlines() if line.startswith("#")]) == (0, [])
+    linted = lint(ran.out, "--strict")
+    assert linted.code == 0, linted.out
 
 
 QUOTA = """
@@ -284,25 +259,23 @@ DEVICES = "deviceclass.resource.k8s.io/devices"
     ],
 )
 def test_a_quota_counts_slices_by_class(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, hard: str, counted: str
+    convert: Command, lint: Command, hard: str, counted: str
 ) -> None:
-    code, out = convert(capsys, tmp_path, QUOTA.replace("HARD", hard))
-    assert (code, objects(out)[0]["spec"]["hard"]) == (0, {"pods": 3, counted: 4})
-    assert main(["lint", "--strict", str(tmp_path / "f.yaml")]) == 1
-    assert f"write {counted}" in capsys.readouterr().out
+    ran = convert(QUOTA.replace("HARD", hard))
+    assert (ran.code, objects(ran.out)[0]["spec"]["hard"]) == (0, {"pods": 3, counted: 4})
+    linted = lint(QUOTA.replace("HARD", hard), "--strict")
+    assert (linted.code, f"write {counted}" in linted.out) == (1, True)
 
 
 @pytest.mark.parametrize(
     "hard",
     ["requests.instaslice.redhat.com/accelerator-memory-quota", "limits.nvidia.com/gpumem"],
 )
-def test_a_quota_of_memory_has_no_counterpart(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, hard: str
-) -> None:
-    code, out = convert(capsys, tmp_path, QUOTA.replace("HARD", hard))
-    assert (code, objects(out)[0]["spec"]["hard"]) == (1, {"pods": 3, hard: 4})
-    assert "# " in out
-    assert "a quota has no memory of slices" in out
+def test_a_quota_of_memory_has_no_counterpart(convert: Command, hard: str) -> None:
+    ran = convert(QUOTA.replace("HARD", hard))
+    assert (ran.code, objects(ran.out)[0]["spec"]["hard"]) == (1, {"pods": 3, hard: 4})
+    assert "# " in ran.out
+    assert "a quota has no memory of slices" in ran.out
 
 
 OTHERS = re.compile(
@@ -312,10 +285,10 @@ OTHERS = re.compile(
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("others/*.yaml")), ids=lambda file: file.stem)
 def test_the_manifests_of_other_systems_are_good_with_claims(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, file: Path
+    convert: Command, lint: Command, file: Path
 ) -> None:
-    code, out = convert(capsys, tmp_path, file.read_text())
-    made = yaml.safe_dump_all(objects(out))
-    assert (code, OTHERS.findall(made)) == (0, []), out
-    (tmp_path / "made.yaml").write_text(made)
-    assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0, capsys.readouterr().out
+    ran = convert(file.read_text())
+    made = yaml.safe_dump_all(objects(ran.out))
+    assert (ran.code, OTHERS.findall(made)) == (0, []), ran.out
+    linted = lint(made, "--strict")
+    assert linted.code == 0, linted.out

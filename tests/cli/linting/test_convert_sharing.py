@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from api.nodeclass import decode_node_class
-from cli.program import main
+from tests.cli.linting.conftest import Command
 
 CLAIM = """\
 apiVersion: resource.k8s.io/v1
@@ -46,15 +45,8 @@ sharing:
 """As in the README of NVIDIA's device plugin."""
 
 
-def converted(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
-) -> tuple[int, list[Any], str]:
-    file = tmp_path / "f.yaml"
-    file.write_text(text)
-    code = main(["convert", str(file)])
-    out = capsys.readouterr().out
-    remarks = "\n".join(line for line in out.splitlines() if line.startswith("#"))
-    return code, list(yaml.safe_load_all(out)), remarks
+def remarks(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.startswith("#"))
 
 
 def claim(kind: str, sharing: str, *, name: str = "gpu.nvidia.com") -> str:
@@ -86,20 +78,20 @@ LIMITS = (
     ],
 )
 def test_a_claim_for_nvidias_driver_becomes_one_for_this(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, name: str, sharing: Any
+    convert: Command, lint: Command, text: str, name: str, sharing: Any
 ) -> None:
-    code, [template], remarks = converted(capsys, tmp_path, text)
-    assert code == 0
-    assert "the driver's name is exchanged" in remarks
+    ran = convert(text)
+    [template] = yaml.safe_load_all(ran.out)
+    assert ran.code == 0
+    assert "the driver's name is exchanged" in remarks(ran.out)
     devices = template["spec"]["spec"]["devices"]
     [request], [config] = devices["requests"], devices["config"]
     assert request["exactly"]["deviceClassName"] == name
     assert "device.attributes['mig.dra.dev']" in str(request)
     assert config["opaque"]["driver"] == "mig.dra.dev"
     assert config["opaque"]["parameters"]["sharing"] == sharing
-    made = tmp_path / "made.yaml"
-    made.write_text(yaml.safe_dump(template))
-    assert main(["lint", "--strict", str(made)]) == 0, capsys.readouterr().out
+    linted = lint(ran.out, "--strict")
+    assert linted.code == 0, linted.out
 
 
 BETA = """\
@@ -121,18 +113,16 @@ spec:
 """As in demo/specs/quickstart/v1beta1/gpu-test4.yaml of the same."""
 
 
-def test_a_claim_of_an_older_version_for_slices_of_one_gpu(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    code, [template], _ = converted(capsys, tmp_path, BETA)
-    assert (code, template["apiVersion"]) == (0, "resource.k8s.io/v1")
+def test_a_claim_of_an_older_version_for_slices_of_one_gpu(convert: Command, lint: Command) -> None:
+    ran = convert(BETA)
+    [template] = yaml.safe_load_all(ran.out)
+    assert (ran.code, template["apiVersion"]) == (0, "resource.k8s.io/v1")
     devices = template["spec"]["spec"]["devices"]
     assert [[*request] for request in devices["requests"]] == [["name", "exactly"]] * 2
     assert devices["requests"][1]["exactly"] == {"deviceClassName": "mig.dra.dev", "count": 2}
     assert devices["constraints"] == [{"requests": [], "matchAttribute": "mig.dra.dev/parentUUID"}]
-    made = tmp_path / "made.yaml"
-    made.write_text(yaml.safe_dump(template))
-    assert main(["lint", "--strict", str(made)]) == 0, capsys.readouterr().out
+    linted = lint(ran.out, "--strict")
+    assert linted.code == 0, linted.out
 
 
 @pytest.mark.parametrize(
@@ -153,11 +143,9 @@ def test_a_claim_of_an_older_version_for_slices_of_one_gpu(
         (claim("GpuConfig", "{}", name="vfio.gpu.nvidia.com"), 1, "has no counterpart here"),
     ],
 )
-def test_what_has_no_counterpart_is_told(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, code: int, told: str
-) -> None:
-    found, _, remarks = converted(capsys, tmp_path, text)
-    assert (found, told in remarks) == (code, True), remarks
+def test_what_has_no_counterpart_is_told(convert: Command, text: str, code: int, told: str) -> None:
+    ran = convert(text)
+    assert (ran.code, told in remarks(ran.out)) == (code, True), ran.out
 
 
 @pytest.mark.parametrize(
@@ -172,8 +160,7 @@ def test_what_has_no_counterpart_is_told(
     ],
 )
 def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    convert: Command,
     *,
     method: str,
     name: str,
@@ -181,9 +168,10 @@ def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
     told: str,
 ) -> None:
     text = PLUGIN.replace("METHOD", method).replace("NAME", name)
-    code, [made], remarks = converted(capsys, tmp_path, text)
-    assert code == 0
-    assert told in remarks
+    ran = convert(text)
+    [made] = yaml.safe_load_all(ran.out)
+    assert ran.code == 0
+    assert told in remarks(ran.out)
     found = decode_node_class(made)
     assert (found.shares, found.slice_shares) == shares
     assert found.mode == ("whole" if shares[1] == 1 else "on-demand")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.program import main
-from tests.cli.conftest import Ran
+from tests.cli.linting.conftest import Command
 from tests.dra.cel.hostile import busy
 
 REPOSITORY = Path(__file__).parents[3]
@@ -51,23 +51,9 @@ CONFIG = """\
 """
 
 
-def lint(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, *arguments: str) -> Ran:
-    """Without a cluster, and without a kubeconfig."""
-    file = tmp_path / "f.yaml"
-    file.write_text(text)
-    code = main(["lint", "f.yaml", "--kubeconfig", "/nowhere", *arguments])
-    captured = capsys.readouterr()
-    return Ran(code, captured.out, captured.err)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def test_good_manifests_are_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_good_manifests_are_left_alone(lint: Command) -> None:
     text = f"---\n# nothing\n---\n{POD}{TEMPLATE}{CONFIG}"
-    ran = lint(capsys, tmp_path, text, "-o", "json")
+    ran = lint(text, "-o", "json")
     assert ran.code == 0
     assert [r["level"] for r in ran.json["remarks"]] == ["hint"]
     assert "scheduling gate" in ran.json["remarks"][0]["message"]
@@ -152,36 +138,30 @@ MISTAKES = [
 ]
 
 
-def test_a_container_that_would_be_the_client_of_two_daemons_is_told(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_container_that_would_be_the_client_of_two_daemons_is_told(lint: Command) -> None:
     pod = POD.replace("claims: [{name: gpu}]", "claims: [{name: gpu}, {name: gpu2}]").replace(
         "  containers:", "  - {name: gpu2, resourceClaimTemplateName: t}\n  containers:"
     )
     mps = CONFIG.replace("placement:", "sharing:").replace("policy: spread", "strategy: MPS")
-    assert "'MPS'" not in lint(capsys, tmp_path, pod + TEMPLATE + CONFIG).out
-    ran = lint(capsys, tmp_path, pod + TEMPLATE + mps)
+    assert "'MPS'" not in lint(pod + TEMPLATE + CONFIG).out
+    ran = lint(pod + TEMPLATE + mps)
     assert ran.code == 1
     assert "uses claims gpu, gpu2, of which at least one has sharing.strategy 'MPS'" in ran.out
 
 
-def test_a_container_names_the_one_request_that_is_shared_by_mps(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_container_names_the_one_request_that_is_shared_by_mps(lint: Command) -> None:
     other = TEMPLATE.partition("      - name: slice")[2]
     mps = CONFIG.replace("placement:", "sharing:").replace("policy: spread", "strategy: MPS")
     mps = mps.replace("- opaque:", "- requests: [slice]\n        opaque:")
     two = f"{TEMPLATE}      - name: other{other}{mps}"
-    ran = lint(capsys, tmp_path, POD + two)
+    ran = lint(POD + two)
     assert "uses claims gpu/other, gpu/slice, of which at least one has" in ran.out
     for request in ("slice", "other"):
         named = POD.replace("claims: [{name: gpu}]", f"claims: [{{name: gpu, request: {request}}}]")
-        assert lint(capsys, tmp_path, named + two).code == 0
+        assert lint(named + two).code == 0
 
 
-def test_several_containers_that_use_a_claim_of_hami_cores_are_told(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_several_containers_that_use_a_claim_of_hami_cores_are_told(lint: Command) -> None:
     name, _, container = POD.partition("  containers:\n")
     twice = f"{name}  containers:\n{container}{container.replace('name: main', 'name: second')}"
     selector = "device.attributes['mig.dra.dev'].limitsEnforcedBy == 'hami-core'"
@@ -189,21 +169,19 @@ def test_several_containers_that_use_a_claim_of_hami_cores_are_told(
         "mig-1g.5gb",
         f'gpu-share.dra.dev\n          selectors: [{{cel: {{expression: "{selector}"}}}}]',
     )
-    assert "HAMi-core" not in lint(capsys, tmp_path, twice + TEMPLATE).out
-    assert "HAMi-core" not in lint(capsys, tmp_path, POD + limited).out
-    ran = lint(capsys, tmp_path, twice + limited)
+    assert "HAMi-core" not in lint(twice + TEMPLATE).out
+    assert "HAMi-core" not in lint(POD + limited).out
+    ran = lint(twice + limited)
     assert ran.code == 1
     assert "write a claim for each container" in ran.out
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, mistake: tuple[str, str, int, str]
-) -> None:
+def test_a_mistake_is_told_with_its_line(lint: Command, mistake: tuple[str, str, int, str]) -> None:
     right, wrong, line, says = mistake
     text = POD + TEMPLATE + CONFIG
     assert right in text
-    ran = lint(capsys, tmp_path, text.replace(right, wrong, 1), "-o", "json")
+    ran = lint(text.replace(right, wrong, 1), "-o", "json")
     assert ran.code == 1
     errors = [r for r in ran.json["remarks"] if r["level"] == "error"]
     assert any(says in r["message"] and r["line"] == line for r in errors), errors
@@ -229,23 +207,19 @@ WARNINGS = [
 
 @pytest.mark.parametrize(("text", "says"), WARNINGS)
 def test_what_works_otherwise_than_it_seems_is_a_warning(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, says: str
+    lint: Command, text: str, says: str
 ) -> None:
-    ran = lint(capsys, tmp_path, text)
+    ran = lint(text)
     assert (ran.code, says in ran.out) == (0, True)
-    assert lint(capsys, tmp_path, text, "--strict").code == 1
+    assert lint(text, "--strict").code == 1
 
 
-def test_a_class_of_ours_or_of_others_alone_is_left_alone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert lint(capsys, tmp_path, CLASS, "--strict").code == 0
-    assert lint(capsys, tmp_path, CLASS.replace("mig.dra", "gpu.x"), "--strict").code == 0
+def test_a_class_of_ours_or_of_others_alone_is_left_alone(lint: Command) -> None:
+    assert lint(CLASS, "--strict").code == 0
+    assert lint(CLASS.replace("mig.dra", "gpu.x"), "--strict").code == 0
 
 
-def test_replicas_that_share_one_claim_are_told_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_replicas_that_share_one_claim_are_told_so(lint: Command) -> None:
     deployment = """\
 apiVersion: apps/v1
 kind: Deployment
@@ -257,25 +231,21 @@ spec:
       resourceClaims: [{name: gpu, resourceClaimName: one}]
       containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 """
-    ran = lint(capsys, tmp_path, deployment)
+    ran = lint(deployment)
     assert "f.yaml:8: warning: Deployment d: spec.template.spec.resourceClaims[0]" in ran.out
     assert "all 3 replicas share" in ran.out
 
 
-def test_anything_that_is_yaml_is_survived(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_anything_that_is_yaml_is_survived(lint: Command) -> None:
     odd = (
         "[]\n---\n3\n---\nkind: Pod\nspec: []\n---\nkind: ResourceClaim\nspec: {devices: 3}\n---\n"
     )
-    ran = lint(capsys, tmp_path, odd, "-o", "json")
+    ran = lint(odd, "-o", "json")
     assert ran.code == 1
     assert "it is no Kubernetes object" in ran.json["remarks"][0]["message"]
 
 
-def test_a_file_that_is_not_there_is_not_found(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_there_is_not_found(lint: Command) -> None:
     assert main(["lint", "absent.yaml"]) == 4
 
 
@@ -298,10 +268,10 @@ def test_a_file_that_is_not_there_is_not_found(
     ],
 )
 def test_a_request_in_another_form_than_that_of_the_api_is_an_error(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, request_text: str, says: str
+    lint: Command, request_text: str, says: str
 ) -> None:
     head = TEMPLATE.partition("      - name: slice")[0]
-    ran = lint(capsys, tmp_path, POD + head + f"      {request_text}\n")
+    ran = lint(POD + head + f"      {request_text}\n")
     assert ran.code == 1
     place, _, message = ran.out.partition("spec.spec.devices.requests[0]: ")
     assert place.startswith("f.yaml:")
@@ -325,9 +295,9 @@ def many_requests(claims: int) -> str:
 
 @pytest.mark.parametrize(("claims", "code"), [(2, 0), (3, 1)])
 def test_more_requests_in_all_claims_of_a_pod_than_are_read_are_an_error(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, claims: int, code: int
+    lint: Command, claims: int, code: int
 ) -> None:
-    ran = lint(capsys, tmp_path, many_requests(claims), "-o", "json")
+    ran = lint(many_requests(claims), "-o", "json")
     errors = [r for r in ran.json["remarks"] if r["level"] == "error"]
     assert (ran.code, len(errors)) == (code, code)
     for remark in errors:
@@ -335,13 +305,11 @@ def test_more_requests_in_all_claims_of_a_pod_than_are_read_are_an_error(
         assert remark["field"] == "spec.resourceClaims[2]"
 
 
-def test_limits_that_become_more_claims_than_are_read_are_a_warning(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_limits_that_become_more_claims_than_are_read_are_a_warning(lint: Command) -> None:
     limits = "{resources: {limits: {nvidia.com/mig-1g.5gb: 50}}, name: "
     containers = ", ".join(f"{limits}c{n}}}" for n in range(3))
     text = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{containers}]}}\n"
-    remarks = lint(capsys, tmp_path, text, "-o", "json").json["remarks"]
+    remarks = lint(text, "-o", "json").json["remarks"]
     (large,) = [r for r in remarks if "the pod is too large" in r["message"]]
     assert large["level"] == "warning"
     assert "it has 150 claims, and 128 are read" in large["message"]

@@ -16,10 +16,10 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.installation import apply
-from hack.cluster.machine.processes import Process, free_ports
+from hack.cluster.controlplane import ADMIN
+from hack.cluster.installation import apply
+from hack.cluster.machine import Process, free_ports
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.credentials import ADMIN
 from tests.cluster.harness.schedulersite import A100, Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 

@@ -10,8 +10,8 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane, Setup
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.schedulersite import A100, Site, node

@@ -15,8 +15,8 @@ from dra.common.resources import Obj, at
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import REPOSITORY, render
-from hack.cluster.driver.installation import apply, path
+from hack.cluster.chart import REPOSITORY, render
+from hack.cluster.installation import apply, path
 from tests.cluster.harness.schedulersite import Site, site
 
 EXAMPLES = REPOSITORY / "docs/examples"

@@ -11,8 +11,8 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import render
-from hack.cluster.driver.installation import apply
+from hack.cluster.chart import render
+from hack.cluster.installation import apply
 from hack.cluster.nodes import pod
 from tests.cluster.allocators.test_examples import Applied, admitted, devices, example
 from tests.cluster.harness.schedulersite import Site, settled, site

@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
+from hack.cluster import controlplane
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import REPOSITORY
-from hack.cluster.errors import ClusterError
-from hack.cluster.machine.processes import Process
+from hack.cluster.chart import REPOSITORY
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.machine import Process
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane, Setup
-from hack.cluster.waiting import wait_for
+from hack.cluster.waiting import ClusterError, wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING, Workload
@@ -66,7 +65,7 @@ class Site:
 
     def writes(self, since: int) -> Counter[tuple[str, str]]:
         """How often each of the daemons wrote what."""
-        daemons = {credentials.MIG_CONTROLLER.name, credentials.MIG_PLUGIN.name}
+        daemons = {controlplane.MIG_CONTROLLER.name, controlplane.MIG_PLUGIN.name}
         return Counter(
             (each.verb, each.resource)
             for each in self.plane.audit.writes(since=since)
@@ -90,7 +89,7 @@ def site(binaries: Binaries, home: Path, setup: Setup) -> Iterator[Site]:
             "kubelet",
             [
                 *(sys.executable, "-m", "sim", "kubelet", "--node-name", NODE),
-                *("--kubeconfig", str(plane.kubeconfig(credentials.ADMIN))),
+                *("--kubeconfig", str(plane.kubeconfig(controlplane.ADMIN))),
                 *("--kubelet-root", str(home / "k"), "--cdi-root", str(home / "cdi")),
             ],
             logs=home,
@@ -238,7 +237,7 @@ def test_daemons_end_and_say_why_where_claims_are_not_served(
     home.mkdir()
     setup = Setup(emulated="1.33", scheduling=False, controllers=("serviceaccount",))
     with ControlPlane(binaries, home, users=USERS, setup=setup) as plane:
-        kubeconfig = str(plane.kubeconfig(credentials.ADMIN))
+        kubeconfig = str(plane.kubeconfig(controlplane.ADMIN))
         for arguments in (["controller"], ["kubeletplugin", "--node-name", NODE]):
             done = subprocess.run(
                 [sys.executable, "-m", *arguments, "--kubeconfig", kubeconfig],

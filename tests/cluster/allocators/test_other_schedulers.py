@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.machine.processes import Process, free_ports
+from hack.cluster.machine import Process, free_ports
 from hack.cluster.nodes import pod
-from hack.cluster.plane import credentials
 from tests.cluster.harness.schedulersite import Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 
@@ -31,7 +31,7 @@ def both(binaries: Binaries, root: Path) -> Iterator[Site]:
         content = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(plane.kubeconfig(credentials.SCHEDULER))},
+            "clientConnection": {"kubeconfig": str(plane.kubeconfig(controlplane.SCHEDULER))},
             "leaderElection": {"leaderElect": False},
             "profiles": [{"schedulerName": SECOND}],
         }

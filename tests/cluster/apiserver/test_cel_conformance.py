@@ -15,8 +15,8 @@ from dra.common.resources import Obj
 from dra.gpu.devices import slice_attributes, slice_capacity
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.controller.helpers.objects import DRIVER, gpu, inventory
 from tests.dra.cel.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED

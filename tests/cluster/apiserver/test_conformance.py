@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from hack.cluster.plane.controlplane import ControlPlane, Setup
-from hack.cluster.plane.credentials import ADMIN
+from hack.cluster.controlplane import ADMIN, ControlPlane, Setup
 
 REPOSITORY = Path(__file__).parents[3]
 CONTROLLERS = (

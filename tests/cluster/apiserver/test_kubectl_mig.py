@@ -15,9 +15,8 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ADMIN, ControlPlane
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane
-from hack.cluster.plane.credentials import ADMIN
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes

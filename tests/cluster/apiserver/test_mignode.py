@@ -14,8 +14,7 @@ from dra.common.resources import MIG_NODES
 from dra.gpu.mignode import from_mignode, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import InvalidError
-from hack.cluster.plane.controlplane import ControlPlane
-from hack.cluster.plane.credentials import ADMIN
+from hack.cluster.controlplane import ADMIN, ControlPlane
 from tests.dra.gpu.test_mignode import INVENTORY
 
 KUBECTL = Path(sys.executable).parent / "kubectl"

@@ -17,11 +17,11 @@ from controller.writing.writers import make_writers
 from dra.cel.kinds import Kinds
 from dra.common.resources import Obj
 from dra.kube.client import KubeApi
+from hack.cluster import controlplane
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.installation import CONTROLLER, Installation
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.installation import CONTROLLER, Installation
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import MERGE
 from tests.controller.helpers.bench import Inline
@@ -40,7 +40,7 @@ class Site:
         self.admin = plane.api
         self.controller = installation.acting(CONTROLLER)
         kubeconfig = home / "controller.kubeconfig"
-        credentials.write_kubeconfig(
+        controlplane.write_kubeconfig(
             kubeconfig,
             server=plane.server,
             certificate=plane.certificate,

@@ -12,9 +12,9 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import find, render
-from hack.cluster.driver.installation import apply
-from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.chart import find, render
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.installation import apply
 from hack.cluster.waiting import wait_for
 from tests.cluster.apiserver.test_webhook import VALUES, Webhook
 from tests.deploy.chart.charts import rendered_before_policies

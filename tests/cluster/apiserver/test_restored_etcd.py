@@ -11,8 +11,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from dra.kube.reflector import Change, Reflector
 from hack.cluster.binaries import Binaries
-from hack.cluster.plane.controlplane import ControlPlane, Setup
-from hack.cluster.plane.credentials import ADMIN
+from hack.cluster.controlplane import ADMIN, ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(300)

@@ -20,8 +20,7 @@ from dra.kube.errors import (
 from dra.kube.events import EventRecorder
 from dra.kube.lease import LeaderElector, LeaseTimes
 from dra.kube.reflector import Change, Reflector
-from hack.cluster.plane.controlplane import ControlPlane
-from hack.cluster.plane.credentials import ADMIN, SCHEDULER
+from hack.cluster.controlplane import ADMIN, SCHEDULER, ControlPlane
 from hack.cluster.waiting import wait_for
 
 NAMESPACE = "transport"

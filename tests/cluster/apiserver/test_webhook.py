@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
+from hack.cluster import controlplane
 from hack.cluster.api import ApiError, collection
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import NAMESPACE, find, pod_spec
-from hack.cluster.driver.installation import Installation, path
-from hack.cluster.machine.processes import Process, free_ports
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.chart import NAMESPACE, find, pod_spec
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.installation import Installation, path
+from hack.cluster.machine import Process, free_ports
 from hack.cluster.waiting import wait_for
 from kubeletplugin.host.class_files import read_classes
 from tests.controller.webhook.test_webhook import BAD, GOOD
@@ -44,7 +44,7 @@ class Webhook:
         objects = self.installation.apply()
         (container,) = pod_spec(objects, "webhook")["containers"]
         kubeconfig = home / "webhook.kubeconfig"
-        credentials.write_kubeconfig(
+        controlplane.write_kubeconfig(
             kubeconfig,
             server=plane.server,
             certificate=plane.certificate,

@@ -11,8 +11,8 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.claims.bodies import (
     Serve,

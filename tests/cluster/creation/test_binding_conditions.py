@@ -13,9 +13,9 @@ import pytest
 from dra.claims.conditions import SLICE_MADE
 from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
-from hack.cluster.machine.processes import Process
+from hack.cluster.controlplane import Setup
+from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
-from hack.cluster.plane.controlplane import Setup
 from hack.cluster.waiting import wait_for
 from kubeletplugin.journal.journalfile import decode
 from sim.nvml.faults import Fault

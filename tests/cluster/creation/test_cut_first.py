@@ -12,7 +12,7 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.names import finalizer
 from hack.cluster.api import Api
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault

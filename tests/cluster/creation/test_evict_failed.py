@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
+from hack.cluster import controlplane
 from hack.cluster.api import Api
-from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import pod
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from tests.cluster.harness.agreement import Agreement
@@ -30,7 +30,7 @@ def evicting(driver: Driver, control_plane: ControlPlane) -> Iterator[None]:
     other = daemon(
         "controller-evicting",
         *("controller", "--namespace", NAMESPACE, "--identity", "test", "--evict-failed"),
-        *("--kubeconfig", str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))),
+        *("--kubeconfig", str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))),
         logs=usual.log.parent,
     )
     driver.controller = other

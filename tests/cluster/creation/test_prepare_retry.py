@@ -13,8 +13,8 @@ from dra.common.resources import Obj
 from dra.gpu.names import prepare_retry
 from dra.kube.timing import rfc3339
 from hack.cluster.api import Api
-from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault

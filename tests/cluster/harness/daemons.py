@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
-from hack.cluster.machine.processes import Process
-from hack.cluster.plane import credentials
+from hack.cluster import controlplane
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.machine import Process
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hack.cluster.plane.controlplane import ControlPlane
+    from hack.cluster.controlplane import ControlPlane
 
 
 DRIVER = "mig.dra.dev"
@@ -125,7 +125,7 @@ class Driver:
             "controller",
             *("controller", "--namespace", NAMESPACE, "--identity", "test"),
             *("--driver-name", name),
-            *("--kubeconfig", str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))),
+            *("--kubeconfig", str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))),
             *(f"--scheduler={each}" for each in schedulers),
         )
         self._stack = contextlib.ExitStack()
@@ -148,7 +148,7 @@ class Driver:
             *("sim", "plugin", "--hardware", str(hardware.state), "--"),
             *("--node-name", name, "--state-dir", str(self.state(name))),
             *("--driver-name", self._name),
-            *("--kubeconfig", str(self.control_plane.kubeconfig(credentials.MIG_PLUGIN))),
+            *("--kubeconfig", str(self.control_plane.kubeconfig(controlplane.MIG_PLUGIN))),
             *("--kubelet-root", str(kubelet_root), "--cdi-root", str(cdi_root)),
             *("--host-root", str(hardware.host_root), "--driver-root", str(hardware.host_root)),
             *flags,

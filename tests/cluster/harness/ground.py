@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 
 from api.crds import mignode_definition
+from hack.cluster import controlplane
 from hack.cluster.api import Api, ApiError
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.plane import credentials
+from hack.cluster.chart import NAMESPACE
 from hack.cluster.waiting import wait_for
 
 REAL_NODE = "real"
 FAKE_NODES = ("fake-a", "fake-b")
 FAKE = {"test/kubelet": "none"}
 """The label of the nodes that no kubelet serves."""
-USERS = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(REAL_NODE))
+USERS = (controlplane.MIG_CONTROLLER, controlplane.MIG_PLUGIN, controlplane.node_user(REAL_NODE))
 
 
 def make_namespace(api: Api) -> None:

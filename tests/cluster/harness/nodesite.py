@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.binaries import NODE, Binaries
-from hack.cluster.node.kubelet import KubeletNode
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.kubelet import KubeletNode
 from hack.cluster.waiting import wait_for
 from sim.nvml.machine import Machine
 from tests.cluster.harness.daemons import Driver, registrations
@@ -58,7 +58,7 @@ def running_node(
     folders = {each: home / each for each in ("cp", "d", "n", "shown")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    users = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(name))
+    users = (controlplane.MIG_CONTROLLER, controlplane.MIG_PLUGIN, controlplane.node_user(name))
     with (
         ControlPlane(binaries, folders["cp"], users=users, setup=setup or Setup()) as plane,
         KubeletNode(

@@ -13,8 +13,8 @@ from dra.gpu.mignode import from_mignode
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes

@@ -12,9 +12,8 @@ from dra.common.resources import Obj
 from dra.gpu.mignode import to_mignode
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import MIG_CONTROLLER, SCHEDULER, USUAL, ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import USUAL, ControlPlane, Setup
-from hack.cluster.plane.credentials import MIG_CONTROLLER, SCHEDULER
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING, Workload

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from hack.cluster.api import collection
 from hack.cluster.binaries import NODE, Binaries
+from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.driver.installation import CONTROLLER, PLUGIN
+from hack.cluster.controlplane import Request
+from hack.cluster.installation import CONTROLLER, PLUGIN
 from hack.cluster.nodes import pod
-from hack.cluster.plane.audit import Request
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW

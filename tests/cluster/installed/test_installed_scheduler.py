@@ -9,8 +9,8 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.binaries import NODE, Binaries
+from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import Workload

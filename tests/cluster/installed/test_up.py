@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hack.cluster.__main__ import Home
 from hack.cluster.binaries import NODE, Binaries
-from hack.cluster.driver.chart import REPOSITORY
-from hack.cluster.home import Home
+from hack.cluster.chart import REPOSITORY
 from tests.docs.handbook.blocks import blocks
 
 

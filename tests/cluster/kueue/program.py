@@ -19,10 +19,10 @@ import yaml
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import REPOSITORY
-from hack.cluster.driver.installation import apply
-from hack.cluster.machine.processes import Process, free_ports
-from hack.cluster.plane.credentials import ADMIN
+from hack.cluster.chart import REPOSITORY
+from hack.cluster.controlplane import ADMIN
+from hack.cluster.installation import apply
+from hack.cluster.machine import Process, free_ports
 from tests.cluster.harness.schedulersite import Site
 
 PROGRAM = "kueue"

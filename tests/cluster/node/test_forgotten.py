@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine import Process
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, start_registered
 from tests.cluster.harness.workload import Workload

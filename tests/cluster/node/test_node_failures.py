@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement, Slice

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations

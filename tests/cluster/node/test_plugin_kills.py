@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.machine.processes import Process
+from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault

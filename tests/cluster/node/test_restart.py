@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
-from hack.cluster.plane.audit import Request
-from hack.cluster.plane.controlplane import ControlPlane
-from hack.cluster.plane.credentials import MIG_CONTROLLER, MIG_PLUGIN
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.controlplane import MIG_CONTROLLER, MIG_PLUGIN, ControlPlane, Request
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload

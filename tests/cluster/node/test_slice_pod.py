@@ -7,7 +7,7 @@ from typing import Any
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver

@@ -10,14 +10,9 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.installation import (
-    CONTROLLER,
-    PLUGIN,
-    Installation,
-    mignode,
-)
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import CONTROLLER, PLUGIN, Installation, mignode
 from hack.cluster.nodes import add_fake_node
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import (
     MIGNODES,

@@ -8,10 +8,8 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
-from hack.cluster.driver.chart import find, render
-from hack.cluster.driver.installation import (
-    Installation,
-)
+from hack.cluster.chart import find, render
+from hack.cluster.installation import Installation
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import (
     CLAIMS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hack.cluster.api import Api
-from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.chart import NAMESPACE
 from tests.cluster.rbac.requests import (
     APPLY,
     CLASSES,

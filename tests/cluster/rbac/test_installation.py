@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import notes
-from hack.cluster.driver.installation import (
-    Installation,
-    path,
-)
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster import controlplane
+from hack.cluster.chart import notes
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import Installation, path
 from hack.cluster.waiting import wait_for
 
 
@@ -58,7 +55,7 @@ def test_the_notes_show_who_still_holds_a_slice(claim: Obj, plane: ControlPlane)
         for value in (None, more):
             body = {"status": {"allocation": value}}
             plane.api.patch("ResourceClaim", claim["metadata"]["name"], body, subresource="status")
-    kubeconfig = str(plane.kubeconfig(credentials.ADMIN))
+    kubeconfig = str(plane.kubeconfig(controlplane.ADMIN))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],

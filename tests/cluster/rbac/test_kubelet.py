@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.driver.kubeletclaims import kubelets_read_claims, may
+from hack.cluster.installation import kubelets_read_claims, may
 
 
 @pytest.fixture(scope="module", autouse=True)

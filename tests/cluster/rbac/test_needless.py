@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.driver.installation import (
-    CONTROLLER,
-)
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.installation import CONTROLLER
 from tests.cluster.rbac.requests import (
     CLAIMS,
     MERGE,

@@ -8,12 +8,8 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api
-from hack.cluster.driver.chart import NAMESPACE, find, render
-from hack.cluster.driver.installation import (
-    PLUGIN,
-    Installation,
-    mignode,
-)
+from hack.cluster.chart import NAMESPACE, find, render
+from hack.cluster.installation import PLUGIN, Installation, mignode
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import (
     CLAIMS,

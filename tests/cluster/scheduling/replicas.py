@@ -7,8 +7,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Self
 
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.plane import credentials
+from hack.cluster import controlplane
+from hack.cluster.chart import NAMESPACE
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, daemon
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hack.cluster.machine.processes import Process
-    from hack.cluster.plane.controlplane import ControlPlane
+    from hack.cluster.controlplane import ControlPlane
+    from hack.cluster.machine import Process
 
 LEASE = f"{DRIVER}-controller"
 
@@ -33,7 +33,7 @@ class Replicas:
         flags: tuple[str, ...] = (),
     ) -> None:
         self._api = control_plane.api
-        kubeconfig = str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))
+        kubeconfig = str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))
         common = ("controller", "--namespace", NAMESPACE, "--kubeconfig", kubeconfig)
         self.processes: dict[str, Process] = {
             name: daemon(f"controller-{name}", *common, *flags, "--identity", name, logs=root)

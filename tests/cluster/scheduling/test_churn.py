@@ -15,9 +15,9 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import FLAG, finalizers_at_creation
 from hack.cluster.nodes import pod
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER
 from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes

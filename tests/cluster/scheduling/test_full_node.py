@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hack.cluster.api import Api
+from hack.cluster.controlplane import MIG_CONTROLLER, ControlPlane
 from hack.cluster.nodes import pod
-from hack.cluster.plane.controlplane import ControlPlane
-from hack.cluster.plane.credentials import MIG_CONTROLLER
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.ground import FAKE
 from tests.cluster.harness.workload import SLEEPING, Workload, node_of

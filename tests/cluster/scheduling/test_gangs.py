@@ -15,8 +15,8 @@ import pytest
 from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import Setup
 from hack.cluster.nodes import pod
-from hack.cluster.plane.controlplane import Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.allocators.test_gates import GRACE, Site, site
 from tests.cluster.harness.workload import SLEEPING, node_of

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
+from hack.cluster import nodes as others
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver import others
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.slicesite import SLICE, Ground, Site, ground, site_on

@@ -17,10 +17,10 @@ from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.common.resources import Obj
 from dra.kube.timing import rfc3339
 from hack.cluster.api import Api
-from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
-from hack.cluster.machine.processes import Process
-from hack.cluster.node.image import IMAGE
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.containerd import IMAGE
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement

@@ -13,10 +13,10 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.driver.installation import PLUGIN, Installation
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import PLUGIN, Installation
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.plane.controlplane import ControlPlane
 from kubeletplugin.claims.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
 from kubeletplugin.claims.sharing.mps.places import Places
 from kubeletplugin.host.driverfiles import DriverFiles

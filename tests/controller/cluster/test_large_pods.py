@@ -29,7 +29,7 @@ from dra.pods.trimming import (
     POD_BYTES,
 )
 from dra.pods.volumes import read_volume_claim
-from hack.bench.control.objects import as_stored
+from hack.bench.objects import as_stored
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, claim, node, pod, request, versioned
 

@@ -23,7 +23,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.claims.trimming import CONFIG_BYTES, REQUEST_BYTES
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.reflector import Store
-from hack.bench.control.objects import as_stored
+from hack.bench.objects import as_stored
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import problem
 from tests.controller.helpers.objects import (

@@ -22,7 +22,7 @@ from dra.gpu.mignode import from_mignode
 from dra.kube.reflector import Store
 from dra.pods.pods import Pod, read_pod
 from dra.pods.selectors import Company, NodeTerm, PodTerm, Spread
-from hack.bench.control.objects import as_stored
+from hack.bench.objects import as_stored
 from tests.controller.helpers.objects import (
     DRIVER,
     allocated,

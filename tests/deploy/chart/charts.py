@@ -10,7 +10,7 @@ import helm_python
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, NAMESPACE, RELEASE, find, render
+from hack.cluster.chart import CHART, NAMESPACE, RELEASE, find, render
 
 VALUES: dict[str, Obj] = {
     "defaults": {},

@@ -12,7 +12,7 @@ import yaml
 
 from api.crds import mignode_definition
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, REPOSITORY, find, notes, pod_spec, render
+from hack.cluster.chart import CHART, REPOSITORY, find, notes, pod_spec, render
 from tests.deploy.chart.charts import MONITORING, VALUES, rendered, rules
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import find, render
+from hack.cluster.chart import find, render
 from tests.deploy.chart.charts import MONITORING, VALUES, rendered, rules
 
 

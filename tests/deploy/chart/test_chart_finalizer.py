@@ -9,7 +9,7 @@ import pytest
 
 from dra.claims.classes import looks_ours
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import find, pod_spec
+from hack.cluster.chart import find, pod_spec
 from tests.deploy.chart.charts import VALUES, rendered, rendered_before_policies
 
 FLAG = "--finalizer-at-creation"

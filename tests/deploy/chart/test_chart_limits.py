@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import find, pod_spec, render
+from hack.cluster.chart import find, pod_spec, render
 from tests.deploy.chart.charts import VALUES, rendered, rendered_before_policies
 
 POLICY, WEBHOOK = "MutatingAdmissionPolicy", "MutatingWebhookConfiguration"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
+from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from tests.deploy.chart.charts import COMPONENTS, VALUES, containers, rendered
 from tests.docs.handbook.blocks import blocks
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, REPOSITORY, pod_spec, render
+from hack.cluster.chart import CHART, REPOSITORY, pod_spec, render
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from tests.deploy.chart.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program, nested, options
 

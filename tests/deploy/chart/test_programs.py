@@ -15,7 +15,7 @@ import pytest
 
 from controller.cli import main as controller
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
+from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.options import Options

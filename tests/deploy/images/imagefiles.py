@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackagePath, distribution
 from pathlib import Path
 
-from hack.cluster.driver.chart import REPOSITORY
+from hack.cluster.chart import REPOSITORY
 from hack.release.packages import requirements
 
 DOCKERFILE = REPOSITORY / "deploy/Dockerfile"

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hack.cluster.driver.chart import REPOSITORY
+from hack.cluster.chart import REPOSITORY
 from hack.release.packages import CONSTRAINTS, IMAGES, requirements
 from tests.deploy.images.imagefiles import installed, pinned, stages
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.driver.chart import REPOSITORY, pod_spec, render, version
+from hack.cluster.chart import REPOSITORY, pod_spec, render, version
 from hack.release.packages import IMAGES
 from tests.helpers.waiting import PATIENCE
 

@@ -16,7 +16,7 @@ import yaml
 
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, Obj
 from dra.kube.client import KubeApi
-from hack.cluster.driver.chart import REPOSITORY, find, pod_spec, render
+from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.chart.test_programs import arguments
 from tests.deploy.images.imagefiles import Image, build, stages

@@ -16,7 +16,7 @@ import yaml
 
 from dra.claims.classes import generated_classes
 from dra.gpu.names import DEFAULT_DRIVER
-from hack.cluster.driver.pods import references
+from hack.cluster.containerd import references
 from sim.cluster.cluster import ClusterShape, running_cluster
 from sim.nvml.products import load_product, product_names
 from tests.docs.handbook.blocks import PAGES, ROOT, Block, blocks

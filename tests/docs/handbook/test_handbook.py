@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from api.config import MigDeviceConfig
-from hack.cluster.driver.chart import render
+from hack.cluster.chart import render
 from tests.docs.handbook.blocks import PAGES, ROOT, Block, blocks
 from tests.dra.cel.test_alike import described, every_kind_of_device
 

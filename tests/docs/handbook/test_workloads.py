@@ -13,7 +13,7 @@ from kubernetes import client
 from cli.program import main
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.names import MigDevice, parse_device
-from hack.cluster.driver.chart import find, render
+from hack.cluster.chart import find, render
 from sim.apiserver.models import drop_unknown
 from tests.controller.helpers.bench import Bench
 from tests.docs.handbook.blocks import ROOT

@@ -6,23 +6,16 @@ import contextlib
 import json
 import shutil
 import socket
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
-from hack.cluster.machine.cgroups import Cgroup
-from hack.cluster.machine.mounts import MountNamespace
-from hack.cluster.machine.processes import Process, free_ports
-from hack.cluster.machine.traces import COMPILED_IN, HostState
-from hack.cluster.node.containerd import Containerd
+from dra.common.resources import Obj
+from hack.cluster.binaries import Binaries
+from hack.cluster.containerd import Containerd
+from hack.cluster.controlplane import ControlPlane, node_user
+from hack.cluster.machine import COMPILED_IN, Cgroup, HostState, MountNamespace, Process, free_ports
 from hack.cluster.nodes import is_ready
-from hack.cluster.plane.credentials import node_user
 from hack.cluster.waiting import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dra.common.resources import Obj
-    from hack.cluster.binaries import Binaries
-    from hack.cluster.plane.controlplane import ControlPlane
 
 
 def machine_address() -> str:

@@ -1,31 +1,49 @@
-"""Loads on a controller, each with what it comes to for those who ask beside it."""
+"""Loads of hostile and of merely ordinary tenants: ``python -m hack.bench.hostile``.
+
+A table with a row for each load: what is wanted, and what was seen, by those who ask for a small
+slice beside it or of the controller's memory. It runs on a real control plane where there are
+binaries (``KUBEBUILDER_ASSETS``), else, or with ``--embedded``, on the simulator's API server.
+Everything shares the machine, so compare rows of one run.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import click
+
+from dra.claims.claims import SCHEDULER_FINALIZER
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Inventory
 from dra.gpu.names import DEFAULT_DRIVER, class_name
-from hack.bench.control import objects
-from hack.bench.hostile import held
-from hack.bench.hostile.ground import (
+from hack.bench import objects
+from hack.bench.ground import (
     LARGE,
     SMALL,
     Ground,
-    each,
     free_small,
     half_full_nodes,
+    prepared,
     seconds_until,
 )
+from hack.bench.objects import geometry
+from hack.bench.site import Plane, each, embedded, real
+from hack.cluster.binaries import CONTROL_PLANE, find_binaries
+from hack.cluster.waiting import ClusterError
 
+PRODUCT = "A100-SXM4-80GB"
+Planes = Callable[[], contextlib.AbstractContextManager[Plane]]
 LIMIT = 60.0
 """Seconds after which a claim counts as not allocated."""
 
@@ -47,6 +65,12 @@ _OTHERS_CLASS = "hostile-other"
 _OTHERS_DRIVER = "other.example.com"
 _OWN = f"device.attributes['{DEFAULT_DRIVER}']"
 _GIGABYTES = f"'{'a' * 1000}'.replace('a', '{'b' * 1000}').replace('b', '{'c' * 1000}').size() > 0"
+
+_SMALL_A_GPU = 7
+_LIVES_SECONDS = 1.0
+_BASELINE_SECONDS = 20.0
+_WATCHED_SECONDS = 100.0
+_FINALIZER_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +310,116 @@ def two_empty_gpus(shape: Geometry, _: int) -> list[Inventory]:
     return [replace(node, gpus=node.gpus[:2])]
 
 
+def held_for_ever(ground: Ground, _: object) -> str:
+    """A node of two GPUs, its first slice never given back, and pods that want all of it.
+
+    Pods of a small slice come and go all the time. One pod wants both GPUs, which it cannot have,
+    and one that is younger wants one of them.
+    """
+    rest = sum(_SMALL_A_GPU for node in ground.nodes for _ in node.gpus) - 1
+    stream = _Stream(ground, outstanding=rest + 6)
+    alone = stream.run(rest, seconds=_BASELINE_SECONDS)
+    ground.ask("both", {"name": "r", "exactly": _exactly(LARGE, count=2)})
+    ground.ask("one", {"name": "r", "exactly": _exactly(LARGE)})
+    served, began = stream.served, time.monotonic()
+    idle = stream.run(rest, seconds=_WATCHED_SECONDS, until="one")
+    overtaken, waited = stream.served - served, time.monotonic() - began
+    found = f"in {waited:.0f} s, overtaken {overtaken} times"
+    if not ground.is_allocated("one"):
+        found = f"NOT FOUND {found}"
+    ground.end(["one"])
+    idle += stream.run(rest, seconds=max(_BASELINE_SECONDS, _WATCHED_SECONDS - waited))
+    return f"idle {idle} of the rest, {alone} without them; one GPU {found}"
+
+
+def protected_claim(ground: Ground, _: object) -> str:
+    """A claim with kube-scheduler's finalizer, which the user has set, and a pod for it."""
+    body = objects.claim("protected", SMALL)
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER]
+    ground.api.create(RESOURCE_CLAIMS, body)
+    ground.api.create(PODS, objects.pod("protected", resourceClaimName="protected"))
+    states, end = set[str](), time.monotonic() + _FINALIZER_SECONDS
+    while time.monotonic() < end:
+        found = ground.api.get(RESOURCE_CLAIMS, "protected", namespace="default")
+        states.add(found["metadata"]["resourceVersion"])
+        time.sleep(0.005)
+    allocated = ground.is_allocated("protected")
+    ground.end(["protected"])
+    gone = seconds_until(lambda: not _is_there(ground, "protected"), limit=LIMIT)
+    ended = "NEVER ENDED" if gone is None else f"ended in {gone:.2f} s"
+    held = "allocated" if allocated else "NOT ALLOCATED"
+    return f"{held}, {len(states)} states in {_FINALIZER_SECONDS:.0f} s, {ended}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """Time that slices were looked at, and how much of that they were idle, in seconds."""
+
+    looked: float = 0.0
+    idle: float = 0.0
+
+    def __add__(self, other: _Idle) -> _Idle:
+        return _Idle(self.looked + other.looked, self.idle + other.idle)
+
+    def __str__(self) -> str:
+        return f"{100 * self.idle / self.looked:.0f} %"
+
+
+class _Stream:
+    """Pods of a small slice: each that has it ends after a second, and another comes."""
+
+    def __init__(self, ground: Ground, *, outstanding: int) -> None:
+        self._ground = ground
+        self._outstanding = outstanding
+        self._numbers = itertools.count()
+        self._asked: set[str] = set()
+        self._since: dict[str, float] = {}
+        self.served = 0
+
+    def run(self, rest: int, *, seconds: float, until: str = "") -> _Idle:
+        """Share of ``rest`` slices that nobody has.
+
+        It ends after ``seconds``, or when the claim ``until`` is allocated.
+        """
+        idle, end = _Idle(), time.monotonic() + seconds
+        while (began := time.monotonic()) < end:
+            found = self._ground.api.list(RESOURCE_CLAIMS, namespace="default").items
+            has = {c["metadata"]["name"] for c in found if _allocated(c)}
+            if until and until in has:
+                break
+            share = 1 - len(has & self._asked) / rest
+            self._turn(has)
+            idle += _Idle(time.monotonic() - began, share * (time.monotonic() - began))
+        return idle
+
+    def _turn(self, has: set[str]) -> None:
+        now = time.monotonic()
+        for name in (has & self._asked) - self._since.keys():
+            self._since[name] = now
+            self.served += 1
+        over = {name for name, since in self._since.items() if now >= since + _LIVES_SECONDS}
+        self._ground.end(over)
+        self._asked -= over
+        for name in over:
+            del self._since[name]
+        new = [f"small-{next(self._numbers)}" for _ in range(self._outstanding - len(self._asked))]
+        each(lambda name: self._ground.ask(str(name)), new)
+        self._asked.update(new)
+
+
+def _exactly(profile: str, *, count: int = 1) -> Obj:
+    return {"deviceClassName": class_name(profile), "allocationMode": "ExactCount", "count": count}
+
+
+def _allocated(claim: Obj) -> bool:
+    return bool((claim.get("status") or {}).get("allocation"))
+
+
+def _is_there(ground: Ground, name: str) -> bool:
+    found = ground.api.list(RESOURCE_CLAIMS, namespace="default").items
+    return any(claim["metadata"]["name"] == name for claim in found)
+
+
 LOADS = (
     Load("costly selector", "others <= 1 s, memory flat", costly_selector),
     Load("parameters of others", "memory flat", parameters_of_others),
@@ -299,9 +433,58 @@ LOADS = (
     Load(
         "one held for ever",
         "the rest used, overtaken 20 times and while slices end",
-        held.held_for_ever,
+        held_for_ever,
         nodes=two_empty_gpus,
         hastened=HASTENED,
     ),
-    Load("kube-scheduler's finalizer", "allocated, few states", held.protected_claim),
+    Load("kube-scheduler's finalizer", "allocated, few states", protected_claim),
 )
+
+
+@click.command()
+@click.option("--nodes", default=100, show_default=True, help="Nodes of eight half-full GPUs.")
+@click.option("--waiting", default=500, show_default=True, help="Pods that wait in vain.")
+@click.option("--of-others", default=300, show_default=True, help="Claims of another driver.")
+@click.option("--only", multiple=True, help="Beginning of a row's name; repeatable.")
+@click.option("--embedded", "is_embedded", is_flag=True, help="Without binaries.")
+def main(
+    *,
+    nodes: int,
+    waiting: int,
+    of_others: int,
+    only: tuple[str, ...],
+    is_embedded: bool,
+) -> None:
+    """Print what each load comes to."""
+    binaries = find_binaries(os.environ, home=Path.home())
+    missing = binaries.missing(CONTROL_PLANE)
+    if missing and not is_embedded:
+        click.echo(f"embedded API server: {missing}")
+    planes: Planes = embedded if is_embedded or missing else lambda: real(binaries)
+    rows = [load for load in LOADS if not only or load.name.startswith(only)]
+    size = Size(waiting, of_others)
+    shape, size = geometry(PRODUCT), Size(waiting, of_others)
+    click.echo("| load | wanted | seen |\n|---|---|---|")
+    for load in rows:
+        seen = _seen(planes, load, size, load.nodes(shape, nodes))
+        click.echo(f"| {load.name} | {load.wanted} | {seen} |")
+
+
+def _seen(planes: Planes, load: Load, size: Size, inventories: list[Inventory]) -> str:
+    """Run a load on a cluster of its own, as it may end the controller; what was seen."""
+    try:
+        with planes() as plane, prepared(plane, inventories, hastened=load.hastened) as ground:
+            return _run(load, ground, size)
+    except (ClusterError, OSError) as error:
+        return f"{error} (before the load, or after it)"
+
+
+def _run(load: Load, ground: Ground, size: Size) -> str:
+    try:
+        return load.run(ground, size)
+    except (ClusterError, OSError) as error:
+        return f"{error} (the controller {'runs' if ground.is_alive else 'HAS ENDED'})"
+
+
+if __name__ == "__main__":
+    main()

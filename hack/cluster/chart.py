@@ -11,7 +11,7 @@ import yaml
 
 from dra.common.resources import Obj
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy/helm/dra-driver-nvidia-mig"
 NAMESPACE = "mig-dra-driver"
 RELEASE = "mig"

@@ -1,22 +1,19 @@
-"""The Helm chart on a real API server, and the credentials that its pods would have."""
+"""The Helm chart on a real API server, parts of it alone, and the credentials of its pods."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dra.common.resources import Obj, at
+from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, ApiError, collection
-from hack.cluster.driver.chart import NAMESPACE, find, render
-from hack.cluster.errors import ClusterError
-from hack.cluster.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster.chart import NAMESPACE, find, render
+from hack.cluster.controlplane import ControlPlane, node_user
+from hack.cluster.waiting import ClusterError, wait_for
 
 PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
 CONTROLLER = "mig-dra-driver-nvidia-mig-controller"
@@ -156,3 +153,71 @@ def mignode(node: str, *, pool: str = "") -> Obj:
         "metadata": {"name": node},
         "spec": {"driver": "mig.dra.dev", "pool": pool or node, "allocator": "controller"},
     }
+
+
+FLAG = "--finalizer-at-creation"
+"""For a controller where the policy is in force."""
+
+_CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "asked"},
+    "spec": {
+        "devices": {
+            "requests": [{"name": "r", "exactly": {"deviceClassName": class_name("1g.10gb")}}]
+        }
+    },
+}
+
+
+@contextlib.contextmanager
+def finalizers_at_creation(api: Api) -> Iterator[None]:
+    """New claims have the finalizer inside the block."""
+    policy = [each for each in render() if each["metadata"]["name"].endswith("-claim-finalizer")]
+    for each in policy:
+        apply(api, each)
+    wait_for("policy", lambda: _finalizers(api) == [finalizer(DEFAULT_DRIVER)])
+    yield
+    for each in policy:
+        api.request("DELETE", path(each))
+    wait_for("end of the policy", lambda: _finalizers(api) == [])
+
+
+def _finalizers(api: Api) -> list[str]:
+    """Those of a new claim."""
+    made = api.request("POST", f"{collection('ResourceClaim')}?dryRun=All", body=_CLAIM)
+    return list(at(made, "metadata", "finalizers"))
+
+
+@contextlib.contextmanager
+def kubelets_read_claims(api: Api) -> Iterator[None]:
+    """The kubelet of any node may read any claim inside the block."""
+    objects = [
+        each
+        for each in render({"kubeletClaims": {"enabled": True}})
+        if each["metadata"]["name"].endswith("-kubelet")
+    ]
+    for each in objects:
+        apply(api, each)
+    wait_for("role of kubelets", lambda: may(api, "any", "get"))
+    yield
+    for each in objects:
+        api.request("DELETE", path(each))
+    wait_for("end of the role", lambda: not may(api, "any", "get"))
+
+
+def may(api: Api, node: str, verb: str, *, subresource: str = "") -> bool:
+    """True if the kubelet of a node may do that to a claim of which its node knows nothing."""
+    user = node_user(node)
+    what = {"group": "resource.k8s.io", "resource": "resourceclaims", "subresource": subresource}
+    review: Obj = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": user.name,
+            "groups": list(user.groups),
+            "resourceAttributes": {**what, "verb": verb, "namespace": "default", "name": "asked"},
+        },
+    }
+    reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(at(api.request("POST", reviews, body=review), "status", "allowed"))

@@ -1,28 +1,175 @@
-"""etcd, API server, controller manager and scheduler on loopback."""
+"""Control plane on loopback: etcd, API server, controller manager and scheduler, and its users."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import secrets
 import ssl
+import subprocess
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
+from dra.common.resources import at
 from hack.cluster.api import Api, ApiError
-from hack.cluster.machine.processes import Process, free_ports
-from hack.cluster.plane import audit, credentials
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.machine import Process, free_ports
 from hack.cluster.waiting import wait_for
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
-    from hack.cluster.binaries import Binaries
-    from hack.cluster.plane.credentials import User
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the API server, as its audit log names it."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+ADMIN = User("admin", ("system:masters",))
+SCHEDULER = User("system:kube-scheduler")
+CONTROLLER_MANAGER = User("system:kube-controller-manager")
+MIG_CONTROLLER = User("mig-controller", ("system:masters",))
+MIG_PLUGIN = User("mig-plugin", ("system:masters",))
+
+
+def node_user(node: str) -> User:
+    """The identity of a node's kubelet, bound by the node authorizer."""
+    return User(f"system:node:{node}", ("system:nodes",))
+
+
+class TokenFile:
+    """The API server's --token-auth-file: all users must be in it before the server starts."""
+
+    def __init__(self, path: Path, users: tuple[User, ...]) -> None:
+        self.path = path
+        self._tokens = {user.name: secrets.token_hex(16) for user in users}
+        rows = [
+            f'{self._tokens[user.name]},{user.name},{user.name},"{",".join(user.groups)}"\n'
+            for user in users
+        ]
+        path.write_text("".join(rows))
+
+    def token(self, user: User) -> str:
+        """The bearer token of a user."""
+        return self._tokens[user.name]
+
+
+def write_service_account_key(path: Path) -> None:
+    """Makes the RSA key that the API server and the controller manager share."""
+    command = ["openssl", "genrsa", "-out", str(path), "2048"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def write_kubelet_client(folder: Path) -> None:
+    """Makes the certificate `client.crt` that kubelets trust, with `client.key`, in `folder`.
+
+    It is its own authority, and kubelet asks the API server what its group may do.
+    """
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30"]
+    command += ["-subj", "/O=system:masters/CN=kube-apiserver-kubelet-client"]
+    command += ["-keyout", str(folder / "client.key"), "-out", str(folder / "client.crt")]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def write_kubeconfig(path: Path, *, server: str, certificate: Path, token: str) -> None:
+    """Writes a kubeconfig (JSON, which is YAML) with one context that trusts `certificate`."""
+    authority = base64.b64encode(certificate.read_bytes()).decode()
+    cluster = {"server": server, "certificate-authority-data": authority}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    }
+    path.write_text(json.dumps(config, indent=2))
+
+
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+POLICY: dict[str, Any] = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {
+            "level": "Request",
+            "users": [SCHEDULER.name],
+            "verbs": ["update"],
+            "resources": [{"group": "resource.k8s.io", "resources": ["resourceclaims/status"]}],
+        },
+        {"level": "Metadata", "verbs": sorted(WRITES)},
+        {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]},
+    ],
+}
+"""Every write, and everything that our accounts ask for, once, when it is answered.
+
+Of kube-scheduler's updates of claims also what it wrote.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request that the API server answered; `status` is the one of HTTP.
+
+    `takes_back`: kube-scheduler took the allocation of a claim back.
+    """
+
+    user: str
+    verb: str
+    resource: str
+    name: str
+    status: int
+    takes_back: bool = False
+
+
+class AuditLog:
+    """Reads the log that an API server is appending to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mark(self) -> int:
+        """A position: `writes(since=mark)` leaves out what was logged before."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def writes(self, *, since: int = 0, user: str = "") -> list[Request]:
+        """The writes in order, of one user or of all."""
+        found = self.requests(since=since)
+        return [each for each in found if each.verb in WRITES and user in {"", each.user}]
+
+    def requests(self, *, since: int = 0) -> list[Request]:
+        """All that is logged, in order."""
+        with self.path.open("rb") as log:
+            log.seek(since)
+            lines = log.read().splitlines(keepends=True)
+        events = (json.loads(line) for line in lines if line.endswith(b"\n"))
+        return [_request(event) for event in events]
+
+
+def _request(event: dict[str, Any]) -> Request:
+    target = at(event, "objectRef", default={})
+    subresource = target.get("subresource", "")
+    resource = target.get("resource", "")
+    return Request(
+        user=event["user"].get("username", ""),
+        verb=event["verb"],
+        resource=f"{resource}/{subresource}" if subresource else resource,
+        name=target.get("name", ""),
+        status=at(event, "responseStatus", "code", default=0),
+        takes_back=event["verb"] == "update"
+        and "requestObject" in event
+        and not at(event, "requestObject", "status", "allocation"),
+    )
+
 
 NEVER = "24h"
 """Bound on a node's silence: fake nodes never report, and stay as ready as they were made."""
@@ -87,20 +234,20 @@ class ControlPlane:
         self._client_port, self._peer_port, port, *self._secure_ports = free_ports(5)
         self.server = f"https://127.0.0.1:{port}"
         self.certificate = root / "apiserver" / "apiserver.crt"
-        builtin = (credentials.ADMIN, credentials.SCHEDULER, credentials.CONTROLLER_MANAGER)
-        self._tokens = credentials.TokenFile(root / "tokens.csv", builtin + users)
+        builtin = (ADMIN, SCHEDULER, CONTROLLER_MANAGER)
+        self._tokens = TokenFile(root / "tokens.csv", builtin + users)
         self._key = root / "service-account.key"
         self._kubelet_client = root / "kubelet-client"
         self.kubelet_authority = self._kubelet_client / "client.crt"
-        self.audit = audit.AuditLog(root / "audit.log")
+        self.audit = AuditLog(root / "audit.log")
         self._processes: list[Process] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            credentials.write_service_account_key(self._key)
+            write_service_account_key(self._key)
             self._kubelet_client.mkdir(exist_ok=True)
-            credentials.write_kubelet_client(self._kubelet_client)
+            write_kubelet_client(self._kubelet_client)
             etcd = self._start(stack, self._etcd())
             apiserver = self._start(stack, self._apiserver())
             wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
@@ -119,12 +266,12 @@ class ControlPlane:
     @property
     def api(self) -> Api:
         """The API as its administrator."""
-        return Api(self.server, self._tokens.token(credentials.ADMIN), certificate=self.certificate)
+        return Api(self.server, self._tokens.token(ADMIN), certificate=self.certificate)
 
     def kubeconfig(self, user: User) -> Path:
         """Writes and returns the kubeconfig of one of the users that this server knows."""
         path = self.root / f"{user.name.replace(':', '-')}.kubeconfig"
-        credentials.write_kubeconfig(
+        write_kubeconfig(
             path,
             server=self.server,
             certificate=self.certificate,
@@ -234,7 +381,7 @@ class ControlPlane:
         auditing = {}
         if self.setup.auditing:
             policy = self.root / "audit-policy.json"
-            policy.write_text(json.dumps(audit.POLICY))
+            policy.write_text(json.dumps(POLICY))
             auditing = {"audit_policy_file": str(policy), "audit_log_path": str(self.audit.path)}
         return self._process(
             "kube-apiserver",
@@ -267,7 +414,7 @@ class ControlPlane:
     def _controller_manager(self) -> Process:
         return self._process(
             "kube-controller-manager",
-            kubeconfig=str(self.kubeconfig(credentials.CONTROLLER_MANAGER)),
+            kubeconfig=str(self.kubeconfig(CONTROLLER_MANAGER)),
             use_service_account_credentials="true",
             service_account_private_key_file=str(self._key),
             root_ca_file=str(self.certificate),
@@ -285,7 +432,7 @@ class ControlPlane:
     def _scheduler(self) -> Process:
         return self._process(
             "kube-scheduler",
-            kubeconfig=str(self.kubeconfig(credentials.SCHEDULER)),
+            kubeconfig=str(self.kubeconfig(SCHEDULER)),
             leader_elect="false",
             bind_address="127.0.0.1",
             secure_port=str(self._secure_ports[1]),

@@ -1,14 +1,16 @@
-"""Nodes of eight GPUs, and pods with a claim for one slice, as objects to create."""
+"""Objects of the benchmarks: nodes of eight GPUs, and pods with a claim for one slice."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.gpu.geometry import Geometry
+from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
+from sim.nvml.products import load_product
 
 FINALIZER = finalizer(DEFAULT_DRIVER)
 """The controller's finalizer on claims, and the name of its scheduling gate."""
@@ -17,6 +19,39 @@ GPUS_PER_NODE = 8
 
 REQUEST = "r"
 """The name of the only request of a claim."""
+
+MIXES: Mapping[str, tuple[float, ...]] = {
+    "uniform": (1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6),
+    "skewsmall": (0.30, 0.25, 0.20, 0.10, 0.10, 0.05),
+    "skewbig": (0.05, 0.10, 0.10, 0.20, 0.25, 0.30),
+    "bimodal": (0.30, 0.15, 0.05, 0.05, 0.15, 0.30),
+}
+"""Shares of 1g, 1g with double memory, 2g, 3g, 4g and 7g."""
+
+
+def geometry(product: str) -> Geometry:
+    """The plain profiles (no ``+me`` and the like) of one of the simulator's products."""
+    loaded = load_product(product)
+    return Geometry(
+        tuple(
+            Profile(
+                id=p.id,
+                name=p.name,
+                compute_slices=p.slice_count,
+                memory_mib=p.memory_mib,
+                multiprocessors=p.multiprocessors,
+                placements=tuple(Placement(s, p.size) for s in p.starts),
+            )
+            for p in loaded.gi_profiles
+            if "+" not in p.name and "-" not in p.name
+        )
+    )
+
+
+def sizes(geometry: Geometry) -> dict[str, int]:
+    """Profile name to memory slices, in the order of ``MIXES``: by compute, then memory."""
+    ordered = sorted(geometry.profiles, key=lambda p: (p.compute_slices, p.memory_slices))
+    return {p.name: p.memory_slices for p in ordered}
 
 
 def inventory(node: str, shape: Geometry) -> Inventory:

@@ -1,46 +1,26 @@
-"""API server with half-full nodes, and a controller beside it whose memory is looked at."""
+"""Half-full nodes, and a controller beside them whose memory is looked at."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from api.crds import mignode_definition
-from dra.common.resources import (
-    CUSTOM_RESOURCE_DEFINITIONS,
-    DEVICE_CLASSES,
-    EVENTS,
-    MIG_NODES,
-    NAMESPACES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    Obj,
-)
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
-from dra.gpu.mignode import to_mignode
-from dra.gpu.names import class_name
-from dra.kube.client import KubeApi
-from dra.kube.errors import KubeError, ObjectNotFoundError
-from hack.bench.control import objects
-from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import NAMESPACE
-from hack.cluster.machine.processes import Process
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane, Setup
+from dra.kube.errors import ObjectNotFoundError
+from hack.bench import objects
+from hack.bench.site import Plane, Site, each
+from hack.cluster.machine import Process
 from hack.cluster.waiting import wait_for
 
 SMALL, LARGE = "1g.10gb", "7g.80gb"
-_CREATORS = 8
 
 _HASTENED = """
 import importlib
@@ -55,55 +35,11 @@ runpy.run_module("controller", run_name="__main__", alter_sys=True)
 """Program of a controller whose limits for holding back slices are shorter by a factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
-    """An API server with kube-controller-manager or a stand-in; ``users`` are kubeconfigs."""
-
-    admin: str
-    controller: str
-    logs: Path
-
-
-@contextlib.contextmanager
-def real(binaries: Binaries) -> Iterator[Plane]:
-    """A control plane from its binaries."""
-    with tempfile.TemporaryDirectory(prefix="mighostile", dir="/tmp") as folder:
-        users = (credentials.MIG_CONTROLLER,)
-        setup = Setup(auditing=False)
-        with ControlPlane(binaries, Path(folder), users=users, setup=setup) as control_plane:
-            yield Plane(
-                str(control_plane.kubeconfig(credentials.ADMIN)),
-                str(control_plane.kubeconfig(credentials.MIG_CONTROLLER)),
-                control_plane.logs,
-            )
-
-
-@contextlib.contextmanager
-def embedded() -> Iterator[Plane]:
-    """The simulator's API server and claim controller: nobody binds pods there."""
-    with tempfile.TemporaryDirectory(prefix="mighostile", dir="/tmp") as folder:
-        logs, kubeconfig = Path(folder), str(Path(folder) / "kubeconfig")
-        sim = [sys.executable, "-m", "sim"]
-        server = Process(
-            "apiserver", [*sim, "apiserver", "--kubeconfig-out", kubeconfig], logs=logs
-        )
-        kcm = Process("kcm", [*sim, "kcm", "--kubeconfig", kubeconfig], logs=logs)
-        server.start()
-        try:
-            wait_for("kubeconfig", Path(kubeconfig).exists)
-            kcm.start()
-            yield Plane(kubeconfig, kubeconfig, logs)
-        finally:
-            kcm.stop()
-            server.stop()
-
-
 class Ground:
     """Nodes, claims with their pods, and what the controller needs for them."""
 
-    def __init__(self, api: KubeApi, controller: Process, nodes: list[Inventory]) -> None:
-        self.api = api
-        self.nodes = nodes
+    def __init__(self, site: Site, controller: Process) -> None:
+        self.api, self.nodes = site.api, site.nodes
         self._controller = controller
 
     @property
@@ -129,7 +65,7 @@ class Ground:
     def end(self, names: Iterable[str]) -> None:
         """Delete pods and their claims."""
         for resource in (PODS, RESOURCE_CLAIMS):
-            each(lambda n, r=resource: self._delete(r, n), names)
+            each(partial(self._delete, resource), names)
 
     def end_pod(self, name: str) -> None:
         """Delete a pod; its slice is free once the controller has seen that."""
@@ -160,45 +96,6 @@ class Ground:
     def _delete(self, resource: Any, name: str) -> None:
         with contextlib.suppress(ObjectNotFoundError):
             self.api.delete(resource, name, namespace="default")
-
-
-@contextlib.contextmanager
-def prepared(plane: Plane, inventories: list[Inventory], *, hastened: int) -> Iterator[Ground]:
-    """Nodes with these GPUs, and the controller, ``hastened`` (see ``Load``)."""
-    api = KubeApi.connect(plane.admin, user_agent="bench", timeout_seconds=60)
-    api.create(
-        NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    )
-    definition = mignode_definition()
-    api.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
-    wait_for("MigNode", lambda: _is_served(api))
-    each(lambda i: api.create(NODES, objects.node(i.node)), inventories)
-    bodies = [to_mignode(i) for i in inventories]
-    each(lambda b: api.create(MIG_NODES, {k: b[k] for k in b if k != "status"}), bodies)
-    each(
-        lambda b: api.patch(
-            MIG_NODES, b["metadata"]["name"], {"status": b["status"]}, subresource="status"
-        ),
-        bodies,
-    )
-    flags = ["--kubeconfig", plane.controller, "--no-leader-elect"]
-    controller = Process(
-        "controller",
-        [sys.executable, "-c", _HASTENED.format(hastened), *flags],
-        logs=plane.logs,
-    )
-    controller.start()
-    try:
-        ground = Ground(api, controller, inventories)
-        shape = inventories[0].gpus[0].geometry
-        wanted = {class_name(p.name) for p in shape.profiles} if shape else set[str]()
-        wait_for("classes", lambda: wanted <= _classes(api), timeout=120)
-        ground.ask("first")
-        wait_for("first allocation", lambda: ground.is_allocated("first"), timeout=120)
-        yield ground
-    finally:
-        controller.stop()
-        api.close()
 
 
 def half_full_nodes(shape: Geometry, nodes: int) -> list[Inventory]:
@@ -244,18 +141,15 @@ def seconds_until(condition: Callable[[], bool], *, limit: float) -> float | Non
     return time.monotonic() - began
 
 
-def each(act: Callable[..., object], things: Iterable[object]) -> None:
-    """Call ``act`` with each thing, several at a time."""
-    with ThreadPoolExecutor(_CREATORS) as creators:
-        for _ in creators.map(act, things):
-            pass
-
-
-def _is_served(api: KubeApi) -> bool:
-    with contextlib.suppress(KubeError):
-        return not api.list(MIG_NODES).items
-    return False
-
-
-def _classes(api: KubeApi) -> set[str]:
-    return {c["metadata"]["name"] for c in api.list(DEVICE_CLASSES).items}
+@contextlib.contextmanager
+def prepared(plane: Plane, inventories: list[Inventory], *, hastened: int) -> Iterator[Ground]:
+    """Nodes with these GPUs, and the controller ``hastened`` (see ``Load``)."""
+    site = Site(plane, inventories)
+    site.make_nodes()
+    program = ("-c", _HASTENED.format(hastened))
+    with site.controller("--no-leader-elect", program=program) as controller:
+        ground = Ground(site, controller)
+        ground.ask("first")
+        wait_for("first allocation", lambda: ground.is_allocated("first"), timeout=120)
+        yield ground
+    site.api.close()

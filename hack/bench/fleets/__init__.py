@@ -1,1 +1,0 @@
-"""Fleets of GPUs without a cluster: requests drawn, decisions made, devices that are published."""

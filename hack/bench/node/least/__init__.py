@@ -1,1 +1,0 @@
-"""Floor of the node program's benchmark: a driver that does the least for a claim."""

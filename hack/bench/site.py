@@ -1,0 +1,301 @@
+"""An API server with nodes that no kubelet serves, and who allocates their GPUs.
+
+The API server is that of a control plane from its binaries, or the simulator's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from api.crds import mignode_definition
+from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.common.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    EVENTS,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Obj,
+)
+from dra.gpu.inventory import Inventory
+from dra.gpu.mignode import to_mignode
+from dra.gpu.names import DEFAULT_DRIVER, class_name
+from dra.kube.client import KubeApi
+from dra.kube.errors import KubeError
+from dra.kube.timing import rfc3339
+from dra.resourceslices.partitions import offered
+from dra.resourceslices.resourceslices import Features, SliceLayout
+from hack.bench import objects
+from hack.cluster import controlplane
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.installation import FLAG, finalizers_at_creation
+from hack.cluster.machine import Process
+from hack.cluster.nodes import is_ready
+from hack.cluster.waiting import wait_for
+
+_CREATORS = 8
+"""Threads that create and delete objects."""
+_METRICS_BYTES = 64 * 2**20
+_REQUESTS = re.compile(r"^apiserver_request_total{([^}]*)} (\S+)$", re.MULTILINE)
+_ATTEMPTS = re.compile(r"^scheduler_schedule_attempts_total{([^}]*)} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE"})
+
+Figures = Mapping[str, float]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """CPU seconds by process, writes by what was written, and attempts by their result.
+
+    On a machine that does other work besides, these say more than a rate does.
+    """
+
+    cpu: Figures = field(default_factory=dict)
+    writes: Figures = field(default_factory=dict)
+    attempts: Figures = field(default_factory=dict)
+
+    def __add__(self, other: Effort) -> Effort:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Effort) -> Effort:
+        return self._with(other, -1)
+
+    def _with(self, other: Effort, sign: int) -> Effort:
+        def total(left: Figures, right: Figures) -> dict[str, float]:
+            keys = dict.fromkeys([*left, *right])
+            return {key: left.get(key, 0.0) + sign * right.get(key, 0.0) for key in keys}
+
+        return Effort(
+            total(self.cpu, other.cpu),
+            total(self.writes, other.writes),
+            total(self.attempts, other.attempts),
+        )
+
+
+def read_writes(metrics: str) -> dict[str, float]:
+    """Writes that an API server has answered, but for pods that were made and bound."""
+    found: dict[str, float] = {}
+    for labels, count in _labelled(_REQUESTS, metrics):
+        verb, resource = labels.get("verb", ""), labels.get("resource", "")
+        if verb not in _WRITES or (verb, resource) == ("POST", "pods"):
+            continue
+        what = "/".join(filter(None, (resource, labels.get("subresource"))))
+        key = f"{verb.lower()} {what}"
+        found[key] = found.get(key, 0.0) + count
+    return found
+
+
+def read_attempts(metrics: str) -> dict[str, float]:
+    """Attempts of a kube-scheduler to place a pod, by their result."""
+    found: dict[str, float] = {}
+    for labels, count in _labelled(_ATTEMPTS, metrics):
+        result = labels.get("result", "")
+        found[result] = found.get(result, 0.0) + count
+    return found
+
+
+def _labelled(line: re.Pattern[str], metrics: str) -> Iterable[tuple[dict[str, str], float]]:
+    for labels, count in line.findall(metrics):
+        yield dict(_LABEL.findall(labels)), float(count)
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """An API server with a kube-controller-manager or a stand-in for it.
+
+    ``admin`` and ``controller`` are kubeconfigs; ``real`` is the control plane, if it is one.
+    """
+
+    admin: str
+    controller: str
+    logs: Path
+    real: ControlPlane | None = None
+
+
+@contextlib.contextmanager
+def real(binaries: Binaries, **scheduler_flags: str) -> Iterator[Plane]:
+    """A control plane from its binaries, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
+        flags = {
+            "authorization_always_allow_paths": "/healthz,/readyz,/livez,/metrics",
+            **scheduler_flags,
+        }
+        setup = Setup(scheduler_flags=flags, auditing=False)
+        users = (controlplane.MIG_CONTROLLER,)
+        with ControlPlane(binaries, Path(folder), users=users, setup=setup) as plane:
+            admin, controller = map(plane.kubeconfig, (controlplane.ADMIN, *users))
+            yield Plane(str(admin), str(controller), plane.logs, plane)
+
+
+@contextlib.contextmanager
+def embedded() -> Iterator[Plane]:
+    """The simulator's API server and claim controller: nobody binds pods there."""
+    with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
+        logs, kubeconfig = Path(folder), str(Path(folder) / "kubeconfig")
+        sim = [sys.executable, "-m", "sim"]
+        command = [*sim, "apiserver", "--kubeconfig-out", kubeconfig]
+        server = Process("apiserver", command, logs=logs)
+        kcm = Process("kcm", [*sim, "kcm", "--kubeconfig", kubeconfig], logs=logs)
+        server.start()
+        try:
+            wait_for("kubeconfig", Path(kubeconfig).exists)
+            kcm.start()
+            yield Plane(kubeconfig, kubeconfig, logs)
+        finally:
+            kcm.stop()
+            server.stop()
+
+
+class Site:
+    """Nodes with these GPUs on a plane; ``api`` is an administrator's.
+
+    Enter ``controller`` or ``scheduler`` to have the GPUs allocated.
+    """
+
+    def __init__(self, plane: Plane, inventories: Sequence[Inventory]) -> None:
+        self.api = KubeApi.connect(plane.admin, user_agent="bench", timeout_seconds=60)
+        self.nodes = inventories
+        self._plane = plane
+        self._controller: Process | None = None
+        self._told_effort = Effort()
+        self._turns = itertools.cycle(i.node for i in inventories)
+
+    def make_nodes(self) -> None:
+        """Create the nodes, and wait until pods may go there if there is a scheduler."""
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        self.api.create(NAMESPACES, namespace)
+        self.api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
+        each(lambda i: self.api.create(NODES, objects.node(i.node)), self.nodes)
+        if self._plane.real is None:
+            return
+        wait_for("nodes without taints", self._ready, timeout=120)
+        before, after = -1, 0
+        while before != after or not after:  # the control plane writes events about new nodes
+            time.sleep(2)
+            before, after = after, len(self.api.list(EVENTS).items)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[Process]:
+        """As ``controller``, with finalizers put on claims by the API server, as by the chart."""
+        if self._plane.real is None:
+            raise RuntimeError("only a real API server has admission policies")
+        with finalizers_at_creation(self._plane.real.api), self.controller(FLAG) as process:
+            yield process
+
+    @contextlib.contextmanager
+    def controller(self, *flags: str, program: Sequence[str] = ()) -> Iterator[Process]:
+        """Every node shows its GPUs in a MigNode, and our controller runs: yields its process.
+
+        ``program`` are Python's arguments to start it in another way.
+        """
+        wait_for("MigNode", self._mignodes_served)
+        bodies = [to_mignode(i) for i in self.nodes]
+        each(self._make_mignode, bodies)
+        command = [sys.executable, *(program or ("-m", "controller"))]
+        command += ["--kubeconfig", self._plane.controller, *flags]
+        process = Process("controller", command, logs=self._plane.logs)
+        process.start()
+        self._controller = process
+        try:
+            shape = self.nodes[0].gpus[0].geometry
+            classes = {class_name(p.name) for p in shape.profiles} if shape else set[str]()
+            wait_for("classes", lambda: classes <= self._classes(), timeout=120)
+            yield process
+        finally:
+            self._controller = None
+            process.stop()
+        each(lambda b: self.api.delete(MIG_NODES, b["metadata"]["name"]), bodies)
+
+    @contextlib.contextmanager
+    def scheduler(self) -> Iterator[None]:
+        """Every node offers its slices as partitionable devices; kube-scheduler allocates.
+
+        The classes have to be there: the controller makes them.
+        """
+        slices = [s for inventory in self.nodes for s in partitionable(inventory)]
+        each(lambda s: self.api.create(RESOURCE_SLICES, s), slices)
+        stored = self.api.get(RESOURCE_SLICES, slices[0]["metadata"]["name"])
+        if not stored["spec"].get("sharedCounters"):
+            raise RuntimeError("this API server drops sharedCounters: no partitionable devices")
+        yield
+        each(lambda s: self.api.delete(RESOURCE_SLICES, s["metadata"]["name"]), slices)
+
+    def allocate(self, claim: str) -> None:
+        """Allocate a claim on the node whose turn it is; which device does not matter there."""
+        device = AllocatedDevice(objects.REQUEST, DEFAULT_DRIVER, "bench", "gpu-0")
+        now = rfc3339(datetime.now(UTC))
+        allocation = write_allocation([device], next(self._turns), timestamp=now)
+        body = {"status": {"allocation": allocation}}
+        self.api.patch(RESOURCE_CLAIMS, claim, body, namespace="default", subresource="status")
+
+    def effort(self) -> Effort:
+        """Effort until now, without that of telling it."""
+        if self._plane.real is None:
+            return Effort()
+        before = self._cpu(self._plane.real)
+        metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
+        attempts = read_attempts(self._plane.real.scheduler_metrics())
+        found = Effort((before - self._told_effort).cpu, read_writes(metrics), attempts)
+        self._told_effort += self._cpu(self._plane.real) - before
+        return found
+
+    def _cpu(self, plane: ControlPlane) -> Effort:
+        cpu = {"this benchmark": time.process_time(), **plane.cpu_seconds()}
+        if self._controller is not None:
+            cpu[self._controller.name] = self._controller.cpu_seconds
+        return Effort(cpu)
+
+    def _make_mignode(self, body: Obj) -> None:
+        self.api.create(MIG_NODES, {k: body[k] for k in body if k != "status"})
+        name, status = body["metadata"]["name"], {"status": body["status"]}
+        self.api.patch(MIG_NODES, name, status, subresource="status")
+
+    def _ready(self) -> bool:
+        return all(is_ready(node) for node in self.api.list(NODES).items)
+
+    def _mignodes_served(self) -> bool:
+        with contextlib.suppress(KubeError):
+            return not self.api.list(MIG_NODES).items
+        return False
+
+    def _classes(self) -> set[str]:
+        return {c["metadata"]["name"] for c in self.api.list(DEVICE_CLASSES).items}
+
+
+def partitionable(inventory: Inventory) -> list[Obj]:
+    """A node's placements as the plugin publishes them: ResourceSlices of Kubernetes 1.35 on."""
+    layout = SliceLayout(offered(inventory, {}, taints=True), Features())
+    return [
+        {
+            "apiVersion": RESOURCE_SLICES.api_version,
+            "kind": RESOURCE_SLICES.kind,
+            "metadata": {"name": name},
+            "spec": layout.spec(index, generation=1),
+        }
+        for index, name in enumerate(layout.names())
+    ]
+
+
+def each(act: Callable[[T], object], things: Iterable[T]) -> None:
+    """Call ``act`` with each thing, several at a time."""
+    with ThreadPoolExecutor(_CREATORS) as creators:
+        for _ in creators.map(act, things):
+            pass

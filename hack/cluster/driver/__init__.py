@@ -1,1 +1,0 @@
-"""The driver on a cluster: its chart, installed, and its pods."""

@@ -1,1 +1,0 @@
-"""Pictures of the terminal for the handbook, made from a simulated cluster."""
