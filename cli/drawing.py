@@ -25,8 +25,6 @@ from dra.gpu.reasons import GpuReason
 _LARGEST = "largest"
 _NARROWEST = 32
 _WHOLE = "whole GPU"
-_LAST = (sys.maxsize, 0)
-"""Size by which whole GPUs are behind all profiles."""
 _IN_USE = frozenset({InstanceState.PREPARED.value, ALLOCATED, InstanceState.PREPARING.value})
 _STATES = {
     ALLOCATED: "given to a claim, not made yet",
@@ -93,21 +91,22 @@ def write_summary(nodes: Sequence[NodeView], out: Output) -> None:
     """Write what the nodes have free together, by profile: small ones first, last whole GPUs."""
     views = [v for n in nodes for v in n.gpus]
     out.line(f"{out.bold(counted(len(nodes), 'node'))}  {_gpus_and_memory(views)}")
-    free: dict[tuple[tuple[int, int], str], list[tuple[str, int]]] = {}
+    free: dict[str, list[tuple[str, int]]] = {}
+    sizes: dict[str, tuple[int, int]] = {_WHOLE: (sys.maxsize, 0)}
     for view in views:
         geometry, node = view.gpu.geometry if view.sliceable else None, view.inventory.node
         for profile in geometry.profiles if geometry else ():
             if profile.placements:
-                key = _size(profile), profile.name
-                free.setdefault(key, []).append((node, view.room_for(profile)))
+                sizes[profile.name] = _size(profile)
+                free.setdefault(profile.name, []).append((node, view.room_for(profile)))
         if view.is_free_whole:
-            free.setdefault((_LAST, _WHOLE), []).append((node, 1))
+            free.setdefault(_WHOLE, []).append((node, 1))
     if not free:
         return
     rows: list[tuple[str, ...]] = []
-    for (_, name), counts in sorted(free.items()):
-        having = [node for node, count in counts if count]
-        slices = sum(count for _, count in counts)
+    for name in sorted(free, key=lambda name: (sizes[name], name)):
+        having = [node for node, count in free[name] if count]
+        slices = sum(count for _, count in free[name])
         rows.append((name, str(slices), str(len(having)), str(len({*having}))))
     out.table(("PROFILE", "FREE", "ON GPUS", "ON NODES"), rows, indent="  ")
     out.line(out.dim("  FREE counts each profile as if no other were asked for"))

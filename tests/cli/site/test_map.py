@@ -13,14 +13,17 @@ from typing import IO, Any
 
 import pytest
 
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Geometry, Placement, Profile
-from dra.gpu.inventory import ClaimRef, Instance
+from dra.gpu.inventory import ClaimRef, Gpu, GpuLayout, Instance, NodeMode
+from dra.gpu.layouts.placing import place
+from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
 from tests.cli.site.golden import check
 from tests.cli.world import World
-from tests.controller.helpers.objects import gpu, instance
+from tests.controller.helpers.objects import gpu, instance, inventory
+from tests.dra.gpus import A100
 from tests.helpers.waiting import PATIENCE
 
 
@@ -257,6 +260,16 @@ def test_of_many_nodes_there_is_a_summary_and_a_line_for_each(world: World, mig:
     assert mig("map", "-o", "wide").out.count("gpu-0 │") == 9
 
 
+def test_profiles_of_one_name_are_summed_up_over_products(world: World, mig: Mig) -> None:
+    larger = replace(
+        A100, profiles=tuple(replace(p, memory_mib=2 * p.memory_mib) for p in A100.profiles)
+    )
+    world.add_node("node-a")
+    world.add_node("node-b", replace(gpu(0, "node-b"), geometry=larger))
+    lines = [line.split() for line in mig("map").out.splitlines()]
+    assert [line for line in lines if line[:1] == ["1g.5gb"]] == [["1g.5gb", "14", "2", "2"]]
+
+
 def test_a_reason_is_said_once_with_the_first_that_have_it(world: World, mig: Mig) -> None:
     for name in ("node-a", "node-b"):
         world.add_node(name, *(gpu(n, name) for n in range(7)))
@@ -350,3 +363,40 @@ def _document(stream: IO[str]) -> dict[str, Any]:
         if line == "}\n":
             return dict(json.loads(text))
     raise AssertionError(f"no document: {text!r}")
+
+
+def declared(node: str) -> Gpu:
+    slices = place(A100, (("2g.10gb", 1), ("3g.20gb", 1)))
+    made = gpu(0, node, geometry=A100.only(slices))
+    return replace(made, layout=GpuLayout("halves", tuple(o.placement for o in slices)))
+
+
+def test_the_map_shows_ready_slices(world: World, mig: Mig) -> None:
+    world.add_node("node-a", declared("node-a"))
+    world.hold("train", "node-a", "gpu-0-mig-3g20gb-9-0", pod_name="trainer-0")
+    drawn = [
+        [part.strip() for part in line.split("│")]
+        for line in mig("map").out.splitlines()
+        if "│" in line
+    ]
+    assert [line[1:3] for line in drawn] == [
+        ["3g.20gb allocated", "2g.10gb"],
+        ["default/trainer-0", "ready"],
+    ]
+    wide = mig("map", "-o", "wide").out
+    assert "2g.10gb" in wide
+    assert " ready " in wide
+    [shown] = mig("map", "-o", "json").json["nodes"][0]["gpus"]
+    assert shown["layout"] == "halves"
+    assert [s["placement"]["start"] for s in shown["ready"]] == [4]
+    assert shown["placeable"]["2g.10gb"] == 1
+
+
+def test_the_map_says_what_a_layout_waits_for(world: World, mig: Mig) -> None:
+    world.add_node("node-a", declared("node-a"))
+    mode = NodeMode("layout", "pending", "halves", "gpu-0 waits for claim a/b to go")
+    found = replace(inventory("node-a", declared("node-a")), mode=mode)
+    made = world.api.get(MIG_NODES, "node-a")
+    world.set_status(MIG_NODES, made, to_mignode(found)["status"])
+    out = mig("map").out
+    assert "node-a: layout halves is pending: gpu-0 waits for claim a/b to go" in out
