@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from cli.doctoring.evidence import Evidence
 from cli.output import named, nameless
+from cli.site import GpuView
 
 
 class Status(StrEnum):
@@ -33,6 +34,16 @@ class Check:
     about: str = ""
     cause: str = ""
 
+    def of_gpu(self, view: GpuView, *, cause: str = "") -> Check:
+        """The result about a GPU: alike on others whose message is that but for their names."""
+        node, gpu = view.inventory.node, view.gpu
+        text = nameless(cause or self.message, node, gpu.name, gpu.uuid)
+        return replace(self, about=f"{node} {gpu.name}", cause=text)
+
+    def of_node(self, node: str) -> Check:
+        """The result about a node: alike on others whose message is that but for their names."""
+        return replace(self, about=node, cause=nameless(self.message, node))
+
 
 Examination = Callable[[Evidence], Iterator[Check]]
 
@@ -55,17 +66,6 @@ def warn(name: str, message: str, remedy: str = "") -> Check:
 def unknown(name: str, message: str) -> Check:
     """Result of a check that could not be made."""
     return Check(name, Status.UNKNOWN, message)
-
-
-def of_gpu(check: Check, node: str, gpu: str, uuid: str, *, cause: str = "") -> Check:
-    """The result as one about a GPU: alike on others whose message is that but for their names."""
-    text = nameless(cause or check.message, node, gpu, uuid)
-    return replace(check, about=f"{node} {gpu}", cause=text)
-
-
-def of_node(check: Check, node: str) -> Check:
-    """The result as one about a node: alike on others whose message is that but for their names."""
-    return replace(check, about=node, cause=nameless(check.message, node))
 
 
 def folded(checks: Iterable[Check]) -> list[Check]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from api.crds import mignode_definition
-from cli.doctoring.checks import Check, fail, of_node, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.output import counted, named
 from cli.site import NodeView
@@ -175,13 +175,12 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
             else "gives out GPUs and slices that it finds"
         )
         seen = any(v.gpu.reason == NodeReason.NVIDIA_DRA for v in node.gpus)
-        check = fail(
+        yield fail(
             "other-managers",
             f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
             + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
             _APART if seen else f"{_APART}; --ignore-other-managers is for other GPUs only",
-        )
-        yield of_node(check, name)
+        ).of_node(name)
     if apart:
         yield ok("other-managers", "NVIDIA's DRA driver is on no node with slices")
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from cli.doctoring.checks import Check, fail, of_gpu, of_node, ok, unknown, warn
+from cli.doctoring.checks import Check, fail, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from cli.drawing import remark
 from cli.output import counted, named
-from cli.site import find_hindrance
+from cli.site import NodeView, find_hindrance
 from dra.claims.reader import KnownClaim
 from dra.common.handbook import page
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth
 from dra.gpu.names import finalizer
 from dra.gpu.reasons import GpuReason
@@ -70,22 +70,19 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
         )
     for node in site.nodes:
         if not node.inventory.ready:
-            check = fail(
+            yield fail(
                 "plugin",
                 f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
                 "look at the plugin's log on that node",
-            )
-            yield of_node(check, node.name)
-    problems = evidence.facts.plugins
-    for node in site.nodes if problems is not None else ():
+            ).of_node(node.name)
+        problems = evidence.facts.plugins
         problem = (problems or {}).get(node.name, "no pod of the plugin runs there")
-        if problem:
-            check = fail(
+        if problems is not None and problem:
+            yield fail(
                 "plugin",
                 f"node {node.name}: {problem}; what its MigNode shows may be old",
                 "look at the plugin's DaemonSet, and at the node's taints",
-            )
-            yield of_node(check, node.name)
+            ).of_node(node.name)
     without = [
         n["metadata"]["name"]
         for n in evidence.nodes
@@ -124,90 +121,77 @@ def versions(evidence: Evidence) -> Iterator[Check]:
 
 def modes(evidence: Evidence) -> Iterator[Check]:
     """One allocator per node, no other manager of its GPUs, and MIG mode as it should be."""
-    found = False
-    for node in evidence.facts.site.nodes:
-        publication = node.inventory.publication
-        if publication is not None and publication.done is False:
-            found = True
-            yield warn(
-                "modes",
-                f"node {node.name} was to be allocated by kube-scheduler: {publication.message}",
-                "turn the feature gate on, or use --allocator=controller",
-            )
-        for view in node.gpus:
-            if node.inventory.is_drained(view.gpu.name):
-                found = True
-                check = warn("modes", f"{node.name} {view.gpu.name}: {view.blocked}")
-                yield of_gpu(check, node.name, view.gpu.name, view.gpu.uuid)
-            elif view.blocked and node.inventory.ready:
-                found = True
-                where = f"{node.name} {view.gpu.name}"
-                check = fail(
-                    "modes",
-                    f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
-                    f"{view.blocked}{_open_in(view.gpu)}",
-                    page("troubleshooting.md#the-node-offers-nothing"),
-                )
-                yield of_gpu(check, node.name, view.gpu.name, view.gpu.uuid)
-            for note in view.gpu.health.notes if view.gpu.health else ():
-                found = True
-                check = warn("modes", f"{node.name} {view.gpu.name}: {note}")
-                yield of_gpu(check, node.name, view.gpu.name, view.gpu.uuid)
-        if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
-            found = True
-            check = warn(
-                "modes",
-                f"node {node.name}: MIG is off on all GPUs, they are given out whole",
-                "kubectl mig drain, then nvidia-smi -mig 1, if slices are wanted",
-            )
-            yield of_node(check, node.name)
-    allocators = Counter(n.inventory.allocator for n in evidence.facts.site.nodes)
+    site = evidence.facts.site
+    found = [check for node in site.nodes for check in _mode(node)]
+    yield from found
+    allocators = Counter(n.inventory.allocator for n in site.nodes)
     if not found and allocators:
         shown = ", ".join(f"{allocators[a]} by {a.value}" for a in AllocatorKind if allocators[a])
         yield ok("modes", f"every GPU is in service; nodes allocated: {shown}")
-    gpus = [v.gpu for n in evidence.facts.site.nodes for v in n.gpus]
-    for words, count in Counter(filter(None, map(_said, gpus))).items():
-        yield ok("gpus", f"{count} x {words}")
+    said = Counter(filter(None, (_said(view.gpu) for view in site.gpus)))
+    yield from (ok("gpus", f"{count} x {words}") for words, count in said.items())
+
+
+def _mode(node: NodeView) -> Iterator[Check]:
+    publication = node.inventory.publication
+    if publication is not None and publication.done is False:
+        yield warn(
+            "modes",
+            f"node {node.name} was to be allocated by kube-scheduler: {publication.message}",
+            "turn the feature gate on, or use --allocator=controller",
+        )
+    for view in node.gpus:
+        where, health = f"{node.name} {view.gpu.name}", view.gpu.health or GpuHealth()
+        if node.inventory.is_drained(view.gpu.name):
+            yield warn("modes", f"{where}: {view.blocked}").of_gpu(view)
+        elif view.blocked and node.inventory.ready:
+            names = ", ".join(health.open_in)
+            opened = f"; it is open in {names}" if names else ""
+            yield fail(
+                "modes",
+                f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
+                f"{view.blocked}{opened}",
+                page("troubleshooting.md#the-node-offers-nothing"),
+            ).of_gpu(view)
+        for note in health.notes:
+            yield warn("modes", f"{where}: {note}").of_gpu(view)
+    if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
+        yield warn(
+            "modes",
+            f"node {node.name}: MIG is off on all GPUs, they are given out whole",
+            "kubectl mig drain, then nvidia-smi -mig 1, if slices are wanted",
+        ).of_node(node.name)
 
 
 def claims(evidence: Evidence) -> Iterator[Check]:
     """No claim is held up in going, and none holds a slice for nobody."""
-    facts, found = evidence.facts, False
-    ours = finalizer(facts.driver)
-    for key, known in sorted(facts.claims.items()):
-        name = "/".join(key)
-        if known.claim.deleting and ours in known.claim.finalizers:
-            if _age(known, "deletionTimestamp", evidence.now) > _PATIENCE:
-                found = True
-                yield fail("claims", f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)
-            continue
-        allocation = known.claim.allocation
-        if allocation is None or not allocation.of_driver(facts.driver):
-            continue
-        if facts.site.nodes and facts.site.node(allocation.node) is None:
-            found = True
-            yield fail(
-                "claims",
-                f"claim {name} is allocated on {allocation.node}, which has no MigNode",
-                "bring the node back, or delete the pod and the claim",
-            )
-        elif (
-            not known.claim.reserved_for
-            and not facts.pods_of(key)
-            and _age(known, "creationTimestamp", evidence.now) > _PATIENCE
-        ):
-            found = True
-            devices = named([d.device for d in allocation.of_driver(facts.driver)])
-            yield warn(
-                "claims",
-                f"claim {name} holds {devices} on {allocation.node}, and no pod refers to it",
-                "delete it, or use it",
-            )
-    if not found:
-        yield ok(
+    known = sorted(evidence.facts.claims.items())
+    found = [check for key, claim in known if (check := _claim(key, claim, evidence))]
+    number = counted(len(known), "claim")
+    yield from found or [ok("claims", f"{number}, none stuck or with a slice for nobody")]
+
+
+def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | None:
+    facts, claim, name = evidence.facts, known.claim, "/".join(key)
+    if claim.deleting and finalizer(facts.driver) in claim.finalizers:
+        if _age(known, "deletionTimestamp", evidence.now) <= _PATIENCE:
+            return None
+        return fail("claims", f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)
+    allocation = claim.allocation
+    if allocation is None or not allocation.of_driver(facts.driver):
+        return None
+    if facts.site.nodes and facts.site.node(allocation.node) is None:
+        return fail(
             "claims",
-            f"{counted(len(facts.claims), 'claim')}, none stuck or with a slice for nobody",
+            f"claim {name} is allocated on {allocation.node}, which has no MigNode",
+            "bring the node back, or delete the pod and the claim",
         )
+    young = _age(known, "creationTimestamp", evidence.now) <= _PATIENCE
+    if claim.reserved_for or facts.pods_of(key) or young:
+        return None
+    devices = named([d.device for d in allocation.of_driver(facts.driver)])
+    message = f"claim {name} holds {devices} on {allocation.node}, and no pod refers to it"
+    return warn("claims", message, "delete it, or use it")
 
 
 def instances(evidence: Evidence) -> Iterator[Check]:
@@ -216,8 +200,7 @@ def instances(evidence: Evidence) -> Iterator[Check]:
     for view in evidence.facts.site.gpus:
         where = f"{view.inventory.node} {view.gpu.name}"
         for slot in view.slots:
-            text = remark(slot)
-            if not text:
+            if not (text := remark(slot)):
                 continue
             troubled = True
             if slot.state == "foreign":
@@ -226,8 +209,7 @@ def instances(evidence: Evidence) -> Iterator[Check]:
                 check = warn("instances", f"{where}: {text}", "end the process that uses it")
             else:
                 check = fail("instances", f"{where}: {text}", "delete the pod that has it")
-            node, gpu = view.inventory.node, view.gpu
-            yield of_gpu(check, node, gpu.name, gpu.uuid, cause=slot.state)
+            yield check.of_gpu(view, cause=slot.state)
     if not troubled:
         yield ok("instances", "no slice is foreign, left behind, lost or unhealthy")
 
@@ -243,11 +225,6 @@ def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:
 def _age(known: KnownClaim, field: str, now: datetime) -> timedelta:
     stamp = known.obj["metadata"].get(field)
     return now - datetime.fromisoformat(stamp) if stamp else timedelta()
-
-
-def _open_in(gpu: Gpu) -> str:
-    names = gpu.health.open_in if gpu.health else ()
-    return f"; it is open in {', '.join(names)}" if names else ""
 
 
 def _said(gpu: Gpu) -> str:

@@ -9,11 +9,9 @@ that a burst ends them, and a new controller knows no selector yet. Rows take tu
 may do other work at times; the rate is the median of several rounds.
 
 In the row "controller" the API server puts the finalizer on claims, by the policy of the chart.
-In "own finalizer" the controller does that, as on Kubernetes before 1.36. The row "allocated
-before" is what the control plane itself can do: the claims are allocated before their pods are
-made, and kube-scheduler reserves them, which the controller does with the allocation. "One write a
-claim" are those allocations alone, without pods: what the control plane works for the one write
-that nobody who allocates can do without. Its rate is that of four threads.
+The row "allocated before" is what the control plane itself can do: the claims are allocated before
+their pods are made, and kube-scheduler reserves them, which the controller does with the
+allocation.
 
 A rate says little where the machine does other work besides. Each row also has the effort of its
 bursts for each pod: CPU time of every process, how often kube-scheduler tried to place it, and
@@ -36,7 +34,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Self
@@ -66,9 +64,7 @@ HEADER = (
     "cores",
     *PER_POD,
 )
-CONTROLLER, GATED, OWN = "controller", "controller, gated", "own finalizer"
-BEFORE, WRITE, SCHEDULER = "allocated before", "one write a claim", "kube-scheduler"
-ROWS = (CONTROLLER, GATED, OWN, BEFORE, WRITE, SCHEDULER)
+CONTROLLER, BEFORE, SCHEDULER = ROWS = ("controller", "allocated before", "kube-scheduler")
 LEAST = 0.05
 """Figures below are left out of the details."""
 WARM_UP_PODS = 100
@@ -154,14 +150,12 @@ class Bindings:
                 self._api.delete(RESOURCE_CLAIM_TEMPLATES, _template(profile), namespace="default")
         self._mirror.stop()
 
-    def burst(
-        self, count: int, *, gated: bool, limit_seconds: float, pace: float = math.inf
-    ) -> Burst:
+    def burst(self, count: int, *, limit_seconds: float, pace: float = math.inf) -> Burst:
         """Make ``count`` pods and wait until all are bound, or the time is over.
 
         ``pace`` is how many are made a second, at the most.
         """
-        pods = self._prepare(count, gated=gated)
+        pods = self._prepare(count)
         before = self._effort()
         started = time.monotonic()
         asked: dict[str, float] = {}
@@ -186,22 +180,14 @@ class Bindings:
         effort = self._effort() - before
         return Burst(count, len(bound), last - started, effort, moments, tuple(sorted(waits)))
 
-    def writes(self, count: int, write: Callable[[str], object]) -> Burst:
-        """Do ``write`` to each of ``count`` claims that no pod has; they count as bound."""
-        named = self._draw_names(count)
-        each(lambda n: self._api.create(RESOURCE_CLAIMS, objects.claim(*n)), named)
-        before, started = self._effort(), time.monotonic()
-        each(lambda n: write(n[0]), named)
-        return Burst(count, count, time.monotonic() - started, self._effort() - before)
-
-    def singly(self, count: int, *, gated: bool, limit_seconds: float) -> list[float]:
+    def singly(self, count: int, *, limit_seconds: float) -> list[float]:
         """Seconds from the creation of a pod to its binding, one pod after the other."""
         times = []
         ends = time.monotonic() + limit_seconds
         for _ in range(count):
             if time.monotonic() > ends:
                 break
-            (pod,) = self._prepare(1, gated=gated)
+            (pod,) = self._prepare(1)
             name = pod["metadata"]["name"]
             started = time.monotonic()
             self._api.create(PODS, pod)
@@ -222,16 +208,16 @@ class Bindings:
                 raise TimeoutError(f"{len(left)} claims stay, such as {left[0]['metadata']}")
             time.sleep(0.2)
 
-    def _prepare(self, count: int, *, gated: bool) -> list[Obj]:
+    def _prepare(self, count: int) -> list[Obj]:
         """Pods to create; their claims exist, or their templates do."""
         named = self._draw_names(count)
         if self._templates:
             return [
-                objects.pod(name, gated=gated, resourceClaimTemplateName=_template(profile))
+                objects.pod(name, resourceClaimTemplateName=_template(profile))
                 for name, profile in named
             ]
         each(lambda n: self._make(*n), named)
-        return [objects.pod(name, gated=gated, resourceClaimName=name) for name, _ in named]
+        return [objects.pod(name, resourceClaimName=name) for name, _ in named]
 
     def _draw_names(self, count: int) -> list[tuple[str, str]]:
         """Names of claims to be made, each with its profile."""
@@ -305,7 +291,6 @@ class Row:
 @click.option("--pods", default=300, show_default=True, help="Pods in a burst.")
 @click.option("--bursts", default=3, show_default=True, help="Rounds: the rate is the median's.")
 @click.option("--single", default=20, show_default=True, help="Pods one at a time, per burst.")
-@click.option("--only-controller", is_flag=True, help="Leave kube-scheduler's devices out.")
 @click.option("--only", multiple=True, type=click.Choice(ROWS), help="A row; repeatable.")
 @click.option("--templates", is_flag=True, help="Claims made from templates, when pods are made.")
 @click.option(
@@ -330,7 +315,6 @@ def main(  # noqa: PLR0913 - one parameter per option
     pods: int,
     bursts: int,
     single: int,
-    only_controller: bool,
     only: tuple[str, ...],
     templates: bool,
     limits: tuple[int, ...],
@@ -346,7 +330,7 @@ def main(  # noqa: PLR0913 - one parameter per option
     mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
     header = f"{'allocated by':<18}" + "".join(f"{name:>10}" for name in HEADER)
     for nodes, qps in itertools.product(sizes_ or (30, 100, 300), limits):
-        wanted = _wanted(only, templates=templates, only_controller=only_controller)
+        wanted = {*(only or ROWS)} - ({BEFORE} if templates else set())
         flags = {"kube_api_qps": str(qps), "kube_api_burst": str(2 * qps)}
         inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
         with real(binaries, **flags) as plane:
@@ -362,13 +346,6 @@ def main(  # noqa: PLR0913 - one parameter per option
                     click.echo(_text(row, load, min(row.rate for row in rows)))
 
 
-def _wanted(only: tuple[str, ...], *, templates: bool, only_controller: bool) -> set[str]:
-    """Names of the rows."""
-    wanted = {*ROWS} & {*(only or ROWS)}
-    wanted -= {BEFORE, WRITE} if templates else set()
-    return wanted - ({SCHEDULER} if only_controller else set())
-
-
 def _rounds(site: Site, load: Load, wanted: set[str]) -> list[Row]:
     """Rows with a burst of each round."""
     rows: dict[str, Row] = {}
@@ -382,45 +359,25 @@ def _rounds(site: Site, load: Load, wanted: set[str]) -> list[Row]:
 
 
 def _rows(site: Site, load: Load, wanted: set[str]) -> Iterator[Row]:
-    if wanted & {CONTROLLER, GATED}:
+    if CONTROLLER in wanted:
         with site.installed():
-            if CONTROLLER in wanted:
-                yield _measured(CONTROLLER, site, load)
-            if GATED in wanted:
-                yield _measured(GATED, site, load, gated=True)
-    if OWN in wanted:
-        with site.controller():
-            yield _measured(OWN, site, load)
+            yield _measured(CONTROLLER, site, load)
     if BEFORE in wanted:
         yield _measured(BEFORE, site, load, made=site.allocate)
-    if WRITE in wanted:
-        yield _written(site, load)
     if SCHEDULER in wanted:
         with site.scheduler():
             yield _measured(SCHEDULER, site, load)
 
 
-def _written(site: Site, load: Load) -> Row:
-    with Bindings(site, replace(load, templates=False)) as bindings:
-        bindings.writes(WARM_UP_PODS, site.allocate)
-        bindings.clear()
-        return Row(WRITE, [bindings.writes(load.pods, site.allocate)], [])
-
-
 def _measured(
-    who: str,
-    site: Site,
-    load: Load,
-    *,
-    gated: bool = False,
-    made: Callable[[str], object] = lambda _: None,
+    who: str, site: Site, load: Load, *, made: Callable[[str], object] = lambda _: None
 ) -> Row:
     with Bindings(site, load, made=made) as bindings:
-        bindings.burst(WARM_UP_PODS, gated=gated, limit_seconds=WARM_UP_SECONDS)
+        bindings.burst(WARM_UP_PODS, limit_seconds=WARM_UP_SECONDS)
         bindings.clear()
-        times = bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
+        times = bindings.singly(load.single, limit_seconds=SECONDS)
         bindings.clear()
-        burst = bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS, pace=load.pace)
+        burst = bindings.burst(load.pods, limit_seconds=SECONDS, pace=load.pace)
     return Row(who, [burst], times)
 
 

@@ -100,11 +100,8 @@ def claim(name: str, profile: str) -> Obj:
     }
 
 
-def pod(name: str, *, gated: bool = False, **source: str) -> Obj:
-    """A pod with one claim; ``source`` is ``resourceClaimName`` or ``resourceClaimTemplateName``.
-
-    ``gated``: it waits for the controller to lift its gate.
-    """
+def pod(name: str, **source: str) -> Obj:
+    """A pod with one claim by ``resourceClaimName`` or ``resourceClaimTemplateName``."""
     uses = [{"name": "gpu"}]
     resources = {"requests": {"cpu": "100m", "memory": "1Gi"}, "claims": uses}
     spec: dict[str, Any] = {
@@ -112,8 +109,6 @@ def pod(name: str, *, gated: bool = False, **source: str) -> Obj:
         "resourceClaims": [{"name": "gpu", **source}],
         "terminationGracePeriodSeconds": 0,
     }
-    if gated:
-        spec["schedulingGates"] = [{"name": FINALIZER}]
     return {
         "apiVersion": PODS.api_version,
         "kind": PODS.kind,

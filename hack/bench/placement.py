@@ -17,8 +17,10 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from statistics import fmean
+from typing import Any, TypeVar
 
 import click
 
@@ -33,6 +35,7 @@ NAMES = (KUBE, *POLICIES)
 QUEUE_MIX = (0.35, 0.0, 0.25, 0.25, 0.0, 0.05)
 """MIGBench's weights (1g, 2g, 3g, 7g: 35/25/25/5); they need not sum to one."""
 
+T = TypeVar("T")
 Table = dict[str, dict[str, float]]
 
 QUEUES = ((8, 0.7, 1000), (32, 0.85, 2000))
@@ -255,38 +258,35 @@ def show(title: str, table: Table) -> None:
         click.echo(f"{policy:{width}}" + "".join(f"{row[c]:>22.2f}" for c in columns))
 
 
-def run_fill(table: MoveTable, *, gpus: int, replications: int) -> Table:
+def _played(
+    play: Callable[..., T], weights: tuple[float, ...], fleet: Callable[[], Fleet], **how: Any
+) -> list[T]:
+    """Outcomes of a scenario, each on a new fleet and with a seed of its own."""
+    count = how.pop("replications")
+    return [play(fleet(), weights, seed=seed, **how) for seed in range(count)]
+
+
+def run_fill(table: MoveTable, **size: int) -> Table:
     """Accepted requests when 85 % and 100 % of the capacity were asked for."""
     result: Table = {}
     for policy in NAMES:
-        row = result.setdefault(policy, {})
-        for share in (0.85, 1.0):
-            for mix, weights in MIXES.items():
-                tallies = [
-                    fill(Fleet(table, policy, gpus=gpus), weights, gpus=gpus, share=share, seed=s)
-                    for s in range(replications)
-                ]
-                row[f"{mix} {share:.0%}"] = percent(tallies)[0]
+        fleet = partial(Fleet, table, policy, gpus=size["gpus"])
+        result[policy] = {
+            f"{mix} {share:.0%}": percent(_played(fill, weights, fleet, share=share, **size))[0]
+            for share in (0.85, 1.0)
+            for mix, weights in MIXES.items()
+        }
     return result
 
 
-def run_steady(table: MoveTable, *, gpus: int, replications: int) -> Table:
+def run_steady(table: MoveTable, **size: int) -> Table:
     """Accepted requests and slices in the steady state, means over the mixes."""
     result: Table = {}
     for policy in NAMES:
+        fleet = partial(Fleet, table, policy, gpus=size["gpus"])
         row = result.setdefault(policy, {})
         for load in (0.85, 1.0):
-            pairs = [
-                percent(
-                    [
-                        steady(
-                            Fleet(table, policy, gpus=gpus), weights, gpus=gpus, load=load, seed=s
-                        )
-                        for s in range(replications)
-                    ]
-                )
-                for weights in MIXES.values()
-            ]
+            pairs = [percent(_played(steady, m, fleet, load=load, **size)) for m in MIXES.values()]
             row[f"requests load {load}"] = fmean(p[0] for p in pairs)
             row[f"slices load {load}"] = fmean(p[1] for p in pairs)
     for row in result.values():
@@ -295,43 +295,25 @@ def run_steady(table: MoveTable, *, gpus: int, replications: int) -> Table:
     return result
 
 
-def run_active(table: MoveTable, *, gpus: int, replications: int) -> Table:
+def run_active(table: MoveTable, **size: int) -> Table:
     """GPUs in use at load 0.6 of the uniform mix, where everything is accepted."""
-    return {
-        policy: {
-            "GPUs in use": fmean(
-                fmean(
-                    steady(
-                        Fleet(table, policy, gpus=gpus),
-                        MIXES["uniform"],
-                        gpus=gpus,
-                        load=0.6,
-                        seed=s,
-                    ).active
-                )
-                for s in range(replications)
-            )
-        }
-        for policy in NAMES
-    }
+    result: Table = {}
+    for policy in NAMES:
+        fleet = partial(Fleet, table, policy, gpus=size["gpus"])
+        tallies = _played(steady, MIXES["uniform"], fleet, load=0.6, **size)
+        result[policy] = {"GPUs in use": fmean(fmean(tally.active) for tally in tallies)}
+    return result
 
 
 def run_queue(table: MoveTable, *, gpus: int, replications: int) -> Table:  # noqa: ARG001
     """Mean waiting time of pods that queue, relative to kube-scheduler's way."""
     result: Table = {policy: {} for policy in NAMES}
-    for fleet_size, load, jobs in QUEUES:
+    for number, load, jobs in QUEUES:
+        how = {"gpus": number, "load": load, "jobs": jobs, "replications": replications}
         for policy in NAMES:
-            result[policy][f"{fleet_size} GPUs load {load}"] = fmean(
-                queue(
-                    Fleet(table, policy, gpus=fleet_size),
-                    QUEUE_MIX,
-                    gpus=fleet_size,
-                    load=load,
-                    jobs=jobs,
-                    seed=s,
-                )
-                for s in range(replications)
-            )
+            fleet = partial(Fleet, table, policy, gpus=number)
+            waits = _played(queue, QUEUE_MIX, fleet, **how)
+            result[policy][f"{number} GPUs load {load}"] = fmean(waits)
     base = dict(result["kube"])
     return {
         p: {c: row[c] / base[c] if base[c] else math.nan for c in row} for p, row in result.items()
