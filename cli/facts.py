@@ -86,6 +86,8 @@ class ClusterFacts:
     groups: PodGroups = field(default_factory=PodGroups)
     reserved: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = field(default=())
+    nodes: Mapping[str, Obj] = field(default_factory=dict)
+    class_objects: tuple[Obj, ...] = ()
 
     @property
     def delegated(self) -> frozenset[str]:
@@ -96,6 +98,12 @@ class ClusterFacts:
         """The pods that refer to a claim, those that wait first."""
         found = [p for p in self.pods.values() if claim in p.claim_keys]
         return sorted(found, key=lambda p: (not p.pending, p.key))
+
+    def plugin_problem(self, node: str) -> str:
+        """Fault of the plugin's pod on a node; empty if it has none, or no such pods were found."""
+        if self.plugins is None:
+            return ""
+        return self.plugins.get(node, "no pod of the plugin runs there")
 
     @property
     def is_partial(self) -> bool:
@@ -164,11 +172,13 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
     if namespace:
         templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
         events = _all(session, EVENTS, unread, namespace=namespace)
-    hosts = _hosts(_all(session, NODES, unread), pods.values(), known)
+    nodes = _all(session, NODES, unread)
+    hosts = _hosts(nodes, pods.values(), known)
     _read_volumes(session, hosts, unread)
     groups = _pod_groups(session, pods.values(), unread)
     read, unreadable = inventories(mignodes)
-    classes = (read_class(o, session.driver) for o in _all(session, DEVICE_CLASSES, unread))
+    class_objects = _all(session, DEVICE_CLASSES, unread)
+    classes = (read_class(o, session.driver) for o in class_objects)
     return ClusterFacts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
@@ -184,6 +194,8 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         plugins=_plugin_problems(pod_objects),
         groups=groups,
         unread=tuple(unread),
+        nodes={n["metadata"]["name"]: n for n in nodes},
+        class_objects=tuple(class_objects),
     )
 
 

@@ -260,6 +260,12 @@ class Site:
             raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}; there are: {have}")
         return node
 
+    def slots(self, node: str, gpu: str) -> tuple[Slot, ...]:
+        """What holds a GPU of a node; empty if neither is known."""
+        found = self.node(node)
+        views = [v for v in (found.gpus if found else ()) if v.gpu.name == gpu]
+        return views[0].slots if views else ()
+
     @property
     def gpus(self) -> tuple[GpuView, ...]:
         """Occupancy of the GPUs of all nodes."""

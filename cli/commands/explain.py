@@ -169,14 +169,10 @@ def _seat(seat: Seat, site: Site) -> str:
 
 def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:
     """Texts on the terms on which a device is shared, and with whom."""
-    view = site.node(node)
     others = [
         other.sharers
-        for each in (view.gpus if view and slot.share is not None else ())
-        for other in (each.slots if each.gpu.name == gpu else ())
-        if other.share is not None
-        and other.placement == slot.placement
-        and other.claim != slot.claim
+        for other in (site.slots(node, gpu) if slot.share is not None else ())
+        if other.share and other.placement == slot.placement and other.claim != slot.claim
     ]
     beside = [f"beside {', '.join(others)}"] if others else []
     users = [f"used by {slot.sharers}"] if slot.pods else []

@@ -17,13 +17,11 @@ from cli.facts import (
 from cli.session import Session
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
-    DEVICE_CLASSES,
     MIG_NODES,
     MUTATING_POLICIES,
     MUTATING_POLICY_BINDINGS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
-    NODES,
     RESOURCE_SLICES,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SUBJECT_ACCESS_REVIEWS,
@@ -71,8 +69,6 @@ class Evidence:
     version: str = ""
     served: tuple[str, ...] | None = None
     definition: Obj | None = None
-    nodes: tuple[Obj, ...] = ()
-    class_objects: tuple[Obj, ...] = ()
     nvidia_slices: Mapping[str, tuple[Obj, ...]] | None = None
     by_limits: tuple[str, ...] = ()
     rewriters: tuple[str, ...] | None = None
@@ -93,8 +89,6 @@ def gather(session: Session) -> Evidence:
         version=str(session.api.read("/version").get("gitVersion", "")),
         served=_served(session),
         definition=_definition(session),
-        nodes=tuple(_listed(session, NODES)),
-        class_objects=tuple(_listed(session, DEVICE_CLASSES)),
         nvidia_slices=_nvidia_slices(session),
         by_limits=tuple(n["metadata"]["name"] for n in _listed(session, NAMESPACES, _OPTED_IN)),
         rewriters=rewriters(session),

@@ -74,13 +74,13 @@ def classes(evidence: Evidence) -> Iterator[Check]:
     """A DeviceClass for every profile, made by the controller."""
     facts = evidence.facts
     generated = {
-        c["metadata"]["name"] for c in evidence.class_objects if is_generated(c, facts.driver)
+        c["metadata"]["name"] for c in evidence.facts.class_objects if is_generated(c, facts.driver)
     }
     profiles = offered_profiles(
         (frozenset(_profiles(node)) for node in facts.site.nodes), generated
     )
     wanted = {ANY_SLICE_CLASS, GPU_CLASS, *map(class_name, profiles)}
-    existing = {c["metadata"]["name"] for c in evidence.class_objects}
+    existing = {c["metadata"]["name"] for c in evidence.facts.class_objects}
     taken = sorted((wanted & existing) - generated)
     missing = sorted(wanted - existing)
     if missing:
@@ -161,11 +161,10 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
     if evidence.nvidia_slices is None:
         yield unknown("other-managers", "ResourceSlices may not be read")
         return
-    bodies = {body["metadata"]["name"]: body for body in evidence.nodes}
     apart = True
     for node in evidence.facts.site.nodes:
         name = node.name
-        found = dra_driver(bodies.get(name, {}), evidence.nvidia_slices.get(name, ()))
+        found = dra_driver(evidence.facts.nodes.get(name, {}), evidence.nvidia_slices.get(name, ()))
         if found is None:
             continue
         apart = False
@@ -216,12 +215,12 @@ def extended_resources(evidence: Evidence) -> Iterator[Check]:
         return  # ours serve none
     ours = {
         c["metadata"]["name"]
-        for c in evidence.class_objects
+        for c in evidence.facts.class_objects
         if is_generated(c, evidence.facts.driver)
     }
     profiles = {p.name for v in site.gpus if v.gpu.geometry for p in v.gpu.geometry.profiles}
     resources = {extended_resource_name(p) for p in profiles if class_name(p) in ours}
-    taken = holders(evidence.class_objects, evidence.facts.driver)
+    taken = holders(evidence.facts.class_objects, evidence.facts.driver)
     held = [
         f"{resource} by {taken[resource]['metadata']['name']}"
         for resource in sorted(resources & taken.keys())

@@ -60,7 +60,7 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
             f"MigNode {name} cannot be read: {problem}",
             "let plugin, controller and this program be of one version",
         )
-    known = {n["metadata"]["name"] for n in evidence.nodes}
+    known = evidence.facts.nodes
     homeless = [n.name for n in site.nodes if known and n.name not in known]
     if homeless:
         yield fail(
@@ -75,20 +75,18 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
                 f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
                 "look at the plugin's log on that node",
             ).of_node(node.name)
-        problems = evidence.facts.plugins
-        problem = (problems or {}).get(node.name, "no pod of the plugin runs there")
-        if problems is not None and problem:
+        if problem := evidence.facts.plugin_problem(node.name):
             yield fail(
                 "plugin",
                 f"node {node.name}: {problem}; what its MigNode shows may be old",
                 "look at the plugin's DaemonSet, and at the node's taints",
             ).of_node(node.name)
     without = [
-        n["metadata"]["name"]
-        for n in evidence.nodes
-        if at(n, "metadata", "labels", _GPU_NODE) == "true"
-        and site.node(n["metadata"]["name"]) is None
-        and n["metadata"]["name"] not in site.unreadable
+        name
+        for name, body in known.items()
+        if at(body, "metadata", "labels", _GPU_NODE) == "true"
+        and site.node(name) is None
+        and name not in site.unreadable
     ]
     if without:
         yield warn(
@@ -216,7 +214,7 @@ def instances(evidence: Evidence) -> Iterator[Check]:
 
 def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:
     site = evidence.facts.site
-    nodes = {n["metadata"]["name"] for n in evidence.nodes} or {n.name for n in site.nodes}
+    nodes = evidence.facts.nodes.keys() or {n.name for n in site.nodes}
     held = find_hindrance(known.claim, site, nodes, driver=evidence.facts.driver)
     why = held.message if held else "the controller has not taken its finalizer away"
     return f"is being deleted; {why}"

@@ -175,9 +175,8 @@ class Judge:
 
     def _with_age(self, name: str, answer: NodeAnswer) -> NodeAnswer:
         """The answer, and whether what the node shows may be old."""
-        plugins = self._facts.plugins
-        stale = (plugins or {}).get(name, "no pod of the plugin runs there")
-        if plugins is None or not stale or answer.reason in set(MisfitReason):
+        stale = self._facts.plugin_problem(name)
+        if not stale or answer.reason in set(MisfitReason):
             return answer
         message = f"{answer.message}; {stale}: what this node shows may be old"
         return replace(answer, message=message.removeprefix("; "))

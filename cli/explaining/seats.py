@@ -80,8 +80,7 @@ def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
 
 
 def _starting(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
-    wrong = (facts.plugins or {}).get(pod.node, "no pod of the plugin runs there")
-    if facts.plugins is not None and wrong:
+    if wrong := facts.plugin_problem(pod.node):
         return finding(Why.PLUGIN_GONE, f"node {pod.node}: {wrong}")
     node = facts.site.node(pod.node)
     if node is not None and not node.inventory.ready:
@@ -113,16 +112,15 @@ def _condition(known: KnownClaim, pool: str, device: str, driver: str) -> tuple[
 
 
 def _slot(known: KnownClaim, node: str, device: str, facts: ClusterFacts) -> Slot | None:
-    view = facts.site.node(node)
     try:
         parsed = parse_device(device)
     except DeviceNameError:
         return None
-    gpu = str(parsed) if isinstance(parsed, GpuDevice) else parsed.gpu
-    for each in view.gpus if view else ():
-        for slot in each.slots if each.gpu.name == gpu else ():
-            start = slot.placement.start if slot.placement else None
-            wanted = None if isinstance(parsed, GpuDevice) else parsed.start
-            if slot.claim and slot.claim.uid == known.claim.ref.uid and start == wanted:
-                return slot
+    gpu, wanted = str(parsed), None
+    if not isinstance(parsed, GpuDevice):
+        gpu, wanted = parsed.gpu, parsed.start
+    for slot in facts.site.slots(node, gpu):
+        start = slot.placement.start if slot.placement else None
+        if slot.claim and slot.claim.uid == known.claim.ref.uid and start == wanted:
+            return slot
     return None

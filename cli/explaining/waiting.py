@@ -129,12 +129,8 @@ def _is_able(answer: GpuAnswer) -> bool:
 
 def slots_of(site: Site, node: str, answer: GpuAnswer) -> tuple[Slot, ...]:
     """The slots of the answer's blockers, in their order."""
-    view = site.node(node)
-    held = {
-        (s.claim.uid if s.claim else "", s.placement): s
-        for each in (view.gpus if view else ())
-        for s in (each.slots if each.gpu.name == answer.name else ())
-    }
+    slots = site.slots(node, answer.name)
+    held = {(s.claim.uid if s.claim else "", s.placement): s for s in slots}
     found = (held.get((b.claim_uid, b.placement)) for b in answer.blockers)
     return tuple(slot for slot in found if slot is not None)
 
