@@ -234,5 +234,6 @@ def of_pace(values: Sequence[float], index: int, count: int) -> Sequence[float]:
 def _copy_mignode(api: KubeApi) -> None:
     """Make the MigNode of the least driver, as large as the plugin's."""
     found = api.get(MIG_NODES, NODE)
-    made = api.create(MIG_NODES, {"metadata": {"name": MIG_NODE}, "spec": found["spec"]})
+    metadata = {"name": MIG_NODE}
+    made = api.create(MIG_NODES, {**found, "metadata": metadata})
     api.replace(MIG_NODES, made | {"status": found["status"]}, subresource="status")
