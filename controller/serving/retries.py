@@ -18,10 +18,15 @@ from dra.kube.errors import (
     InvalidError,
     KubeError,
     ObjectNotFoundError,
+    UnavailableError,
 )
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
+
+_NO_WEBHOOK = "failed calling webhook"
+"""Words of the API server (500) where a webhook that has to admit a write does not answer
+(``ErrCallingWebhook``)."""
 
 
 class Retries:
@@ -71,7 +76,9 @@ class Retries:
                 _log.info("gone meanwhile", extra=fields)
             case RefusedError():
                 self._refused(key, str(error), pod)
-            case InvalidError() | ForbiddenError():
+            case UnavailableError(message=words) if _NO_WEBHOOK not in words:
+                _log.warning("write failed", extra=fields)
+            case InvalidError() | ForbiddenError() | UnavailableError():
                 self._refused(key, f"the API server refuses the write: {error}", pod)
             case ConflictError():
                 _log.info("changed meanwhile", extra=fields)

@@ -162,6 +162,10 @@ def test_what_is_reserved_for_a_pod_is_not_moved_before_it_has_to_be_reserved_ag
         ),
         (InvalidError("status.allocation: too long", status=422), "too long"),
         (ForbiddenError("cannot patch resourceclaims/status", status=403), "resourceclaims/status"),
+        (
+            UnavailableError('Internal error: failed calling webhook "x.example.com"', status=500),
+            'failed calling webhook "x.example.com"',
+        ),
     ],
 )
 def test_a_refused_write_says_what_is_missing_and_is_tried_ever_more_rarely(
