@@ -9,6 +9,10 @@ kube-scheduler's eventhandlers.go, 1.32 to 1.36), for all that have no higher pr
 So one is told at a time, and the others only if they wait still: kube-scheduler may have nominated
 them meanwhile, which our taking back would undo. The room that was made for such a pod would look
 free to others, whose allocations on other nodes it would then take back.
+
+A nominated pod that has room is told of as well, if nobody binds it: where two pods get the room of
+one victim, kube-scheduler 1.36.2 may wait for the end of a victim that is gone (for the second one
+its request to delete the victim is answered by 404).
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ GRACE_SECONDS = 1.0
 """Time in which kube-scheduler makes room by itself if it has heard of the allocation, or was told
 of another pod."""
 
+STUCK_SECONDS = 10.0
+"""Time for kube-scheduler to bind a nominated pod that has room."""
+
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 300.0
 """Pauses before it is told again."""
@@ -47,10 +54,14 @@ def _backoff() -> Backoff:
 
 @dataclass(slots=True)
 class _Due:
-    """``is_left``: what we said may still stand, as a write had no answer."""
+    """``is_left``: what we said may still stand, as a write had no answer.
+
+    ``has_room``: nobody has to end there.
+    """
 
     node: str
     at: float
+    has_room: bool
     is_left: bool = False
     backoff: Backoff = field(default_factory=_backoff)
 
@@ -86,14 +97,16 @@ class Nominations:
         if due is not None and due.is_left and not pod.node:
             self._send(pod, due)
             return due.at
-        node = self._crowded(pod)
-        if pod.nominated and node in ("", pod.nominated):
-            return None  # by us for a moment, or victims are ending
-        if not node:
+        crowded = self._crowded(pod)
+        if pod.nominated and crowded == pod.nominated:
+            return self._now() + STUCK_SECONDS  # victims are ending
+        node = crowded or pod.nominated
+        if not node or not self._is_wanted(pod):
             self._due.pop(pod.uid, None)
             return None
-        if due is None or due.node != node:
-            due = self._due[pod.uid] = _Due(node, self._now() + GRACE_SECONDS)
+        if due is None or (due.node, due.has_room) != (node, not crowded):
+            grace = GRACE_SECONDS if crowded else STUCK_SECONDS
+            due = self._due[pod.uid] = _Due(node, self._now() + grace, not crowded)
         due.at = max(due.at, self._not_before(pod))
         if self._now() >= due.at:
             due.at = self._now() + due.backoff.next_delay()
@@ -103,6 +116,12 @@ class Nominations:
     def forget(self, pod_uid: str) -> None:
         """The pod is gone."""
         self._due.pop(pod_uid, None)
+
+    def _is_wanted(self, pod: Pod) -> bool:
+        """True if ``pod`` is neither bound nor about to be, once a volume of it is made."""
+        volumes = self._cluster.hosts.volumes
+        making = any(c.selected_node for c in volumes.claims_of(pod) if volumes.is_late(c))
+        return not pod.node and pod.needs.preempts and not making
 
     def _crowded(self, pod: Pod) -> str:
         """The node of its claims, if others have to end there."""

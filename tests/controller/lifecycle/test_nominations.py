@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.nominations import FIRST_SECONDS, GRACE_SECONDS
+from controller.lifecycle.nominations import FIRST_SECONDS, GRACE_SECONDS, STUCK_SECONDS
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -54,6 +54,19 @@ def test_a_pod_that_others_have_to_end_for_is_nominated_for_a_moment() -> None:
     made.api.lost = see
     assert told(made) == TOLD
     assert seen == ["a", None]
+
+
+def test_a_nominated_pod_that_has_room_is_told_of_if_nobody_binds_it() -> None:
+    """kube-scheduler may wait for the end of a victim that is gone."""
+    made = site()
+    ask(made)
+    made.pod({**made.api.get(PODS, "p"), "status": {"nominatedNodeName": "a"}})
+    assert told(made, seconds=2 * STUCK_SECONDS) == [], "its victims are ending"
+    made.cluster.remove_pod(("default", "low"))
+    assert told(made, seconds=STUCK_SECONDS) == [], "it is seen that there is room"
+    assert told(made, seconds=STUCK_SECONDS) == ["pods/status"]
+    assert not made.api.get(PODS, "p")["status"].get("nominatedNodeName")
+    assert told(made, seconds=10 * FIRST_SECONDS) == []
 
 
 def test_it_is_told_again_ever_more_seldom_while_it_waits() -> None:
