@@ -149,7 +149,8 @@ class Event:
 
     @property
     def name(self) -> str:
-        return str(self.object["metadata"].get("name", ""))
+        """Name of the object; of an error what the server says."""
+        return str(self.object["metadata"].get("name") or self.object.get("message", ""))
 
     @property
     def seen(self) -> tuple[str, str]:
