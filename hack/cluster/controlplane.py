@@ -44,21 +44,12 @@ def node_user(node: str) -> User:
     return User(f"system:node:{node}", ("system:nodes",))
 
 
-class TokenFile:
-    """The API server's --token-auth-file: all users must be in it before the server starts."""
-
-    def __init__(self, path: Path, users: tuple[User, ...]) -> None:
-        self.path = path
-        self._tokens = {user.name: secrets.token_hex(16) for user in users}
-        rows = [
-            f'{self._tokens[user.name]},{user.name},{user.name},"{",".join(user.groups)}"\n'
-            for user in users
-        ]
-        path.write_text("".join(rows))
-
-    def token(self, user: User) -> str:
-        """The bearer token of a user."""
-        return self._tokens[user.name]
+def write_tokens(path: Path, users: tuple[User, ...]) -> dict[str, str]:
+    """Writes the API server's --token-auth-file, before it starts; returns the tokens by name."""
+    tokens = {user.name: secrets.token_hex(16) for user in users}
+    rows = [f'{tokens[u.name]},{u.name},{u.name},"{",".join(u.groups)}"\n' for u in users]
+    path.write_text("".join(rows))
+    return tokens
 
 
 def write_service_account_key(path: Path) -> None:
@@ -235,7 +226,8 @@ class ControlPlane:
         self.server = f"https://127.0.0.1:{port}"
         self.certificate = root / "apiserver" / "apiserver.crt"
         builtin = (ADMIN, SCHEDULER, CONTROLLER_MANAGER)
-        self._tokens = TokenFile(root / "tokens.csv", builtin + users)
+        self._token_file = root / "tokens.csv"
+        self._tokens = write_tokens(self._token_file, builtin + users)
         self._key = root / "service-account.key"
         self._kubelet_client = root / "kubelet-client"
         self.kubelet_authority = self._kubelet_client / "client.crt"
@@ -266,7 +258,7 @@ class ControlPlane:
     @property
     def api(self) -> Api:
         """The API as its administrator."""
-        return Api(self.server, self._tokens.token(ADMIN), certificate=self.certificate)
+        return Api(self.server, self._tokens[ADMIN.name], certificate=self.certificate)
 
     def kubeconfig(self, user: User) -> Path:
         """Writes and returns the kubeconfig of one of the users that this server knows."""
@@ -275,7 +267,7 @@ class ControlPlane:
             path,
             server=self.server,
             certificate=self.certificate,
-            token=self._tokens.token(user),
+            token=self._tokens[user.name],
         )
         return path
 
@@ -391,7 +383,7 @@ class ControlPlane:
             endpoint_reconciler_type="none",
             secure_port=self.server.rpartition(":")[2],
             cert_dir=str(self.certificate.parent),
-            token_auth_file=str(self._tokens.path),
+            token_auth_file=str(self._token_file),
             authorization_mode="Node,RBAC",
             enable_admission_plugins="NodeRestriction",
             service_cluster_ip_range="10.0.0.0/24",
