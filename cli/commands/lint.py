@@ -14,8 +14,6 @@ from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.pods import check_pod, pod_spec
 from cli.output import Output, counted
 from dra.cel.kinds import Kinds
-from dra.cel.questions import SelectorError
-from dra.gpu.names import DEFAULT_DRIVER
 
 
 def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
@@ -25,7 +23,9 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
     remarks = [each for each in found if isinstance(each, Remark)]
     with ExitStack() as stack:
         kinds = None if missing_module() else Kinds(stack.enter_context(evaluator()))
-        remarks += _check(documents, _read(documents, kinds))
+        claims = {(d.kind, d.key): spec for d in documents if (spec := claim_spec(d)) is not None}
+        classes = {d.name: d for d in documents if d.kind == "DeviceClass"}
+        remarks += _check(documents, Manifests(classes, claims, kinds))
     remarks.sort(key=lambda r: (r.file, r.line, r.field))
     counts = Counter(r.level for r in remarks)
     if out.is_json:
@@ -42,30 +42,6 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
         out.line(f"{counted(len(documents), 'object')}: {said}")
     bad = counts[Level.ERROR] + (counts[Level.WARNING] if strict else 0)
     return Exit.FINDING if bad else Exit.OK
-
-
-def _read(documents: Sequence[Document], kinds: Kinds | None) -> Manifests:
-    """Objects that documents refer to; selectors are evaluated with ``kinds``, if there are any."""
-
-    def check(expression: str) -> str:
-        try:
-            if kinds is not None:
-                kinds.check(expression)
-        except SelectorError as error:
-            return str(error)
-        return ""
-
-    def selects_others(expressions: tuple[str, ...]) -> bool:
-        if kinds is None or any(map(check, expressions)):
-            return False
-        return kinds.selects_others(expressions, DEFAULT_DRIVER)
-
-    return Manifests(
-        classes={d.name: d for d in documents if d.kind == "DeviceClass"},
-        claims={(d.kind, d.key): spec for d in documents if (spec := claim_spec(d)) is not None},
-        check=check,
-        selects_others=selects_others,
-    )
 
 
 def _check(documents: Sequence[Document], known: Manifests) -> Iterator[Remark]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from api import config as opaque
 from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
-from dra.cel.questions import CostlySelectorError
+from dra.cel.kinds import Kinds
+from dra.cel.questions import CostlySelectorError, SelectorError
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.claims import Request, read_claim, read_requests
 from dra.claims.classes import PROFILE_CLASS, meant, names_driver
@@ -64,16 +65,31 @@ class ClaimSpec:
 class Manifests:
     """The objects of all files, which refer to each other.
 
-    ``check`` says what is wrong with a CEL expression, and nothing where it compiles or cannot be
-    checked. ``selects_others`` is true if all expressions select a device of another driver, false
-    where one does not compile, and raises CostlySelectorError where that takes too much to find
-    out.
+    ``kinds`` evaluates selectors; without, nothing is said of them.
     """
 
     classes: Mapping[str, Document]
     claims: Mapping[Key, ClaimSpec]
-    check: Callable[[str], str]
-    selects_others: Callable[[tuple[str, ...]], bool]
+    kinds: Kinds | None
+
+    def fault(self, expression: str) -> str:
+        """Fault of a CEL expression; empty if it compiles."""
+        try:
+            if self.kinds is not None:
+                self.kinds.check(expression)
+        except SelectorError as error:
+            return str(error)
+        return ""
+
+    def selects_others(self, expressions: tuple[str, ...]) -> bool:
+        """True if all expressions select a device of another driver, and compile.
+
+        Raises:
+            CostlySelectorError: to find that out takes more than selectors may have.
+        """
+        if self.kinds is None or any(map(self.fault, expressions)):
+            return False
+        return self.kinds.selects_others(expressions, DEFAULT_DRIVER)
 
     def sharing(self, spec: ClaimSpec) -> RequestedSharing:
         """The sharing that a claim asks for, as far as these files tell."""
@@ -297,7 +313,7 @@ def _check_selectors(
     """Selectors in ``body``, which stand at ``path``: those that do not compile."""
     for index, selector in entries(body, "selectors"):
         expression = text(mapping(selector, "cel"), "expression")
-        problem = known.check(expression) if expression else ""
+        problem = known.fault(expression) if expression else ""
         if problem:
             where = (*path, index, "cel", "expression")
             yield document.remark(Level.ERROR, where, f"the expression does not compile: {problem}")
