@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -118,53 +117,56 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None: 
         ctx.exit()
 
 
-def _shared(forms: Sequence[str]) -> list[click.Parameter]:
-    """Options of all commands: the cluster, and the form of the output."""
-    return [
-        click.Option(
-            ["--kubeconfig"],
-            type=click.Path(),
-            metavar="PATH",
-            help="default: KUBECONFIG, then ~/.kube/config",
-        ),
-        click.Option(["--context"], metavar="NAME", help="of the kubeconfig; default: its own"),
-        click.Option(
-            ["-o", "--output"], type=click.Choice(forms), default="text", help="default: text"
-        ),
-        click.Option(["--no-color"], is_flag=True, help="as does NO_COLOR"),
-        click.Option(
-            ["--driver-name"],
-            default="mig.dra.dev",
-            metavar="NAME",
-            help="of the driver, if the installation changed it",
-        ),
-        click.Option(["--request-timeout"], type=float, default=15.0, hidden=True),
-    ]
+def _option(*names: str, text: str, **how: Any) -> click.Option:
+    return click.Option([*names], help=text, **how)
+
+
+def _flag(*names: str, text: str, **how: Any) -> click.Option:
+    return click.Option([*names], help=text, is_flag=True, **how)
+
+
+def _names_of(name: str, kind: str, **how: Any) -> click.Argument:
+    """An argument that names objects of a kind, any number unless ``how`` has another."""
+    return click.Argument([name], **{"nargs": -1, "shell_complete": _offer(kind), **how})
+
+
+def _files() -> click.Argument:
+    return click.Argument(["file"], nargs=-1, required=True, type=click.Path(allow_dash=True))
 
 
 def _namespace() -> click.Option:
-    return click.Option(
-        ["-n", "--namespace"],
-        help="default: that of the context",
-        shell_complete=_offer("namespace"),
-    )
+    offer = _offer("namespace")
+    return _option("-n", "--namespace", text="default: that of the context", shell_complete=offer)
 
 
-def _command(  # noqa: PLR0913 - what a command has
+def _shared(forms: Sequence[str]) -> list[click.Parameter]:
+    """Options of all commands: the cluster, and the form of the output."""
+    config = "default: KUBECONFIG, then ~/.kube/config"
+    driver = "of the driver, if the installation changed it"
+    return [
+        _option("--kubeconfig", text=config, type=click.Path(), metavar="PATH"),
+        _option("--context", text="of the kubeconfig; default: its own", metavar="NAME"),
+        _option("-o", "--output", text="default: text", type=click.Choice(forms), default="text"),
+        _flag("--no-color", text="as does NO_COLOR"),
+        _option("--driver-name", text=driver, default="mig.dra.dev", metavar="NAME"),
+        _option("--request-timeout", text="", type=float, default=15.0, hidden=True),
+    ]
+
+
+def _command(
     name: str,
     summary: str,
     *params: click.Parameter,
     examples: Sequence[str],
     forms: Sequence[str] = ("text", "json"),
     at: str = "",
-    offline: bool = False,
 ) -> click.Command:
     """A command, which ``cli.commands.<name>.run`` does, or what ``at`` names instead."""
 
     def run(**options: Any) -> int:
         from cli.session import run_command  # noqa: PLC0415 - see the module
 
-        return run_command(at or f"{name}.run", options, offline=offline)
+        return run_command(at or f"{name}.run", options)
 
     lines = "\n".join(f"  {_NAME} {each}" for each in examples)
     return click.Command(
@@ -176,24 +178,22 @@ def _command(  # noqa: PLR0913 - what a command has
     )
 
 
-_argument = partial(click.Argument, nargs=-1)
-_flag = partial(click.Option, is_flag=True)
-_files = partial(_argument, ["file"], required=True, type=click.Path(allow_dash=True))
-
+_WIDE = ("text", "wide", "json")
 _COMMANDS = (
     _command(
         "map",
         "Draw what sits where on every GPU, and the largest slice that still fits.",
-        _argument(["node"], shell_complete=_offer("node")),
-        _flag(["-w", "--watch"], help="draw again at every change"),
+        _names_of("node", "node"),
+        _flag("-w", "--watch", text="draw again at every change"),
         examples=("map", "map node-1 --watch", "map -o wide"),
-        forms=("text", "wide", "json"),
+        forms=_WIDE,
     ),
     _command(
         "explain",
         "Say why a pod or claim waits, node by node and GPU by GPU, or where it sits.",
-        _argument(
+        click.Argument(
             ["subject"],
+            nargs=-1,
             required=True,
             metavar="[pod|claim] NAME",
             shell_complete=_offer_subject,
@@ -202,14 +202,14 @@ _COMMANDS = (
         examples=(
             "explain trainer-0",
             "explain pod trainer-0 -n research",
-            "explain claim/trainer-0-gpu-x7f2k -o json",
+            "explain claim/c -o json",
         ),
-        forms=("text", "wide", "json"),
+        forms=_WIDE,
     ),
     _command(
         "profiles",
         "List what the GPUs can be cut into, and how much of it could be had now.",
-        _argument(["node"], shell_complete=_offer("node")),
+        _names_of("node", "node"),
         examples=("profiles", "profiles node-1 -o json"),
     ),
     _command(
@@ -221,80 +221,70 @@ _COMMANDS = (
         "lint",
         "Find mistakes in manifests of pods, claims, templates and classes, without a cluster.",
         _files(),
-        _flag(["--strict"], help="warnings are errors"),
-        _flag(["--hints"], help="also what could be better"),
+        _flag("--strict", text="warnings are errors"),
+        _flag("--hints", text="also what could be better"),
         examples=("lint pod.yaml", "lint - < pod.yaml"),
-        offline=True,
     ),
     _command(
         "convert",
         "Print manifests of other systems with claims instead of their limits, without a cluster.",
         _files(),
         examples=("convert pod.yaml", "convert - < pod.yaml"),
-        offline=True,
     ),
     _command(
         "drain",
         "Place nothing new on a node's GPUs, and say who still uses them; 1 while somebody does.",
-        click.Argument(["node"], shell_complete=_offer("node")),
-        _argument(["gpu"], shell_complete=_offer("gpu")),
-        click.Option(["--reason"], default="", help="what others read in map and explain"),
-        _flag(["--wait"], help="until nobody uses them and the plugin has none open"),
-        click.Option(
-            ["--timeout"],
-            type=float,
-            default=600.0,
-            metavar="SECONDS",
-            help="of --wait; default: 600",
-        ),
-        _flag(["--evict"], help="evict the pods that use them (budgets are respected)"),
+        _names_of("node", "node", nargs=1),
+        _names_of("gpu", "gpu"),
+        _option("--reason", text="what others read in map and explain", default=""),
+        _flag("--wait", text="until nobody uses them and the plugin has none open"),
+        _option("--timeout", text="of --wait; default: 600", default=600.0, metavar="SECONDS"),
+        _flag("--evict", text="evict the pods that use them (budgets are respected)"),
         examples=("drain node-1 --reason 'driver 580' --wait --evict", "drain node-1 gpu-3"),
     ),
     _command(
         "resume",
         "Place slices on drained GPUs again.",
-        click.Argument(["node"], shell_complete=_offer("node")),
-        _argument(["gpu"], shell_complete=_offer("gpu")),
+        _names_of("node", "node", nargs=1),
+        _names_of("gpu", "gpu"),
         examples=("resume node-1", "resume node-1 gpu-3"),
         at="drain.resume",
     ),
     _command(
         "release",
         "Take the driver's finalizer off claims that nothing holds, where no controller does it.",
-        _argument(["name"], shell_complete=_offer("claim")),
+        _names_of("name", "claim"),
         _namespace(),
-        _flag(["--all", "every"], help="all claims of the namespace"),
-        _flag(["-A", "--all-namespaces"], help="with --all: of every namespace"),
-        _flag(["--dry-run"], help="only say what would be done"),
+        _flag("--all", "every", text="all claims of the namespace"),
+        _flag("-A", "--all-namespaces", text="with --all: of every namespace"),
+        _flag("--dry-run", text="only say what would be done"),
         _flag(
-            ["--force"],
-            help="also what its node still has a slice of, or cannot tell; not what pods use",
+            "--force",
+            text="also what its node still has a slice of, or cannot tell; not what pods use",
         ),
-        examples=(
-            "release trainer-0-gpu-x7f2k -n research",
-            "release --all --all-namespaces --dry-run",
-        ),
+        examples=("release trainer-0-gpu-x7f2k -n research", "release --all -A --dry-run"),
     ),
     _command(
         "kueue",
         "Print the part of Kueue's configuration by which it counts claims for quota.",
-        _argument(["classes"], metavar="[CLASS]...", shell_complete=_offer("class")),
-        click.Option(
-            ["--by"],
+        _names_of("classes", "class", metavar="[CLASS]..."),
+        _option(
+            "--by",
+            text="what is counted; default: count",
             type=click.Choice(["count", "memory"]),
             default="count",
-            help="what is counted; default: count",
         ),
         examples=("kueue", "kueue mig-1g.5gb mig-3g.20gb", "kueue mig.dra.dev --by memory"),
     ),
     _command(
         "bundle",
         "Write the driver's state, logs and metrics into one file, for whoever is to help.",
-        click.Option(
-            ["-f", "--file"],
+        _option(
+            "-f",
+            "--file",
+            text="a new .tar.gz; default: mig-bundle-<time>.tar.gz",
             type=click.Path(),
             metavar="PATH",
-            help="a new .tar.gz; default: mig-bundle-<time>.tar.gz",
         ),
         examples=("bundle", "bundle --file /tmp/mig.tar.gz"),
     ),
@@ -303,14 +293,14 @@ _COMMANDS = (
 PROGRAM = _Program(
     commands={each.name or "": each for each in _COMMANDS},
     params=[
-        *_shared(("text", "wide", "json")),
+        *_shared(_WIDE),
         _namespace(),
         _flag(
-            ["--version"],
+            "--version",
+            text="print the version",
             is_eager=True,
             expose_value=False,
             callback=_show_version,
-            help="print the version",
         ),
     ],
     callback=lambda **_: None,

@@ -33,6 +33,7 @@ from dra.kube.http import HttpClient
 from dra.kube.kubeconfig import load_access
 
 _COMPLETION_SECONDS = 3.0
+_OFFLINE = frozenset({"convert", "lint"})
 _OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
 _RESOURCES = {
     "node": MIG_NODES,
@@ -77,18 +78,18 @@ def _harmless(found: Any) -> Any:
     return [*map(_harmless, found)] if isinstance(found, list) else found
 
 
-def run_command(name: str, options: dict[str, Any], *, offline: bool) -> int:
+def run_command(name: str, options: dict[str, Any]) -> int:
     """Run a command with the options of its command line; returns the exit code.
 
-    ``name`` is that of a function below ``cli.commands``, which is given a session, or where it is
-    ``offline`` the output alone, and its own options.
+    ``name`` is that of a function below ``cli.commands``, which is given its own options and a
+    session, or the output alone where it needs no cluster.
     """
     out = Output(sys.stdout, form=options.pop("output"), color=not options.pop("no_color"))
     own = {key: value for key, value in options.items() if key not in _OF_CLUSTER}
     module, _, function = name.partition(".")
     command = getattr(import_module(f"cli.commands.{module}"), function)
     try:
-        if offline:
+        if module in _OFFLINE:
             return int(command(out, **own))
         with _connected(options, out, seconds=options["request_timeout"]) as session:
             return int(command(session, **own))
