@@ -8,6 +8,7 @@ tolerates unknown fields, so that a newer plugin can talk to an older controller
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +24,8 @@ KIND = "MigNode"
 MEMORY_SLICES = 64
 """Most memory slices of a GPU: where ``start + size`` ends."""
 MOST_GEOMETRIES = 8
+MOST_RESERVATIONS = 64
+ANSWER_CHARACTERS = 512
 TEXT_CHARACTERS = 2048
 """Length of texts for people, which ``clipped`` sees to."""
 PROFILE_NAME = re.compile(r"^[0-9a-z]+([.+-][0-9a-z]+)*$")
@@ -45,15 +48,41 @@ Start = Annotated[int, Meta(ge=0, le=MEMORY_SLICES - 1)]
 Slices = Annotated[int, Meta(ge=0, le=MEMORY_SLICES)]
 
 
-class _Struct(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+class _Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """JSON in camel case; what equals its default is left out."""
 
 
-class PlacementField(_Struct, frozen=True):
-    """A run of memory slices. ``start`` and ``size`` are always written."""
+class _Struct(_Value, frozen=True, kw_only=True):
+    """The same with many fields, which are named where one is made."""
+
+
+class Placement(_Value, frozen=True, order=True):
+    """A run of memory slices: ``[start, start + size)``. Both are always written."""
 
     start: Start
     size: Annotated[int, Meta(ge=1, le=MEMORY_SLICES)]
+
+    @property
+    def mask(self) -> int:
+        """One bit per memory slice, the lowest bit for slice 0."""
+        return ((1 << self.size) - 1) << self.start
+
+    def overlaps(self, other: Placement) -> bool:
+        """True if the two share a memory slice."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.size}"
+
+
+class Occupant(_Value, frozen=True):
+    """Something that holds memory slices: an instance, or a claim that is to become one.
+
+    ``profile_id`` is None when only the interval is known; its engines then count as none.
+    """
+
+    placement: Placement
+    profile_id: int | None = None
 
 
 class ProfileField(_Struct, frozen=True):
@@ -84,47 +113,71 @@ class GeometryField(_Struct, frozen=True):
     memory_slices: Slices = 0
 
 
-class ClaimField(_Struct, frozen=True):
-    """The claim that holds an instance."""
+class ClaimRef(_Value, frozen=True):
+    """A ResourceClaim, identified as kubelet does it."""
 
     namespace: Word
     name: Name
     uid: Uid
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
-class InstanceField(_Struct, frozen=True):
-    """A GPU instance; ``state`` is a ``dra.gpu.inventory.InstanceState``.
 
-    One that several claims share stands there once for each of them.
+class InstanceState(StrEnum):
+    """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    RECLAIMING = "reclaiming"
+    ORPHAN = "orphan"
+    FOREIGN = "foreign"
+    LOST = "lost"
+
+
+class Instance(_Value, frozen=True):
+    """A GPU instance on a GPU (nvmlGpuInstanceGetInfo), and the claim that holds it.
+
+    One that several claims share stands there once for each of them. ``profile_id`` is None only
+    where hardware reports a profile that the geometry lacks. ``uuid`` is the MIG device's, empty
+    while there is no compute instance. ``message`` says what keeps it in its state, such as the
+    processes that hold an instance that is to go. ``unhealthy`` says in words what is wrong with a
+    slice that is there, such as an XID.
     """
 
-    placement: PlacementField
-    state: Word
-    profile: Word = ""
+    placement: Placement
+    state: InstanceState
     profile_id: ProfileId | None = None
+    profile: Word = ""
     gpu_instance_id: InstanceId | None = msgspec.field(default=None, name="gpuInstanceID")
     compute_instance_id: InstanceId | None = msgspec.field(default=None, name="computeInstanceID")
     uuid: Uuid = ""
-    claim: ClaimField | None = None
+    claim: ClaimRef | None = None
     message: Text = ""
     unhealthy: Text = ""
 
+    @property
+    def occupant(self) -> Occupant:
+        """Part of the GPU that the instance takes."""
+        return Occupant(self.placement, self.profile_id)
 
-class IdleField(_Struct, frozen=True):
-    """A GPU instance that nobody holds, kept for claims of a namespace; it takes no room."""
 
-    placement: PlacementField
+class IdleInstance(_Value, frozen=True):
+    """A GPU instance that nobody holds, kept for the next claim of ``namespace``.
+
+    It takes no room: it is destroyed for whoever needs its memory slices otherwise.
+    """
+
+    placement: Placement
     namespace: Word
     profile_id: ProfileId | None = None
 
 
-class LayoutField(_Struct, frozen=True):
-    """The declared geometry of a GPU, or of a node; ``ready`` are slices that no claim holds."""
+class GpuLayout(_Value, frozen=True):
+    """The declared geometry of a GPU; ``ready`` are its slices that are made and nobody holds."""
 
     name: Name
-    ready: Annotated[list[PlacementField], Meta(max_length=64)] = msgspec.field(
-        default_factory=list
-    )
+    ready: Annotated[tuple[Placement, ...], Meta(max_length=64)] = ()
 
 
 class SharingField(_Struct, frozen=True):
@@ -134,21 +187,25 @@ class SharingField(_Struct, frozen=True):
     enforcer: Word = ""
 
 
+class GpuHealth(_Value, frozen=True):
+    """The driver's word on a GPU, as NVML has it; empty where it does not say.
+
+    ``notes`` are for people, and keep nothing from being placed. ``open_in`` are programs that have
+    the GPU open, ``name (pid)``, looked for while it is unavailable.
+    """
+
+    recovery: Word = msgspec.field(default="", name="recoveryAction")
+    fabric: Word = ""
+    compute_mode: Word = ""
+    notes: Annotated[tuple[Key, ...], Meta(max_length=8)] = ()
+    open_in: Annotated[tuple[Word, ...], Meta(max_length=8)] = ()
+
+
 class MigModeField(_Struct, frozen=True):
     """MIG mode now and after the next reset (nvmlDeviceGetMigMode). Both are always written."""
 
     enabled: bool
     pending: bool
-
-
-class HealthField(_Struct, frozen=True):
-    """The driver's word on a GPU; ``open_in`` are programs that have it open, name and pid."""
-
-    recovery_action: Word = ""
-    fabric: Word = ""
-    compute_mode: Word = ""
-    notes: Annotated[list[Key], Meta(max_length=8)] = msgspec.field(default_factory=list)
-    open_in: Annotated[list[Word], Meta(max_length=8)] = msgspec.field(default_factory=list)
 
 
 class GpuField(_Struct, frozen=True):
@@ -166,14 +223,12 @@ class GpuField(_Struct, frozen=True):
     memory_mib: Mebibytes = msgspec.field(default=0, name="memoryMiB")
     multiprocessors: Count = 0
     geometry: Word = ""
-    instances: Annotated[list[InstanceField], Meta(max_length=512)] = msgspec.field(
-        default_factory=list
-    )
-    idle: Annotated[list[IdleField], Meta(max_length=64)] = msgspec.field(default_factory=list)
-    layout: LayoutField | None = None
+    instances: Annotated[tuple[Instance, ...], Meta(max_length=512)] = ()
+    idle: Annotated[tuple[IdleInstance, ...], Meta(max_length=64)] = ()
+    layout: GpuLayout | None = None
     sharing: SharingField | None = None
     slice_sharing: SharingField | None = None
-    health: HealthField | None = None
+    health: GpuHealth | None = None
     reason: Key = ""
     message: Text = ""
 
@@ -199,35 +254,41 @@ class SummaryField(_Struct, frozen=True, omit_defaults=False):
     largest: Word = ""
 
 
-class DrainField(_Struct, frozen=True):
-    """GPUs that an administrator takes out of service: those named, or all when none is."""
+class Drain(_Value, frozen=True):
+    """GPUs that an administrator has taken out of service: no new claim is placed there.
 
-    gpus: Annotated[list[Word], Meta(max_length=64)] = msgspec.field(default_factory=list)
+    No ``gpus`` means all of the node. ``since`` is RFC 3339.
+    """
+
+    gpus: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
     reason: Annotated[str, Meta(max_length=256)] = ""
     since: Time = ""
 
+    def covers(self, gpu: str) -> bool:
+        """True if ``gpu-<minor>`` is out of service."""
+        return not self.gpus or gpu in self.gpus
 
-class ReservedDeviceField(_Struct, frozen=True):
-    """A slice that is reserved, by its name: GPU, profile and placement.
 
-    ``gpu`` is the GPU's UUID, ``request`` the request of the claim that it is for.
-    """
+class ReservedDevice(_Value, frozen=True):
+    """A slice by its device name; ``gpu`` is the GPU's UUID, ``request`` what it is for."""
 
     device: Key
     gpu: Uuid
     request: Key
 
 
-class ReservationField(_Struct, frozen=True):
-    """Slices to make for a claim that is not allocated yet.
+class Reservation(_Value, frozen=True):
+    """Slices that a node makes for a claim before the claim is allocated.
 
-    ``id`` is used once. ``seconds`` is how long they wait for the allocation, from the moment at
-    which the plugin first sees the reservation, by its own clock.
+    The controller writes it into ``spec``, the node answers in ``status``, and only then the claim
+    is allocated. It gives nothing away: two of the same place cannot both be made. ``id`` is used
+    once. ``seconds`` is how long the slices wait for the allocation, from the moment at which the
+    plugin first sees the reservation, by its own clock.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]
-    claim: ClaimField
-    devices: Annotated[list[ReservedDeviceField], Meta(min_length=1, max_length=32)]
+    claim: ClaimRef
+    devices: Annotated[tuple[ReservedDevice, ...], Meta(min_length=1, max_length=32)]
     seconds: Annotated[int, Meta(ge=1, le=3600)]
 
 
@@ -241,17 +302,16 @@ class MigNodeSpec(_Struct, frozen=True):
     driver: Word
     pool: Name
     allocator: Word
-    drain: DrainField | None = None
-    reservations: Annotated[list[ReservationField], Meta(max_length=64)] = msgspec.field(
-        default_factory=list
-    )
+    drain: Drain | None = None
+    reservations: Annotated[tuple[Reservation, ...], Meta(max_length=MOST_RESERVATIONS)] = ()
 
 
-class FailedClaimField(_Struct, frozen=True):
-    """A claim whose last Prepare failed, at ``time`` (RFC 3339).
+class FailedClaim(_Value, frozen=True):
+    """A claim whose last Prepare failed, at ``time`` (RFC 3339 with microseconds).
 
     ``passing``: the same call would succeed now, or a little later with nothing done by anybody.
-    ``gpu`` is the UUID of the GPU that refused, empty where it was not a GPU that did.
+    ``gpu`` is the UUID of the GPU that refused, empty where it was not a GPU that did: a claim that
+    no node could serve says nothing of the GPU that it was given.
     """
 
     namespace: Word
@@ -261,8 +321,13 @@ class FailedClaimField(_Struct, frozen=True):
     passing: bool = False
     gpu: Uuid = ""
 
+    @property
+    def claim(self) -> ClaimRef:
+        """The claim."""
+        return ClaimRef(self.namespace, self.name, self.uid)
 
-class ModeField(_Struct, frozen=True):
+
+class NodeMode(_Value, frozen=True):
     """Mode of a node's GPUs, and how far it is reached.
 
     ``mode`` is a word of ``api.nodeclass.Mode``, ``layout`` the declared geometry of a node that
@@ -276,12 +341,29 @@ class ModeField(_Struct, frozen=True):
     message: Text = ""
 
 
-class AnswerField(_Struct, frozen=True):
-    """Outcome of a reservation; ``state`` is a ``dra.gpu.inventory.AnswerState``."""
+class AnswerState(StrEnum):
+    """Outcome of a reservation on its node.
+
+    ``made``: all its slices are there. ``failed``: they cannot be made. ``refused``: the node makes
+    nothing ahead for the claim, which says nothing of its GPUs. ``expired``: nothing came of it in
+    time, and nothing is left.
+    """
+
+    MADE = "made"
+    FAILED = "failed"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+
+
+class Answer(_Value, frozen=True):
+    """The node's answer to the reservation ``id``; ``state`` is a word of ``AnswerState``.
+
+    A newer node may have other words.
+    """
 
     id: Uid
     state: Annotated[str, Meta(max_length=32)]
-    message: Annotated[str, Meta(max_length=512)] = ""
+    message: Annotated[str, Meta(max_length=ANSWER_CHARACTERS)] = ""
 
 
 class MigNodeStatus(_Struct, frozen=True):
@@ -298,14 +380,10 @@ class MigNodeStatus(_Struct, frozen=True):
     cuda_driver_version: Word = ""
     cdi_hook: Annotated[str, Meta(max_length=4096)] = ""
     resumed: Time = ""
-    mode: ModeField | None = None
-    failed_claims: Annotated[list[FailedClaimField], Meta(max_length=64)] = msgspec.field(
-        default_factory=list
-    )
-    capabilities: Annotated[list[Word], Meta(max_length=16)] = msgspec.field(default_factory=list)
-    reservations: Annotated[list[AnswerField], Meta(max_length=64)] = msgspec.field(
-        default_factory=list
-    )
+    mode: NodeMode | None = None
+    failed_claims: Annotated[tuple[FailedClaim, ...], Meta(max_length=64)] = ()
+    capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
+    reservations: Annotated[tuple[Answer, ...], Meta(max_length=MOST_RESERVATIONS)] = ()
     geometries: Annotated[list[GeometryField], Meta(max_length=MOST_GEOMETRIES)] = msgspec.field(
         default_factory=list
     )

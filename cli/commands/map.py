@@ -6,14 +6,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
-
 from cli.drawing import draw_node, remarks, write_legend, write_list, write_summary
 from cli.exits import Exit
 from cli.output import Output
 from cli.session import Session
 from cli.site import GpuView, NodeView, Site, Slot, inventories, mignodes, read_site, survey
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
-from dra.gpu.shares import ShareOffer
+from dra.gpu.shares import ShareOffer, Share
+from msgspec import structs
+from cli.site.reading import inventories, mignodes, site
 
 _SETTLE_SECONDS = 0.2
 _MOST_DRAWN = 8
@@ -123,7 +124,7 @@ def _node_json(node: NodeView) -> dict[str, Any]:
         "message": inventory.message,
         "allocator": inventory.allocator.value,
         "driverVersion": inventory.driver_version,
-        "mode": asdict(inventory.mode) if inventory.mode else None,
+        "mode": structs.asdict(inventory.mode) if inventory.mode else None,
         "gpus": [_gpu_json(v) for v in node.gpus],
     }
 

@@ -13,25 +13,19 @@ from functools import cached_property
 from operator import add, le
 from typing import NamedTuple
 
+from api.mignode import Occupant, Placement
 
-@dataclass(frozen=True, slots=True, order=True)
-class Placement:
-    """A run of memory slices: ``[start, start + size)``."""
-
-    start: int
-    size: int
-
-    @property
-    def mask(self) -> int:
-        """One bit per memory slice, the lowest bit for slice 0."""
-        return ((1 << self.size) - 1) << self.start
-
-    def overlaps(self, other: Placement) -> bool:
-        """True if the two share a memory slice."""
-        return self.start < other.start + other.size and other.start < self.start + self.size
-
-    def __str__(self) -> str:
-        return f"{self.start}:{self.size}"
+__all__ = [
+    "EMPTY",
+    "NO_ENGINES",
+    "Engines",
+    "Geometry",
+    "Occupant",
+    "Placement",
+    "Profile",
+    "Usage",
+    "conflicts",
+]
 
 
 class Engines(NamedTuple):
@@ -89,17 +83,6 @@ class Profile:
         """
         size = round(self.memory_mib / 1024) * 100 + self.compute_slices
         return 2 * size + self.is_variant
-
-
-@dataclass(frozen=True, slots=True)
-class Occupant:
-    """Something that holds memory slices: an instance, or a claim that is to become one.
-
-    ``profile_id`` is None when only the interval is known; its engines then count as none.
-    """
-
-    placement: Placement
-    profile_id: int | None = None
 
 
 class Usage(NamedTuple):

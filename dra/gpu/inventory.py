@@ -5,9 +5,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dra.gpu.geometry import Geometry, Occupant, Placement, Usage
+from api.mignode import (
+    Answer,
+    AnswerState,
+    ClaimRef,
+    Drain,
+    FailedClaim,
+    GpuHealth,
+    GpuLayout,
+    IdleInstance,
+    Instance,
+    InstanceState,
+    NodeMode,
+    Reservation,
+    ReservedDevice,
+)
+from dra.gpu.geometry import Geometry, Usage
 from dra.gpu.names import gpu_name
 from dra.gpu.shares import ShareOffer
+
+__all__ = [
+    "HOST_USERS_ONLY",
+    "MAKES_RESERVATIONS",
+    "MOST_RESERVED_DEVICES",
+    "AllocatorKind",
+    "Answer",
+    "AnswerState",
+    "ClaimRef",
+    "Drain",
+    "FailedClaim",
+    "Gpu",
+    "GpuFacts",
+    "GpuHealth",
+    "GpuLayout",
+    "IdleInstance",
+    "Instance",
+    "InstanceState",
+    "Inventory",
+    "NodeMode",
+    "Publication",
+    "Reservation",
+    "ReservedDevice",
+]
 
 HOST_USERS_ONLY = "HostUsersOnly"
 """Word in ``status.capabilities`` of a node whose plugin cannot make device nodes on the host.
@@ -15,100 +54,11 @@ HOST_USERS_ONLY = "HostUsersOnly"
 No container with a user namespace of its own starts there. A plugin that does not say it can.
 """
 
+MAKES_RESERVATIONS = "Reservations"
+"""Word in ``status.capabilities`` of a node that makes what is reserved (``Reservation``)."""
 
-class InstanceState(StrEnum):
-    """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
-
-    PREPARING = "preparing"
-    PREPARED = "prepared"
-    RECLAIMING = "reclaiming"
-    ORPHAN = "orphan"
-    FOREIGN = "foreign"
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
-    """A ResourceClaim, identified as kubelet does it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A GPU instance on a GPU (nvmlGpuInstanceGetInfo), and the claim that holds it.
-
-    ``profile_id`` is None only where hardware reports a profile that the geometry lacks.
-    ``uuid`` is the MIG device's, empty while there is no compute instance. ``message`` says what
-    keeps it in its state, such as the processes that hold an instance that is to go. ``unhealthy``
-    says in words what is wrong with a slice that is there, such as an XID.
-    """
-
-    placement: Placement
-    state: InstanceState
-    profile_id: int | None = None
-    profile: str = ""
-    gpu_instance_id: int | None = None
-    compute_instance_id: int | None = None
-    uuid: str = ""
-    claim: ClaimRef | None = None
-    message: str = ""
-    unhealthy: str = ""
-
-    @property
-    def occupant(self) -> Occupant:
-        """Part of the GPU that the instance takes."""
-        return Occupant(self.placement, self.profile_id)
-
-
-@dataclass(frozen=True, slots=True)
-class IdleInstance:
-    """A GPU instance that nobody holds, kept for the next claim of ``namespace``.
-
-    It takes no room: it is destroyed for whoever needs its memory slices otherwise.
-    """
-
-    placement: Placement
-    profile_id: int | None
-    namespace: str
-
-
-@dataclass(frozen=True, slots=True)
-class GpuLayout:
-    """The declared geometry of a GPU; ``ready`` are its slices that are made and nobody holds."""
-
-    name: str
-    ready: tuple[Placement, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMode:
-    """Mode of a node's GPUs and how far it is reached, as words of ``api.mignode.ModeField``."""
-
-    mode: str
-    state: str
-    layout: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuHealth:
-    """The driver's word on a GPU, as NVML has it; empty where it does not say.
-
-    ``notes`` are for people, and keep nothing from being placed. ``open_in`` are programs that have
-    the GPU open, ``name (pid)``, looked for while it is unavailable.
-    """
-
-    recovery: str = ""
-    fabric: str = ""
-    compute_mode: str = ""
-    notes: tuple[str, ...] = ()
-    open_in: tuple[str, ...] = ()
+MOST_RESERVED_DEVICES = 128
+"""Upper bound on the slices in all reservations of a node, so that its MigNode stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,60 +139,6 @@ class Publication:
 
     done: bool | None
     reason: str
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """GPUs that an administrator has taken out of service: no new claim is placed there.
-
-    No ``gpus`` means all of the node. ``since`` is RFC 3339.
-    """
-
-    gpus: tuple[str, ...] = ()
-    reason: str = ""
-    since: str = ""
-
-    def covers(self, gpu: str) -> bool:
-        """True if ``gpu-<minor>`` is out of service."""
-        return not self.gpus or gpu in self.gpus
-
-
-@dataclass(frozen=True, slots=True)
-class FailedClaim:
-    """A claim whose last Prepare failed, at ``time`` (RFC 3339 with microseconds).
-
-    ``passing``: the same call would succeed now, or a little later with nothing done by anybody.
-    ``gpu`` is the UUID of the GPU that refused, empty where it was not a GPU that did: a claim that
-    no node could serve says nothing of the GPU that it was given.
-    """
-
-    claim: ClaimRef
-    time: str
-    passing: bool = False
-    gpu: str = ""
-
-
-class AnswerState(StrEnum):
-    """Outcome of a reservation on its node.
-
-    ``made``: all its slices are there. ``failed``: they cannot be made. ``refused``: the node makes
-    nothing ahead for the claim, which says nothing of its GPUs. ``expired``: nothing came of it in
-    time, and nothing is left.
-    """
-
-    MADE = "made"
-    FAILED = "failed"
-    REFUSED = "refused"
-    EXPIRED = "expired"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The node's answer to the reservation ``id`` of its MigNode (``dra.gpu.reservations``)."""
-
-    id: str
-    state: AnswerState
     message: str = ""
 
 

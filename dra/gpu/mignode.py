@@ -1,37 +1,55 @@
-"""A node's inventory as a MigNode object, and back."""
+"""A node's inventory as a MigNode object, and back.
+
+Most values stand in both as they are. A GPU's differ: in the object it refers to its geometry by
+name, and has the number in its own.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import structs
+
 from api import mignode as wire
-from dra.gpu.geometry import Geometry, Profile
+from dra.common.resources import Obj
+from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     AllocatorKind,
     Answer,
     AnswerState,
     ClaimRef,
     Drain,
-    FailedClaim,
     Gpu,
+    GpuFacts,
+    GpuHealth,
+    IdleInstance,
+    Instance,
     InstanceState,
     Inventory,
-    NodeMode,
     Publication,
+    Reservation,
 )
-from dra.gpu.mignode_gpus import decode_geometry, decode_gpu, encode_geometry, encode_gpu
+from dra.gpu.names import parse_device
+from dra.gpu.shares import UNENFORCED, ShareOffer
 
 READY = "Ready"
 SLICES_PUBLISHED = "SlicesPublished"
 """Condition that the node's ResourceSlices are published, where kube-scheduler allocates."""
-_ANSWER_CHARACTERS = 512
+
+MOST_PLACEMENTS = 64
+"""Placements of a geometry, of all profiles together; products have up to 30."""
+
 _STATUS = {True: "True", False: "False", None: "Unknown"}
+_FACTS = [f.name for f in fields(GpuFacts) if f.name in wire.GpuField.__struct_fields__]
 
 
-def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, Any]:
+def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
     """The MigNode object of ``inventory``; GPUs of one kind share one entry in ``geometries``.
 
     ``transition_time`` is RFC 3339, for its conditions. Nothing is placed on GPUs whose geometry
@@ -40,19 +58,20 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
     known = [*dict.fromkeys(g.geometry for g in inventory.gpus if g.geometry is not None)]
     told = enumerate(known[: wire.MOST_GEOMETRIES])
     names = {geometry: f"geometry-{number}" for number, geometry in told}
+    mode = inventory.mode
     status = wire.MigNodeStatus(
         driver_version=inventory.driver_version,
         cuda_driver_version=inventory.cuda_driver_version,
         cdi_hook=inventory.cdi_hook,
         resumed=inventory.resumed,
-        mode=_mode_out(inventory.mode),
-        failed_claims=[_failed_out(f) for f in inventory.failed_claims],
-        capabilities=[*inventory.capabilities],
-        reservations=[
-            wire.AnswerField(id=a.id, state=a.state.value, message=a.message[:_ANSWER_CHARACTERS])
+        mode=structs.replace(mode, message=wire.clipped(mode.message)) if mode else None,
+        failed_claims=inventory.failed_claims,
+        capabilities=inventory.capabilities,
+        reservations=tuple(
+            structs.replace(a, message=a.message[: wire.ANSWER_CHARACTERS])
             for a in inventory.answers
-        ],
-        geometries=[encode_geometry(name, geometry) for geometry, name in names.items()],
+        ),
+        geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
         gpus=[_gpu_out(g, names) for g in inventory.gpus],
         summary=_summary(inventory),
         conditions=_conditions_out(inventory, transition_time),
@@ -61,108 +80,228 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         driver=inventory.driver,
         pool=inventory.pool,
         allocator=inventory.allocator.value,
-        drain=_drain_out(inventory.drain),
+        drain=inventory.drain,
     )
     return wire.encode(wire.MigNode(name=inventory.node, spec=spec, status=status))
 
 
-def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
-    if gpu.geometry is None or gpu.geometry in names:
-        return encode_gpu(gpu, names[gpu.geometry] if gpu.geometry else "")
-    why = (
-        f"the node's GPUs have more than {wire.MOST_GEOMETRIES} different geometries, the most "
-        "that its MigNode holds: have fewer different layouts"
-    )
-    return encode_gpu(replace(gpu, unavailable=gpu.unavailable or why), "")
-
-
-def from_mignode(obj: dict[str, Any]) -> Inventory:
-    """The inventory in a MigNode object.
+def from_mignode(obj: Obj) -> Inventory:
+    """The inventory in a MigNode object. Answers in words of a newer node are left out.
 
     Raises:
-        api.errors.InvalidObjectError: a field is missing, of a wrong type or out of bounds.
-        dra.gpu.names.DeviceNameError: a GPU's name is not ``gpu-<minor>``.
-        ValueError: an allocator or an instance state that this version does not know, or placements
-            that no GPU has.
+        api.errors.InvalidObjectError: a field is missing, of a wrong type or out of bounds, or an
+            instance is in a state that this version does not know.
+        ValueError: an allocator that this version does not know, or placements that no GPU has.
     """
     node = wire.decode(obj)
-    geometries = {g.name: decode_geometry(g) for g in node.status.geometries}
-    conditions = {c.type: c for c in node.status.conditions}
+    spec, status = node.spec, node.status
+    geometries = {g.name: _geometry_in(g) for g in status.geometries}
+    conditions = {c.type: c for c in status.conditions}
     ready = conditions.get(READY)
+    known = {*AnswerState}
     return Inventory(
         node=node.name,
-        pool=node.spec.pool,
-        driver=node.spec.driver,
-        allocator=AllocatorKind(node.spec.allocator),
-        gpus=tuple(decode_gpu(g, geometries) for g in node.status.gpus),
-        driver_version=node.status.driver_version,
-        cuda_driver_version=node.status.cuda_driver_version,
-        cdi_hook=node.status.cdi_hook,
+        pool=spec.pool,
+        driver=spec.driver,
+        allocator=AllocatorKind(spec.allocator),
+        gpus=tuple(_gpu_in(g, geometries) for g in status.gpus),
+        driver_version=status.driver_version,
+        cuda_driver_version=status.cuda_driver_version,
+        cdi_hook=status.cdi_hook,
         ready=ready is not None and ready.status == "True",
         message=ready.message if ready else "",
         publication=_publication_in(conditions.get(SLICES_PUBLISHED)),
-        drain=_drain_in(node.spec.drain),
-        resumed=node.status.resumed,
-        failed_claims=tuple(_failed_in(f) for f in node.status.failed_claims),
-        mode=_mode_in(node.status.mode),
-        capabilities=tuple(node.status.capabilities),
+        drain=spec.drain,
+        resumed=status.resumed,
+        failed_claims=status.failed_claims,
+        mode=status.mode,
+        capabilities=status.capabilities,
         answers=tuple(
             Answer(a.id, AnswerState(a.state), a.message)
-            for a in node.status.reservations
-            if a.state in set(AnswerState)
+            for a in status.reservations
+            if a.state in known
         ),
     )
 
 
-def drain_of(obj: dict[str, Any]) -> Drain | None:
+def drain_of(obj: Obj) -> Drain | None:
     """Drain that the MigNode object in ``obj`` asks for.
 
     Raises:
         api.errors.InvalidObjectError: a field is missing or of a wrong type.
     """
-    return _drain_in(wire.decode({**obj, "status": {}}).spec.drain)
+    return wire.decode({**obj, "status": {}}).spec.drain
 
 
-def _failed_in(field: wire.FailedClaimField) -> FailedClaim:
-    claim = ClaimRef(field.namespace, field.name, field.uid)
-    return FailedClaim(claim, field.time, field.passing, field.gpu)
+def reservations_of(obj: Obj) -> tuple[Reservation, ...]:
+    """The reservations in a MigNode object.
+
+    Raises:
+        api.errors.InvalidObjectError: a field is missing or of a wrong type.
+    """
+    if not (obj.get("spec") or {}).get("reservations"):
+        return ()
+    return wire.decode({**obj, "status": {}}).spec.reservations
 
 
-def _failed_out(failed: FailedClaim) -> wire.FailedClaimField:
-    claim = failed.claim
-    return wire.FailedClaimField(
-        namespace=claim.namespace,
-        name=claim.name,
-        uid=claim.uid,
-        time=failed.time,
-        passing=failed.passing,
-        gpu=failed.gpu,
+def reservation_fields(reservations: Iterable[Reservation]) -> list[dict[str, Any]]:
+    """``spec.reservations`` of a MigNode object."""
+    return [msgspec.to_builtins(each) for each in reservations]
+
+
+@lru_cache(maxsize=16)
+def _geometry_out(name: str, geometry: Geometry) -> wire.GeometryField:
+    """One object for all MigNodes: it is encoded at each change of a node, and stays the same.
+
+    A profile of whose name no class can be made is left out: nobody could ask for it.
+    """
+    profiles = [
+        wire.ProfileField(
+            name=p.name,
+            id=p.id,
+            compute_slices=p.compute_slices,
+            memory_slices=p.memory_slices,
+            memory_mib=p.memory_mib,
+            multiprocessors=p.multiprocessors,
+            starts=[q.start for q in p.placements],
+            **p.engines._asdict(),
+        )
+        for p in geometry.profiles
+        if wire.PROFILE_NAME.match(p.name)
+    ]
+    return wire.GeometryField(name=name, profiles=profiles, memory_slices=geometry.slices)
+
+
+def _geometry_in(field: wire.GeometryField) -> Geometry:
+    if sum(len(p.starts) for p in field.profiles) > MOST_PLACEMENTS:
+        raise ValueError(
+            f"MigNode: geometry {field.name!r} has more than {MOST_PLACEMENTS} placements"
+        )
+    profiles = tuple(
+        Profile(
+            id=p.id,
+            name=p.name,
+            compute_slices=p.compute_slices,
+            memory_mib=p.memory_mib,
+            multiprocessors=p.multiprocessors,
+            placements=tuple(_placement(start, p.memory_slices) for start in p.starts),
+            engines=Engines(*(getattr(p, name) for name in Engines._fields)),
+        )
+        for p in field.profiles
+    )
+    return Geometry(profiles, field.memory_slices)
+
+
+def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
+    if gpu.geometry is None or gpu.geometry in names:
+        return _gpu_field(gpu, names[gpu.geometry] if gpu.geometry else "")
+    why = (
+        f"the node's GPUs have more than {wire.MOST_GEOMETRIES} different geometries, the most "
+        "that its MigNode holds: have fewer different layouts"
+    )
+    return _gpu_field(replace(gpu, unavailable=gpu.unavailable or why), "")
+
+
+@lru_cache(maxsize=64)
+def _gpu_field(gpu: Gpu, geometry: str) -> wire.GpuField:
+    """A GPU, whose geometry has that name in this MigNode; of most GPUs nothing has changed."""
+    return wire.GpuField(
+        name=gpu.name,
+        uuid=gpu.uuid,
+        mig_mode=wire.MigModeField(enabled=gpu.mig_enabled, pending=gpu.mig_pending),
+        pcie_root=gpu.pcie_root,
+        multiprocessors=gpu.multiprocessors,
+        geometry=geometry,
+        instances=tuple(map(_clipped, gpu.instances)),
+        reason=gpu.reason,
+        message=wire.clipped(gpu.unavailable),
+        idle=gpu.idle,
+        layout=gpu.layout,
+        sharing=_sharing_out(gpu.sharing),
+        slice_sharing=_sharing_out(gpu.slice_sharing),
+        health=gpu.health,
+        **{name: getattr(gpu, name) for name in _FACTS},
     )
 
 
-def _drain_in(field: wire.DrainField | None) -> Drain | None:
-    return None if field is None else Drain(tuple(field.gpus), field.reason, field.since)
-
-
-def _drain_out(drain: Drain | None) -> wire.DrainField | None:
-    if drain is None:
-        return None
-    return wire.DrainField(gpus=[*drain.gpus], reason=drain.reason, since=drain.since)
-
-
-def _mode_out(mode: NodeMode | None) -> wire.ModeField | None:
-    if mode is None:
-        return None
-    return wire.ModeField(
-        mode=mode.mode,
-        state=mode.state,
-        layout=mode.layout,
-        message=wire.clipped(mode.message),
+def _clipped(instance: Instance) -> Instance:
+    return structs.replace(
+        instance,
+        message=wire.clipped(instance.message),
+        unhealthy=wire.clipped(instance.unhealthy),
     )
 
 
-def _mode_in(field: wire.ModeField | None) -> NodeMode | None:
-    return None if field is None else NodeMode(field.mode, field.state, field.layout, field.message)
+def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
+    layout = field.layout
+    for placement in layout.ready if layout else ():
+        _placement(placement.start, placement.size)
+    return Gpu(
+        minor=parse_device(field.name).minor,
+        uuid=field.uuid,
+        pcie_root=field.pcie_root,
+        multiprocessors=field.multiprocessors,
+        mig_enabled=field.mig_mode.enabled,
+        mig_pending=field.mig_mode.pending,
+        geometry=geometries.get(field.geometry),
+        instances=tuple(map(_kept_once, field.instances)),
+        unavailable=field.message,
+        reason=field.reason,
+        idle=tuple(map(_idle_kept_once, field.idle)),
+        layout=layout,
+        sharing=_sharing_in(field.sharing),
+        slice_sharing=_sharing_in(field.slice_sharing),
+        health=_one_health(field.health),
+        **{name: getattr(field, name) for name in _FACTS},
+    )
+
+
+@lru_cache(maxsize=64)
+def _one_health(health: GpuHealth | None) -> GpuHealth | None:
+    """One value for all GPUs, most of which are well."""
+    return health
+
+
+def _kept_once(instance: Instance) -> Instance:
+    """The same, with a placement and names that all GPUs and claims have in common."""
+    claim = instance.claim
+    return structs.replace(
+        instance,
+        placement=_placement(instance.placement.start, instance.placement.size),
+        profile=sys.intern(instance.profile),
+        claim=claim and ClaimRef(*map(sys.intern, structs.astuple(claim))),
+    )
+
+
+def _idle_kept_once(idle: IdleInstance) -> IdleInstance:
+    placement = _placement(idle.placement.start, idle.placement.size)
+    return structs.replace(idle, placement=placement, namespace=sys.intern(idle.namespace))
+
+
+@lru_cache(maxsize=256)
+def _placement(start: int, size: int) -> Placement:
+    """One value for all GPUs, which have few placements between them.
+
+    Raises:
+        ValueError: it ends behind the last memory slice that a GPU may have.
+    """
+    if start + size > wire.MEMORY_SLICES:
+        raise ValueError(
+            f"MigNode: a placement of {size} memory slices from {start} on ends behind "
+            f"{wire.MEMORY_SLICES}, the most that a GPU has"
+        )
+    return Placement(start, size)
+
+
+def _sharing_out(sharing: ShareOffer | None) -> wire.SharingField | None:
+    if sharing is None:
+        return None
+    enforcer = "" if sharing.enforcer == UNENFORCED else sharing.enforcer
+    return wire.SharingField(shares=sharing.shares, enforcer=enforcer)
+
+
+def _sharing_in(field: wire.SharingField | None) -> ShareOffer | None:
+    return None if field is None else ShareOffer(field.shares, field.enforcer or UNENFORCED)
 
 
 def _conditions_out(inventory: Inventory, transition_time: str) -> list[wire.ConditionField]:

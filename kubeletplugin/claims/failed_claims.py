@@ -106,7 +106,7 @@ class FailedClaims:
         with self._lock:
             self._failed.pop(ref.uid, None)
             self._failed[ref.uid] = (
-                FailedClaim(ref, moment, passing=passing, gpu=gpu),
+                FailedClaim(ref.namespace, ref.name, ref.uid, moment, passing, gpu),
                 self._clock.monotonic(),
             )
         self._on_change()

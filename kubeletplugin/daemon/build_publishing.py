@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra.gpu.inventory import NodeMode
-from dra.gpu.reservations import Reservation
+from dra.gpu.inventory import NodeMode, Reservation
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.publishing.allocatormode import AllocatorMode

@@ -7,8 +7,14 @@ import threading
 from collections.abc import Callable, Iterable
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import HOST_USERS_ONLY, AllocatorKind, ClaimRef, Inventory
-from dra.gpu.reservations import CAPABILITY, Reservation
+from dra.gpu.inventory import (
+    HOST_USERS_ONLY,
+    MAKES_RESERVATIONS,
+    AllocatorKind,
+    ClaimRef,
+    Inventory,
+    Reservation,
+)
 from dra.kube.client import KubeApi
 from kubeletplugin.daemon.build_claims import build_claims
 from kubeletplugin.daemon.build_gpus import build_gpus
@@ -171,7 +177,7 @@ class Daemon:
             failed.listed(),
             failed.resumed,
             capabilities=(
-                *((CAPABILITY,) if self._reserves else ()),
+                *((MAKES_RESERVATIONS,) if self._reserves else ()),
                 *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
                 *self.claims.needs.offers,
             ),

@@ -15,9 +15,8 @@ from typing import Any
 
 from api.errors import InvalidObjectError
 from dra.common.resources import MIG_NODES, NODES, Obj
-from dra.gpu.inventory import Drain, Inventory
-from dra.gpu.mignode import drain_of, from_mignode, to_mignode
-from dra.gpu.reservations import Reservation, reservations_of
+from dra.gpu.inventory import Drain, Inventory, Reservation
+from dra.gpu.mignode import drain_of, from_mignode, reservations_of, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector

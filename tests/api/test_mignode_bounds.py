@@ -44,6 +44,8 @@ def _read(kind: type[msgspec.Struct]) -> dict[str, Any]:
             return plain(components[each["$ref"]])
         if "anyOf" in each:
             return plain(next(one for one in each["anyOf"] if one != {"type": "null"}))
+        if "enum" in each:  # words of a list, of which the definition only says how long one is
+            return {"type": "string", "maxLength": 63}
         return {key: plain(value) for key, value in each.items()}
 
     found: dict[str, Any] = plain(schema)

@@ -25,8 +25,15 @@ from controller.reporting.report import Reporter
 from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
-from dra.gpu.inventory import Answer, AnswerState, ClaimRef, Inventory
-from dra.gpu.reservations import CAPABILITY, Reservation, ReservedDevice
+from dra.gpu.inventory import (
+    MAKES_RESERVATIONS,
+    Answer,
+    AnswerState,
+    ClaimRef,
+    Inventory,
+    Reservation,
+    ReservedDevice,
+)
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
@@ -76,7 +83,7 @@ class CutFirst:
         """
         wanted = [*claims]
         inventory = self._cluster.inventory(decision.node)
-        if inventory is None or CAPABILITY not in inventory.capabilities:
+        if inventory is None or MAKES_RESERVATIONS not in inventory.capabilities:
             return None
         if not (self._is_wished(decision, wanted) or self._failed_gpus.remembers(decision.node)):
             return None

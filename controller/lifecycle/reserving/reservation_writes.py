@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from api.errors import InvalidObjectError
+from api.mignode import MOST_RESERVATIONS
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_claims import newer
 from controller.cluster.known_nodes import SpecReservations
@@ -21,7 +22,8 @@ from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.leader_requests import NotLeadingError
 from controller.writing.object_writer import ObjectWriter
 from dra.common.resources import Obj
-from dra.gpu.reservations import MOST, MOST_DEVICES, Reservation, as_fields, reservations_of
+from dra.gpu.inventory import MOST_RESERVED_DEVICES, Reservation
+from dra.gpu.mignode import reservation_fields, reservations_of
 from dra.kube.errors import ConflictError, ForbiddenError, ObjectNotFoundError
 from dra.kube.timing import Backoff
 
@@ -93,7 +95,7 @@ class ReservationWrites:
         """True if a claim's ``devices`` may be reserved on a node besides what is."""
         entries = self._nodes[node].entries.values() if node in self._nodes else ()
         taken = sum(len(e.reservation.devices) for e in entries)
-        return len(entries) < MOST and taken + devices <= MOST_DEVICES
+        return len(entries) < MOST_RESERVATIONS and taken + devices <= MOST_RESERVED_DEVICES
 
     def add(self, node: str, reservations: Iterable[Reservation]) -> None:
         """Have slices reserved; others' reservations with the same ids become this leader's."""
@@ -167,7 +169,7 @@ class ReservationWrites:
                 del self._others[over.claim.uid]
         node.due = min((e.until for e in node.entries.values()), default=inf)
         before = self._before(name, node)
-        wanted = as_fields(e.reservation for e in node.entries.values())
+        wanted = reservation_fields(e.reservation for e in node.entries.values())
         if before is None or before.fields == wanted:
             if not node.entries:
                 del self._nodes[name]

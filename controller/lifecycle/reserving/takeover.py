@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dra.allocator.problem import Decision, Pick
-from dra.gpu.inventory import ClaimRef, Inventory
+from dra.gpu.inventory import ClaimRef, Inventory, Reservation, ReservedDevice
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.gpu.reservations import Reservation, ReservedDevice
 
 
 def decision_of(reservations: Iterable[Reservation], inventory: Inventory) -> Decision | None:

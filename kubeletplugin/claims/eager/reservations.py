@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from api.mignode import MOST_RESERVATIONS
 from dra.claims.allocation import AllocatedDevice
-from dra.gpu.inventory import Answer, AnswerState, ClaimRef
+from dra.gpu.inventory import Answer, AnswerState, ClaimRef, Reservation
 from dra.gpu.names import DeviceNameError, gpu_name, parse_device
-from dra.gpu.reservations import MOST, Reservation
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.errors import DeviceError, PluginError
@@ -70,7 +70,7 @@ class Reservations:
     def take(self, asked: Iterable[Reservation]) -> None:
         """Take all present reservations; the last one of a claim counts."""
         now = self._clock.monotonic()
-        wanted = {r.claim.uid: r for r in [*asked][:MOST]}
+        wanted = {r.claim.uid: r for r in [*asked][:MOST_RESERVATIONS]}
         with self._lock:
             before = self._known
             self._known = {

@@ -60,7 +60,7 @@ def describe(
             looked=not failure[0] and card.reason != GpuReason.NVML_ERROR,
         ),
         idle=tuple(
-            IdleInstance(e.placement, e.profile_id, e.claim.namespace)
+            IdleInstance(e.placement, e.claim.namespace, e.profile_id)
             for e in owners.values()
             if e.idle and not e.ready and e.placement is not None
         ),

@@ -25,8 +25,8 @@ from tests.controller.helpers.objects import (
     versioned,
 )
 
-SMALL = IdleInstance(Placement(2, 1), 19, "default")
-HALF = IdleInstance(Placement(0, 4), 9, "default")
+SMALL = IdleInstance(Placement(2, 1), "default", 19)
+HALF = IdleInstance(Placement(0, 4), "default", 9)
 NODES = [f"node-{letter}" for letter in "abcdefgh"]
 
 
@@ -47,13 +47,13 @@ def chosen(known: Cluster, *claims: Obj) -> tuple[str, list[str]]:
 def test_a_claim_gets_the_idle_slice_of_its_namespace(policy: str) -> None:
     wanted = claim("c", request(), config=[opaque(policy)])
     assert chosen(world(SMALL), wanted) == ("node-h", ["gpu-0-mig-1g5gb-19-2"])
-    theirs = IdleInstance(SMALL.placement, SMALL.profile_id, "other")
+    theirs = IdleInstance(SMALL.placement, "other", SMALL.profile_id)
     assert chosen(world(theirs), wanted) == chosen(world(), wanted)
 
 
 def test_several_claims_of_a_pod_get_idle_slices_together() -> None:
     wanted = [claim("a", request()), claim("b", request("r", "mig-3g.20gb"))]
-    idle = IdleInstance(Placement(6, 1), 19, "default")
+    idle = IdleInstance(Placement(6, 1), "default", 19)
     expected = ("node-h", ["gpu-0-mig-3g20gb-9-0", "gpu-0-mig-1g5gb-19-6"])
     assert chosen(world(idle, HALF), *wanted) == expected
     assert chosen(world(), *wanted)[0] == "node-a"
@@ -78,7 +78,7 @@ def test_an_idle_slice_that_a_claim_was_given_is_not_given_again() -> None:
 
 def test_idle_slices_are_in_nobody_s_way() -> None:
     known = cluster("node-a")
-    idle = tuple(IdleInstance(Placement(start, 1), 19, "other") for start in range(7))
+    idle = tuple(IdleInstance(Placement(start, 1), "other", 19) for start in range(7))
     known.set_mignode(mignode("node-a", gpu(idle=idle)))
     assert chosen(known, claim("c", request("r", "mig-7g.40gb")))[1] == ["gpu-0-mig-7g40gb-0-0"]
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dra.common.resources import MIG_NODES, PODS, Obj
-from dra.gpu.inventory import Answer, AnswerState, FailedClaim
-from dra.gpu.mignode import to_mignode
+from dra.gpu.inventory import MAKES_RESERVATIONS, Answer, AnswerState, FailedClaim, Reservation
+from dra.gpu.mignode import reservations_of, to_mignode
 from dra.gpu.names import parse_device
-from dra.gpu.reservations import CAPABILITY, Reservation, reservations_of
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, gpu, inventory, pod
 
@@ -63,7 +62,7 @@ def says(
     """A node writes its MigNode, in which everything else stays as it is."""
     said = replace(
         inventory(node, gpu(0, node), gpu(1, node)),
-        capabilities=(CAPABILITY,) if capable else (),
+        capabilities=(MAKES_RESERVATIONS,) if capable else (),
         answers=tuple(answers),
         failed_claims=tuple(failed),
         ready=ready,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from api.mignode import MOST_RESERVATIONS
 from controller.lifecycle.reserving.cut_first import ANSWER_SECONDS
 from controller.lifecycle.reserving.reservation_writes import LINGER_SECONDS, OTHERS_SECONDS
 from dra.common.resources import MIG_NODES, PODS, Obj
-from dra.gpu.inventory import Answer, AnswerState, ClaimRef, FailedClaim
+from dra.gpu.inventory import Answer, AnswerState, FailedClaim
 from dra.gpu.names import parse_device
-from dra.gpu.reservations import MOST
 from dra.kube.errors import ConflictError, ForbiddenError
 from dra.kube.timing import FIRST_SECONDS
 from tests.controller.helpers.bench import Bench
@@ -195,8 +195,7 @@ def test_what_a_node_refuses_is_allocated_unless_its_gpus_failed_lately() -> Non
 def test_after_a_failure_claims_without_the_wish_are_made_first_for_a_while() -> None:
     bench = site()
     add(bench, "c", bind_when="")
-    ref = ClaimRef("default", "c", "uid-c")
-    says(bench, failed=[FailedClaim(ref, TIME.format(1), gpu="GPU-node-a-0")])
+    says(bench, failed=[FailedClaim("default", "c", "uid-c", TIME.format(1), gpu="GPU-node-a-0")])
     add(bench, "n", bind_when="")
     assert bench.devices("n") == []
     answers(bench, MADE, "n")
@@ -241,7 +240,7 @@ def test_many_are_written_at_once_and_no_more_than_a_node_may_have() -> None:
         bench.pod(pod(f"pod-{number}", f"c{number}"))
     bench.api.writes.clear()
     bench.run()
-    assert len(reserved(bench)) == 14 <= MOST
+    assert len(reserved(bench)) == 14 <= MOST_RESERVATIONS
     assert bench.api.writes.count("mignodes") == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from controller.cluster.trimming.trimming import Trimmer
 from controller.lifecycle.failures.prepare_retries import GAP_SECONDS
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu, Instance
+from dra.gpu.inventory import FailedClaim, Gpu, Instance
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import prepare_retry
 from dra.kube.errors import UnavailableError
@@ -54,7 +54,7 @@ def tells(
     node: str = "node-a",
 ) -> None:
     """The node says when the claim's Prepare failed, or that calls had been cut short."""
-    failure = FailedClaim(ClaimRef("default", "c", "uid-c"), failed, passing=passing)
+    failure = FailedClaim("default", "c", "uid-c", failed, passing)
     said = replace(
         inventory(node, *gpus),
         failed_claims=(failure,) if failed else (),

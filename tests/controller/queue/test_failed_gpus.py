@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controller.queue.failed_gpus import REASON
-from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu
+from dra.gpu.inventory import FailedClaim, Gpu
 from dra.gpu.mignode import to_mignode
 from dra.kube.timing import FIRST_SECONDS, LONGEST_SECONDS
 from tests.controller.helpers.bench import Bench
@@ -38,8 +38,8 @@ def fails(
     by: str = REFUSING,
 ) -> None:
     """node-a says that a claim on its gpu-0 was refused once more, by that GPU."""
-    ref = ClaimRef("default", claim_name, f"uid-{claim_name}")
-    failed = FailedClaim(ref, TIME.format(number), gpu=by)
+    uid = f"uid-{claim_name}"
+    failed = FailedClaim("default", claim_name, uid, TIME.format(number), gpu=by)
     said = replace(inventory("node-a", *(gpus or BEST)), failed_claims=(failed,), ready=ready)
     bench.cluster.set_mignode(versioned(to_mignode(said)))
     bench.run()

@@ -21,7 +21,7 @@ Idle = tuple[IdleInstance, ...]
 def idle(profile: str, start: int, namespace: str = "ours") -> Idle:
     known = A100.by_name(profile)
     assert known is not None
-    return (IdleInstance(Placement(start, known.memory_slices), known.id, namespace),)
+    return (IdleInstance(Placement(start, known.memory_slices), namespace, known.id),)
 
 
 def used(profile: str, start: int) -> Usage:

@@ -18,7 +18,6 @@ from dra.gpu.inventory import (
     AllocatorKind,
     Answer,
     AnswerState,
-    ClaimRef,
     Drain,
     FailedClaim,
     Gpu,
@@ -36,13 +35,12 @@ from dra.resourceslices.resourceslices import Features, SliceLayout
 from tests.controller.helpers.objects import gpu, instance, inventory
 from tests.dra.gpus import THIRDS, facts_to_tell
 
-_CLAIM = ClaimRef("default", "c", "uid-c")
 _OTHERS: dict[str, tuple[Any, ...]] = {
     "pci_bus_id": ("0000:ff:00.0", ""),
     "pcie_root": ("pci0000:ff", ""),
     "geometry": (THIRDS, None),
     "instances": ((instance("1g.5gb", 0, uid="c"),),),
-    "idle": ((IdleInstance(Placement(1, 1), 19, "default"),),),
+    "idle": ((IdleInstance(Placement(1, 1), "default", 19),),),
     "layout": (GpuLayout("all-1g", (Placement(1, 1),)),),
     "sharing": (ShareOffer(4), ShareOffer(5, "hami-core"), None),
     "slice_sharing": (ShareOffer(4), ShareOffer(5, "hami-core"), None),
@@ -52,7 +50,7 @@ _OTHERS: dict[str, tuple[Any, ...]] = {
     "allocator": (AllocatorKind.SCHEDULER,),
     "publication": (Publication(done=False, reason="Refused"),),
     "drain": (Drain(),),
-    "failed_claims": ((FailedClaim(_CLAIM, "2026-01-01T00:00:00Z"),),),
+    "failed_claims": ((FailedClaim("default", "c", "uid-c", "2026-01-01T00:00:00Z"),),),
     "mode": (NodeMode("layout", "pending", "all-1g"),),
     "capabilities": (("Reservations",),),
     "answers": ((Answer("id", AnswerState.MADE),),),

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import sim.nvml
 from dra.claims.claims import read_claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import AnswerState, ClaimRef, Inventory
-from dra.gpu.reservations import Reservation
+from dra.gpu.inventory import AnswerState, ClaimRef, Inventory, AllocatorKind, Reservation
 from dra.kube.errors import KubeError
 from dra.kube.reflector import Change
 from kubeletplugin.claims.node import ClaimAnswer
@@ -187,7 +186,7 @@ class Plant:
 
     def take_reservations(
         self, *reserved: Reservation, hung: Collection[str] = ()
-    ) -> dict[str, AnswerState]:
+    ) -> dict[str, str]:
         """Make what is reserved, and give back what is no more; the answers by reservation."""
         self.run(lambda: self.daemon.claims.reservations.take(reserved))
         self.eager_round(hung=hung)

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from dra.claims.conditions import published_binding
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef, Reservation, ReservedDevice
+from dra.gpu.mignode import reservation_fields
 from dra.gpu.names import parse_device
-from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from kubeletplugin.host.roots import Roots
@@ -144,7 +144,7 @@ class Site:
 
     def reserve(self, ref: ClaimRef, devices: Sequence[str]) -> None:
         """Have devices made for a claim that is not allocated; without any, no more."""
-        fields = as_fields([self.reservation(ref, devices)] if devices else [])
+        fields = reservation_fields([self.reservation(ref, devices)] if devices else [])
         self.api().patch(MIG_NODES, NODE, {"spec": {"reservations": fields or None}})
 
     def reservation(self, ref: ClaimRef, devices: Sequence[str]) -> Reservation:

@@ -41,7 +41,7 @@ def make_reserved(scene: Scene, plant: Plant) -> None:
     plant.publish()
     inventory = plant.inventory()
     assert inventory is not None
-    assert [a.state.value for a in inventory.answers] == ["made"]
+    assert [str(a.state) for a in inventory.answers] == ["made"]
 
 
 def withdraw(scene: Scene, plant: Plant) -> None:

@@ -62,7 +62,7 @@ def gpus(draw: st.DrawFn, minor: int, name: str) -> Gpu:
         profile = draw(st.sampled_from(geometry.profiles))
         placement = draw(st.sampled_from(profile.placements))
         namespace = draw(st.sampled_from(["default", "default", "other"]))
-        idle.append(IdleInstance(placement, profile.id, namespace))
+        idle.append(IdleInstance(placement, namespace, profile.id))
     made = gpu(
         minor,
         name,

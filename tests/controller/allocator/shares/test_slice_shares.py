@@ -10,8 +10,8 @@ import yaml
 
 from dra.common.resources import Obj
 from dra.gpu.holdings import find_blocker
+from dra.gpu.inventory import MAKES_RESERVATIONS
 from dra.gpu.mignode import to_mignode
-from dra.gpu.reservations import CAPABILITY
 from dra.gpu.shares import ShareOffer
 from tests.controller.allocator.shares.sliceshares import (
     PART,
@@ -211,7 +211,7 @@ def test_nodes_that_differ_by_their_shares_alone_are_told_apart() -> None:
 
 def test_shares_are_allocated_at_once_where_slices_would_be_made_first() -> None:
     on = Bench("node-a")
-    told = replace(inventory("node-a", shared()), capabilities=(CAPABILITY,))
+    told = replace(inventory("node-a", shared()), capabilities=(MAKES_RESERVATIONS,))
     on.cluster.set_mignode(versioned(to_mignode(told)))
     config = configured(preparation={"bindWhen": "made"})
     assert place(on, "s", request(), config=config) == {}, "its slice is reserved"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dra.common.resources import MIG_NODES, Obj
-from dra.gpu.inventory import ClaimRef
-from dra.gpu.mignode import from_mignode
-from dra.gpu.reservations import CAPABILITY, Reservation, ReservedDevice, as_fields
+from dra.gpu.inventory import MAKES_RESERVATIONS, ClaimRef, Reservation, ReservedDevice
+from dra.gpu.mignode import from_mignode, reservation_fields
 from kubeletplugin.claims.eager import allowance
 from kubeletplugin.claims.eager.reservations import Reservations
 from kubeletplugin.journal.entries import State
@@ -36,7 +35,7 @@ def reservation(rig: Rig, ref: ClaimRef, *devices: str, name: str = "r", gpu: st
         ReservedDevice(d, gpu or uuids[int(d.split("-")[1])], f"r{i}")
         for i, d in enumerate(devices)
     )
-    [field] = as_fields([Reservation(f"{name}-{ref.uid}", ref, reserved, 600)])
+    [field] = reservation_fields([Reservation(f"{name}-{ref.uid}", ref, reserved, 600)])
     return field
 
 
@@ -47,7 +46,7 @@ def reserve(rig: Rig, *fields: Obj) -> None:
 def answers(rig: Rig) -> dict[str, str]:
     """The states by the first part of the reservation's id."""
     found = from_mignode(rig.mignode()).answers
-    return {a.id.partition("-")[0]: a.state.value for a in found}
+    return {a.id.partition("-")[0]: str(a.state) for a in found}
 
 
 def answered(rig: Rig, **states: str) -> None:
@@ -67,7 +66,7 @@ def give(rig: Rig, ref: ClaimRef, *devices: str) -> None:
 
 
 def test_what_is_reserved_is_made_and_kept_for_the_claim_once_it_is_allocated(rig: Rig) -> None:
-    assert CAPABILITY in from_mignode(rig.mignode()).capabilities
+    assert MAKES_RESERVATIONS in from_mignode(rig.mignode()).capabilities
     ref = unallocated(rig, DEVICE, ELSEWHERE)
     reserve(rig, reservation(rig, ref, DEVICE, ELSEWHERE))
     answered(rig, r="made")
@@ -180,7 +179,7 @@ def test_a_node_that_makes_nothing_ahead_says_so_and_leaves_reservations_alone(r
     rig.stop()
     rig.eager_seconds = 0.0
     rig.start()
-    assert CAPABILITY not in from_mignode(rig.mignode()).capabilities
+    assert MAKES_RESERVATIONS not in from_mignode(rig.mignode()).capabilities
     reserve(rig, reservation(rig, unallocated(rig), DEVICE))
     rig.prepared(rig.claim(ELSEWHERE))
     assert answers(rig) == {}

@@ -1,0 +1,303 @@
+"""Clusters in which pod ``waiting`` waits, one function for each reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance, Reservation, ReservedDevice
+from dra.gpu.mignode import reservation_fields
+from tests.cli.world import LEASE_SECONDS, World
+from tests.controller.helpers.objects import DRIVER, gpu, instance, request
+from tests.dra.gpus import A100
+
+WAITS = "waiting"
+
+
+def waiting_pod(
+    world: World, *requests: Obj, pod: dict[str, Any] | None = None, **claim: Any
+) -> None:
+    world.add_claim("wanted", *requests, **claim)
+    world.add_pod(WAITS, "wanted", **(pod or {}))
+
+
+def _full(world: World, *, node: str = "node-a") -> None:
+    """All of the node's one GPU is held by two claims of running pods."""
+    world.hold("first", node, "gpu-0-mig-3g20gb-9-0", pod_name="trainer-1")
+    world.hold("second", node, "gpu-0-mig-3g20gb-9-4", pod_name="trainer-2")
+
+
+def _held(made: Instance, name: str, message: str = "") -> Instance:
+    return replace(made, claim=ClaimRef("default", name, f"uid-{name}"), message=message)
+
+
+def no_profile_that_large(world: World) -> None:
+    world.add_node("node-a")
+    world.add_class("mig-7g.80gb", "device.attributes['mig.dra.dev'].profile == '7g.80gb'")
+    waiting_pod(world, request("r", "mig-7g.80gb"))
+
+
+def all_taken(world: World) -> None:
+    world.add_node("node-a")
+    _full(world)
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+
+
+def one_large_claim_in_the_way(world: World) -> None:
+    world.add_node("node-a", gpu(0, "node-a"), gpu(1, "node-a"))
+    _full(world)
+    world.hold("small", "node-a", "gpu-1-mig-1g5gb-19-2", pod_name="notebook")
+    waiting_pod(world, request("r", "mig-7g.40gb"))
+
+
+def compute_slices_lack(world: World) -> None:
+    world.add_node("node-a")
+    for start in range(7):
+        world.hold(f"c{start}", "node-a", f"gpu-0-mig-1g5gb-19-{start}")
+    waiting_pod(world)
+
+
+def mig_off(world: World) -> None:
+    made = gpu(0, "node-a")
+    off = replace(made, mig_enabled=False, mig_pending=False, reason="MIGDisabled")
+    world.add_node("node-a", off)
+    waiting_pod(world)
+
+
+def mode_pending(world: World) -> None:
+    world.add_node("node-a", replace(gpu(0, "node-a"), mig_pending=False))
+    waiting_pod(world)
+
+
+def foreign(world: World) -> None:
+    made = instance("7g.40gb", 0, state="foreign")
+    world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
+    waiting_pod(world)
+
+
+def mig_manager(world: World) -> None:
+    text = "mig-manager is changing this node's GPUs"
+    made = gpu(0, "node-a", unavailable=text, reason="MIGManagerActive")
+    world.add_node("node-a", made)
+    waiting_pod(world)
+
+
+def device_plugin(world: World) -> None:
+    text = "a device plugin gives out this node's GPUs too (nvidia.com/gpu: 8)"
+    made = gpu(0, "node-a", unavailable=text, reason="DevicePluginActive")
+    world.add_node("node-a", made)
+    waiting_pod(world)
+
+
+def reclaiming(world: World) -> None:
+    left = _held(instance("7g.40gb", 0, state="reclaiming"), "gone", "in use by process 4711")
+    world.add_node("node-a", gpu(0, "node-a", instances=(left,)))
+    waiting_pod(world)
+
+
+def reclaimed_soon(world: World) -> None:
+    """One half is held by a claim, the other is on its way out."""
+    world.hold("stays", "node-a", "gpu-0-mig-3g20gb-9-0", pod_name="trainer-1")
+    left = _held(instance("3g.20gb", 4, state="reclaiming"), "gone")
+    world.add_node("node-a", gpu(0, "node-a", instances=(left,)))
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+
+
+def media_engine_taken(world: World) -> None:
+    """Memory and compute are free, the one media engine is not."""
+    profile = A100.by_name("1g.5gb+me")
+    assert profile is not None
+    world.add_node("node-a")
+    world.hold("video", "node-a", f"gpu-0-mig-1g5gb-me-{profile.id}-0", pod_name="encoder")
+    waiting_pod(world, request("r", "mig-1g.5gb.me"))
+
+
+def tainted(world: World) -> None:
+    taint = {"key": "team", "value": "red", "effect": "NoSchedule"}
+    world.add_node("node-a", taints=[taint])
+    waiting_pod(world)
+
+
+def cordoned(world: World) -> None:
+    world.add_node("node-a", unschedulable=True)
+    waiting_pod(world)
+
+
+def not_ready(world: World) -> None:
+    taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    world.add_node("node-a", ready=False, taints=[taint])
+    waiting_pod(world)
+
+
+def selector(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, pod={"nodeSelector": {"zone": "b"}})
+
+
+def affinity(world: World) -> None:
+    world.add_node("node-a")
+    expression = {"key": "zone", "operator": "In", "values": ["b"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    waiting_pod(world, pod={"affinity": {"nodeAffinity": terms}})
+
+
+def too_little_cpu(world: World) -> None:
+    world.add_node("node-a", cpu="4")
+    world.add_pod("busy", nodeName="node-a", cpu="3")
+    waiting_pod(world, pod={"cpu": "2"})
+
+
+def no_leader(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world)
+
+
+def lease_ran_out(world: World) -> None:
+    world.lead(seconds_ago=2 * LEASE_SECONDS)
+    no_leader(world)
+
+
+def driver_not_ready(world: World) -> None:
+    world.add_node("node-a")
+    world.say_not_ready("node-a", "the journal cannot be written: no space left on device")
+    waiting_pod(world)
+
+
+def bad_config(world: World) -> None:
+    world.add_node("node-a")
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "placement": {"method": "spread"},
+    }
+    opaque = {"driver": "mig.dra.dev", "parameters": parameters}
+    waiting_pod(world, request(), config=[{"opaque": opaque}])
+
+
+def no_class(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("r", "mig-9g.99gb"))
+
+
+def selects_nothing(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(
+        world, request("r", "mig.dra.dev", "device.attributes['mig.dra.dev'].profile == '5g.1gb'")
+    )
+
+
+def bad_cel(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(
+        world, request("r", "mig.dra.dev", "device.attributes['mig.dra.dev'].colour == 'red'")
+    )
+
+
+def gated(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, pod={"schedulingGates": [{"name": "example.com/budget"}]})
+
+
+def template_missing(world: World) -> None:
+    world.add_node("node-a")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "slce"}
+    world.add_pod(WAITS, resourceClaims=[entry])
+
+
+def too_many_templates(world: World) -> None:
+    world.add_node("node-a")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "nvidia.com-gpumem-8000"}
+    pod = world.add_pod(WAITS, resourceClaims=[entry])
+    world.tell(pod, "TooManyTemplates", "namespace default has 64 such templates")
+
+
+def quota(world: World) -> None:
+    world.add_node("node-a")
+    world.add_template("slice")
+    entry = {"name": "gpu", "resourceClaimTemplateName": "slice"}
+    made = world.add_pod(WAITS, resourceClaims=[entry])
+    text = "PodResourceClaim gpu: resource claim: exceeded quota: team, requested: count/r=1"
+    world.tell(made, "FailedResourceClaimCreation", text, source="resource_claim")
+
+
+def claim_missing(world: World) -> None:
+    world.add_node("node-a")
+    world.add_pod(WAITS, "wanted")
+
+
+def mixed(world: World) -> None:
+    world.add_node("node-a")
+    world.add_class("nic.example.com", "device.driver == 'nic.example.com'")
+    waiting_pod(world, request("a"), request("b", "nic.example.com"))
+
+
+def not_together(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("a", "mig-4g.20gb"), request("b", "mig-7g.40gb"))
+
+
+def too_many_of_one(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("a", "mig-3g.20gb", count=3))
+
+
+def by_scheduler(world: World) -> None:
+    world.add_node("node-a", allocator=AllocatorKind.SCHEDULER)
+    waiting_pod(world)
+
+
+def no_mignode(world: World) -> None:
+    waiting_pod(world)
+
+
+def _said(world: World, reason: str, message: str) -> None:
+    """A pod that would fit, and what the controller says of it by its condition."""
+    world.add_node("node-a")
+    world.lead()
+    waiting_pod(world)
+    pod = world.api.get(PODS, WAITS, namespace="default")
+    condition = {
+        "type": f"{DRIVER}/ClaimsAllocated",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    world.set_status(PODS, pod, {"phase": "Pending", "conditions": [condition]})
+
+
+def taken_back(world: World) -> None:
+    _said(world, "AllocationTakenBack", "the allocation on node node-a was taken back")
+
+
+def gpu_left_out(world: World) -> None:
+    _said(world, "WaitingForSlice", "node-a: a slice of gpu-0 could not be made lately")
+
+
+def held_back(world: World) -> None:
+    _said(world, "NextInLine", "what is free is held for pod default/large")
+
+
+def evaluating(world: World) -> None:
+    _said(world, "EvaluatingSelectors", "its selectors are being evaluated")
+
+
+def made_first(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+    body = world.api.get(RESOURCE_CLAIMS, "wanted", namespace="default")
+    ref = ClaimRef("default", "wanted", body["metadata"]["uid"])
+    device = ReservedDevice("gpu-0-mig-3g20gb-9-4", "GPU-0", "r")
+    reservations = reservation_fields([Reservation("x-1", ref, (device,), 120)])
+    world.api.patch(MIG_NODES, "node-a", {"spec": {"reservations": reservations}})
+
+
+def elsewhere(world: World) -> None:
+    world.add_node("node-a")
+    world.add_node("node-b")
+    _full(world)
+    world.hold("other", "node-a", "gpu-0-mig-1g5gb-19-0")
+    world.add_claim("wanted")
+    world.add_pod(WAITS, "wanted", "other")
