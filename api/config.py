@@ -7,14 +7,16 @@ refused, never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+import functools
+import re
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from api import nvidia
 from api.errors import InvalidObjectError, quoted
-from api.sharing import NOT_SHARED, SharingConfig, find_problem
-from api.strict import convert
+from api.nvidia import Interval
 
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
@@ -26,6 +28,90 @@ NodeResource = Literal["gpu-memory", "cpu", "memory"]
 OnFailure = Literal["wait", "evict"]
 BindWhen = Literal["allocated", "made"]
 Tenants = Literal["namespace", "any"]
+Strategy = Literal["None", "TimeSlicing", "MPS"]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_MEMORY: Final = re.compile(r"([1-9][0-9]{0,6})([MG])i")
+_MEBIBYTES: Final = {"M": 1, "G": 1024}
+_ALL: Final = 100
+
+
+class TimeSlicingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Turns of the processes on a whole GPU, by the name that the driver has for their length."""
+
+    interval: Interval = "Default"
+
+
+class MpsConfig(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """Limits of each client of a claim's MPS daemon.
+
+    ``active_thread_percentage`` is the share of the multiprocessors, of all by default.
+    ``pinned_device_memory_limit`` is a number of ``Mi`` or ``Gi``, without a limit if empty.
+    """
+
+    active_thread_percentage: Annotated[int, msgspec.Meta(ge=1, le=_ALL)] = _ALL
+    pinned_device_memory_limit: str = ""
+
+    @property
+    def memory_mebibytes(self) -> int | None:
+        """The limit of memory in MiB; None without one."""
+        found = _MEMORY.fullmatch(self.pinned_device_memory_limit)
+        return int(found[1]) * _MEBIBYTES[found[2]] if found else None
+
+    @property
+    def limits_threads(self) -> bool:
+        """True if a client gets less than all multiprocessors."""
+        return self.active_thread_percentage < _ALL
+
+
+class SharingConfig(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """The strategy, and the settings of the one that is chosen."""
+
+    strategy: Strategy
+    time_slicing: TimeSlicingConfig = TimeSlicingConfig()
+    mps: MpsConfig = MpsConfig()
+
+
+NOT_SHARED: Final = SharingConfig(strategy="None")
+
+SLICES_TAKE_TURNS: Final = (
+    "NVIDIA's driver sets the length of turns for whole GPUs only, and processes on one slice take "
+    "turns without any setting: leave sharing out and let the pods name the same ResourceClaim, "
+    "choose MPS, or ask for a whole GPU (class gpu.dra.dev) with kind GpuConfig; allowed for "
+    "slices are: None, MPS"
+)
+
+
+def find_problem(kind: str, sharing: SharingConfig) -> tuple[str, str]:
+    """Path and text of what is wrong with ``sharing`` of a configuration of ``kind``.
+
+    Both are empty if nothing is.
+    """
+    if kind == "MigDeviceConfig" and sharing.strategy == "TimeSlicing":
+        return "sharing.strategy", SLICES_TAKE_TURNS
+    settings = (
+        ("timeSlicing", "TimeSlicing", sharing.time_slicing != TimeSlicingConfig()),
+        ("mps", "MPS", sharing.mps != MpsConfig()),
+    )
+    for field, strategy, is_set in settings:
+        if is_set and sharing.strategy != strategy:
+            problem = (
+                f"it is for strategy {strategy!r}, and sharing.strategy is {sharing.strategy!r}; "
+                f"leave it out, or choose {strategy!r}"
+            )
+            return f"sharing.{field}", problem
+    limit = sharing.mps.pinned_device_memory_limit
+    if limit and sharing.mps.memory_mebibytes is None:
+        return (
+            "sharing.mps.pinnedDeviceMemoryLimit",
+            f"{limit[:40]!r} is no whole number of Mi or Gi, such as 512Mi or 8Gi",
+        )
+    return "", ""
 
 
 class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,3 +318,62 @@ def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:
     """The configuration as the JSON object that users write."""
     encoded: dict[str, Any] = msgspec.to_builtins(config)
     return encoded
+
+
+_MOST: Final = 200
+"""Characters of what a user wrote that a message has room for."""
+
+_FIELD_PROBLEMS: Final = {
+    "unknown field `": "unknown field",
+    "missing required field `": "the field is missing",
+}
+
+
+def convert(parameters: dict[str, Any], wanted: type[T], kind: str) -> T:
+    """``parameters`` as ``wanted``; ``kind`` is what the user calls the object.
+
+    Raises:
+        InvalidObjectError: unknown or missing field, or bad value; names the field, and the words
+            that it takes.
+    """
+    try:
+        return msgspec.convert(parameters, wanted)
+    except msgspec.ValidationError as error:
+        path, problem = _split(str(error))
+        if allowed := _allowed(path, wanted):
+            problem = f"{problem}; allowed are: {', '.join(allowed)}"
+        raise InvalidObjectError(kind, path, problem) from error
+
+
+def _split(message: str) -> tuple[str, str]:
+    """Msgspec says ``<problem> - at `$.a.b```.
+
+    A field that is unknown or missing stands in the problem, with its holder as the path.
+    """
+    problem, _, at = message.partition(" - at ")
+    path = at.strip("`").removeprefix("$").removeprefix(".")
+    for marker, told in _FIELD_PROBLEMS.items():
+        if marker in problem:
+            field = problem.partition(marker)[2].rstrip("`")
+            path = f"{path}.{field}" if path else field
+            problem = told
+    return path[:_MOST], problem.replace("`", "'")[:_MOST]
+
+
+@functools.cache
+def _known(kind: type[msgspec.Struct]) -> inspect.Type:
+    """Fields of a kind, of which there are few: to find them out takes half a millisecond."""
+    return inspect.type_info(kind)
+
+
+def _allowed(path: str, kind: type[msgspec.Struct]) -> list[str]:
+    """The words that the field at a path takes; none where it takes no words of a list."""
+    found = _known(kind)
+    for name in path.split("."):
+        if isinstance(found, inspect.UnionType):
+            found = next(t for t in found.types if not isinstance(t, inspect.NoneType))
+        fields = found.fields if isinstance(found, inspect.StructType) else ()
+        found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)
+        if "[" in name and isinstance(found, inspect.VarTupleType):
+            found = found.item_type
+    return [str(each) for each in found.values] if isinstance(found, inspect.LiteralType) else []

@@ -1,16 +1,165 @@
-"""``MigNodeClass``: the configuration of a class of nodes, one file a class.
+"""``MigNodeClass``: the configuration of a class of nodes, one file a class, and its layouts.
 
 It says what becomes of the GPUs of a node: cut for claims, partitioned as declared, or given whole.
-It is decoded strictly, by the same function wherever it is looked at.
+It is decoded strictly, by the same function wherever it is looked at. Layouts are declared
+geometries of GPUs in the file format of NVIDIA's mig-parted (its ``api/spec/v1``: ``version: v1``,
+``mig-configs``), read as strictly as there.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from api.errors import InvalidObjectError
-from api.layouts import Layout, decode_layouts
+
+LAYOUTS_KIND: Final = "mig-parted configuration"
+VERSION: Final = "v1"
+CONFIGS: Final = "mig-configs"
+
+_ENTRY_FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:[+-][a-z][a-z0-9.,]*)*")
+_LONGEST_ID = 2**32
+
+
+class DeviceFilter(NamedTuple):
+    """Kind of GPU: PCI device and vendor id in one number, and that of the board if it counts."""
+
+    device: int
+    subsystem: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """The geometry of some GPUs of a node.
+
+    ``filters`` are kinds of GPUs, none for all; ``indexes`` count a node's GPUs in the order of
+    their PCI addresses, None for all. ``counts`` are slices by profile.
+    """
+
+    mig_enabled: bool
+    counts: tuple[tuple[str, int], ...] = ()
+    filters: tuple[DeviceFilter, ...] = ()
+    indexes: tuple[int, ...] | None = None
+
+    def covers(self, index: int, *, device: int, subsystem: int) -> bool:
+        """True if it is about the GPU at ``index`` with these PCI ids."""
+        if self.indexes is not None and index not in self.indexes:
+            return False
+        return not self.filters or any(
+            f.device == device and f.subsystem in {None, subsystem} for f in self.filters
+        )
+
+
+Layout = tuple[LayoutEntry, ...]
+
+
+def is_layouts(obj: object) -> bool:
+    """True if an object is meant to be in mig-parted's format."""
+    return isinstance(obj, dict) and CONFIGS in obj and "kind" not in obj
+
+
+def decode_layouts(obj: object, *, at: str = "", kind: str = LAYOUTS_KIND) -> dict[str, Layout]:
+    """The layouts by name; ``at`` is where ``obj`` stands in an object of ``kind``.
+
+    Raises:
+        InvalidObjectError: what mig-parted refuses as well; names the field.
+    """
+    prefix = f"{at}." if at else ""
+
+    def refuse(field: str, problem: str) -> InvalidObjectError:
+        return InvalidObjectError(kind, (prefix + field).rstrip("."), problem)
+
+    if not isinstance(obj, dict):
+        raise refuse("", f"it must be an object with the fields 'version' and {CONFIGS!r}")
+    _only_known(obj, ("version", CONFIGS), refuse, "")
+    if obj.get("version") != VERSION:
+        raise refuse("version", f"{obj.get('version')!r} is not known; allowed are: {VERSION}")
+    configs = obj.get(CONFIGS)
+    if not isinstance(configs, dict) or not configs:
+        raise refuse(CONFIGS, "it must name at least one layout")
+    return {str(name): _layout(f"{CONFIGS}.{name}", raw, refuse) for name, raw in configs.items()}
+
+
+def _layout(field: str, raw: object, refuse: Any) -> Layout:
+    if not isinstance(raw, list) or not raw:
+        raise refuse(field, "it must be a list with at least one entry")
+    return tuple(_entry(f"{field}[{i}]", each, refuse) for i, each in enumerate(raw))
+
+
+def _entry(field: str, raw: object, refuse: Any) -> LayoutEntry:
+    if not isinstance(raw, dict):
+        raise refuse(field, f"it must be an object; allowed fields are: {', '.join(_ENTRY_FIELDS)}")
+    _only_known(raw, _ENTRY_FIELDS, refuse, field)
+    enabled = raw.get("mig-enabled")
+    if not isinstance(enabled, bool):
+        raise refuse(f"{field}.mig-enabled", "allowed are: true, false")
+    counts = _counts(f"{field}.mig-devices", raw.get("mig-devices"), refuse)
+    if enabled and raw.get("mig-devices") is None:
+        raise refuse(
+            f"{field}.mig-devices",
+            "the field is missing, and mig-enabled is true; {} leaves the GPU to claims",
+        )
+    if not enabled and counts:
+        raise refuse(f"{field}.mig-devices", "it must be empty where mig-enabled is false")
+    return LayoutEntry(
+        enabled,
+        counts,
+        _filters(f"{field}.device-filter", raw.get("device-filter"), refuse),
+        _indexes(f"{field}.devices", raw.get("devices"), refuse),
+    )
+
+
+def _counts(field: str, raw: object, refuse: Any) -> tuple[tuple[str, int], ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, dict):
+        raise refuse(field, "it must be an object of profiles with their numbers")
+    for name, count in raw.items():
+        if not isinstance(name, str) or not _PROFILE.fullmatch(name):
+            raise refuse(field, f"{name!r} is no profile; one is written like 1g.5gb or 1g.5gb+me")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise refuse(f"{field}.{name}", "it must be a whole number, 0 or more")
+    if raw and not any(raw.values()):
+        raise refuse(field, "all its numbers are 0; {} leaves the GPU to claims")
+    return tuple((name, count) for name, count in raw.items() if count)
+
+
+def _filters(field: str, raw: object, refuse: Any) -> tuple[DeviceFilter, ...]:
+    texts = raw if isinstance(raw, list) else [raw] if raw else []
+    return tuple(_filter(field, text, refuse) for text in texts)
+
+
+def _filter(field: str, text: object, refuse: Any) -> DeviceFilter:
+    try:
+        if not isinstance(text, str):
+            raise TypeError  # noqa: TRY301 - refused below
+        ids = [int(part, 0) for part in text.split(":")]
+    except (TypeError, ValueError):
+        ids = []
+    if not 1 <= len(ids) <= 2 or not all(0 <= n < _LONGEST_ID for n in ids):  # noqa: PLR2004
+        raise refuse(
+            field, f"{text!r} is no PCI device and vendor id; one is written like '0x20B010DE'"
+        )
+    return DeviceFilter(*ids)
+
+
+def _indexes(field: str, raw: object, refuse: Any) -> tuple[int, ...] | None:
+    if raw == "all":
+        return None
+    if isinstance(raw, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in raw):
+        return tuple(raw)
+    raise refuse(field, f"{raw!r} is not allowed; allowed are: all, or a list of numbers from 0 on")
+
+
+def _only_known(raw: Mapping[str, Any], known: tuple[str, ...], refuse: Any, field: str) -> None:
+    unknown = next((name for name in raw if name not in known), None)
+    if unknown is not None:
+        at = f"{field}.{unknown}" if field else str(unknown)
+        raise refuse(at, f"unknown field; allowed are: {', '.join(known)}")
+
 
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigNodeClass"

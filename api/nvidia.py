@@ -13,11 +13,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from api.errors import InvalidObjectError
-from api.sharing import Interval
 
 API_VERSION: Final = "resource.nvidia.com/v1beta1"
 GPU_KIND: Final = "GpuConfig"
 SLICE_KIND: Final = "MigDeviceConfig"
+
+Interval = Literal["Default", "Short", "Medium", "Long"]
+"""Length of turns of the processes on a GPU, as the driver calls it."""
 
 _QUANTITY: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGT]i|[kMGT])?")
 _SUFFIXES: Final = ("", "K", "M", "G", "T")

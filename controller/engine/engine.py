@@ -20,7 +20,7 @@ from controller.writing.outbox import Outbox
 from controller.writing.writers import Writers
 from dra.claims.reader import Reader
 from dra.common.resources import ObjectKey
-from dra.gpu.layouts.choosing import Classes
+from dra.gpu.layouts import Classes
 
 _log = logging.getLogger(__name__)
 

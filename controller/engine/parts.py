@@ -52,7 +52,7 @@ from controller.writing.writers import Writers
 from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
 from dra.claims.reader import Reader
-from dra.gpu.layouts.choosing import Classes
+from dra.gpu.layouts import Classes
 
 
 @dataclass(frozen=True, slots=True)

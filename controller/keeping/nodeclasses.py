@@ -12,7 +12,7 @@ from collections.abc import Callable
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
 from controller.reporting.report import Reporter
-from dra.gpu.layouts.choosing import Classes, choose, class_label, mode_label
+from dra.gpu.layouts import Classes, choose, class_label, mode_label
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from api import config
 from api.errors import InvalidObjectError
 from dra.common.resources import Obj
-from dra.gpu.layouts.files import SUFFIXES, read_file
+from dra.gpu.layouts import SUFFIXES, read_file
 
 _DEVICES: dict[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),

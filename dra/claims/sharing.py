@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from api.config import GPU_KIND, KIND, decode_share, decode_sharing
-from api.sharing import NOT_SHARED, MpsConfig, SharingConfig
+from api.config import (
+    GPU_KIND,
+    KIND,
+    NOT_SHARED,
+    MpsConfig,
+    SharingConfig,
+    decode_share,
+    decode_sharing,
+)
 from dra.common.resources import at
 
 MPS = "MPS"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from dra.gpu.layouts.choosing import Classes
-from dra.gpu.layouts.files import SUFFIXES, read_files
+from dra.gpu.layouts import SUFFIXES, Classes, read_files
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,14 @@ import pytest
 import yaml
 
 from api.errors import InvalidObjectError
-from api.layouts import DeviceFilter, LayoutEntry, decode_layouts, is_layouts
-from api.nodeclass import NodeClass, decode_node_class
+from api.nodeclass import (
+    DeviceFilter,
+    LayoutEntry,
+    NodeClass,
+    decode_layouts,
+    decode_node_class,
+    is_layouts,
+)
 
 GOOD = """
 version: v1

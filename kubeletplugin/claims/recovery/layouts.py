@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from api.layouts import LayoutEntry
+from api.nodeclass import LayoutEntry
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import NodeMode
-from dra.gpu.layouts.choosing import Choice
-from dra.gpu.layouts.placing import PlacingError, place
+from dra.gpu.layouts import Choice, PlacingError, place
 from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.ready_entries import occupant_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dra.gpu.layouts.choosing import Choice, choose
+from dra.gpu.layouts import Choice, choose
 from kubeletplugin.host.class_files import ClassFiles
 
 UNKNOWN = Choice("", problem="the labels of the Node are not known yet", passing=True)

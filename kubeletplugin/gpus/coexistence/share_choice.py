@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra.gpu.layouts.choosing import Choice
+from dra.gpu.layouts import Choice
 from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
 
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
 
@@ -98,7 +100,7 @@ class GpuProblems:
         if not self._known:
             return gpu
         instances = tuple(
-            replace(i, unhealthy=problem.message)
+            structs.replace(i, unhealthy=problem.message)
             if (problem := self.of_slice(gpu.uuid, i)) is not None
             else i
             for i in gpu.instances

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance, Reservation, ReservedDevice
 from dra.gpu.mignode import reservation_fields
@@ -29,7 +31,7 @@ def _full(world: World, *, node: str = "node-a") -> None:
 
 
 def _held(made: Instance, name: str, message: str = "") -> Instance:
-    return replace(made, claim=ClaimRef("default", name, f"uid-{name}"), message=message)
+    return structs.replace(made, claim=ClaimRef("default", name, f"uid-{name}"), message=message)
 
 
 def no_profile_that_large(world: World) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
@@ -88,7 +88,7 @@ def test_a_running_pod_is_told_where_its_slice_is(classes: World, mig: Mig) -> N
     classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="runner")
     uid = classes.api.get(RESOURCE_CLAIMS, "c", namespace="default")["metadata"]["uid"]
     made = instance("3g.20gb", 4)
-    made = replace(made, claim=ClaimRef("default", "c", uid), uuid="MIG-1")
+    made = structs.replace(made, claim=ClaimRef("default", "c", uid), uuid="MIG-1")
     classes.add_node("node-a", gpu(0, "node-a", instances=(made,)))
     ran = mig("explain", "runner")
     assert ran.code == 0

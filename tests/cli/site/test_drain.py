@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
@@ -178,7 +178,7 @@ def test_a_foreign_instance_is_told_but_not_waited_for(world: World, mig: Mig) -
 
 
 def test_a_slice_that_is_being_removed_is_waited_for(world: World, mig: Mig) -> None:
-    made = replace(
+    made = structs.replace(
         instance("1g.5gb", 0, state="reclaiming"), claim=ClaimRef("default", "gone", "uid-gone")
     )
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 import pytest
+from msgspec import structs
 
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Geometry, Placement, Profile
@@ -67,7 +68,7 @@ def busy(world: World) -> World:
 
 
 def _held(made: Instance, owner: ClaimRef, message: str = "") -> Instance:
-    return replace(made, claim=owner, message=message, uuid=f"MIG-{owner.name}")
+    return structs.replace(made, claim=owner, message=message, uuid=f"MIG-{owner.name}")
 
 
 def test_the_map_shows_owners_states_free_room_and_what_is_unavailable(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
@@ -39,7 +39,7 @@ def allocated(world: World, *, node: str = "node-a", pod_name: str = "") -> Any:
 
 
 def show_instance(world: World, uid: str, state: str = "prepared", message: str = "") -> None:
-    made = replace(
+    made = structs.replace(
         instance("1g.5gb", 0, state=state), claim=ClaimRef("default", "c", uid), message=message
     )
     world.replace_gpus("node-a", gpu(0, "node-a", instances=(made,)))

@@ -21,7 +21,7 @@ from dra.cel.questions import Evaluator
 from dra.cel.selectors import Selectors
 from dra.claims.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.layouts.choosing import Classes
+from dra.gpu.layouts import Classes
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.objects import DRIVER, FINALIZER, copied, mignode, node
 from tests.helpers.fields import checked

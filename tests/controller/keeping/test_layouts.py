@@ -8,7 +8,7 @@ import pytest
 
 from controller.keeping.gpu_labels import node_labels, state_labels
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuLayout, NodeMode
-from dra.gpu.layouts.placing import place
+from dra.gpu.layouts import place
 from dra.resourceslices.partitions import offered
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, gpu, inventory, mignode, pod, request

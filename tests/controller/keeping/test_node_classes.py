@@ -8,7 +8,7 @@ import pytest
 
 from controller.keeping.class_folder import ClassFolder
 from dra.common.resources import Obj
-from dra.gpu.layouts.choosing import choose
+from dra.gpu.layouts import choose
 from kubeletplugin.host.class_files import read_classes
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, mignode, node

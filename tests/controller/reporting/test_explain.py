@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import to_mignode
@@ -110,7 +111,7 @@ def elsewhere() -> Bench:
     return bench
 
 
-RECLAIMING = replace(
+RECLAIMING = structs.replace(
     instance("7g.40gb", 0, uid="gone", state="reclaiming"), message="in use by pid 4711"
 )
 
@@ -238,7 +239,7 @@ def test_claims_of_other_namespaces_are_counted_and_not_named() -> None:
         known = instance("1g.5gb", start, uid=f"u{start}")
         assert known.claim is not None
         namespace = "default" if start == 6 else "secret"
-        held.append(replace(known, claim=replace(known.claim, namespace=namespace)))
+        held.append(structs.replace(known, claim=structs.replace(known.claim, namespace=namespace)))
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=tuple(held))))
     bench.claim(claim("c", *LARGE))
     bench.pod(pod("p", "c"))

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.config import GpuConfig, MigDeviceConfig
+from api.config import SLICES_TAKE_TURNS, GpuConfig, MigDeviceConfig, SharingConfig
 from api.config import decode as decoded
-from api.sharing import SLICES_TAKE_TURNS, SharingConfig
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.allocation import read_allocation

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from api import mignode as wire
 from api.errors import InvalidObjectError
@@ -77,7 +78,7 @@ def test_every_fact_of_a_gpu_survives_the_way_through_the_api() -> None:
 
 def test_a_slice_that_claims_share_counts_once() -> None:
     first, *others = INVENTORY.gpus
-    sharer = replace(HELD, claim=ClaimRef("default", "other", "uid-2"))
+    sharer = structs.replace(HELD, claim=ClaimRef("default", "other", "uid-2"))
     gpu = replace(first, instances=(HELD, sharer), slice_sharing=ShareOffer(4))
     assert gpu.usage == first.usage
     inventory = replace(INVENTORY, gpus=(gpu, *others))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dra.allocator.allocate import Allocator
 from dra.gpu.geometry import Placement
@@ -56,7 +56,7 @@ def test_shares_of_more_claims_than_can_be_tried_everywhere_are_packed() -> None
         ([instance("1g.5gb", 0, uid="g")], True),
         ([instance("1g.5gb", 0, uid="g"), instance("1g.5gb", 0, uid="ended")], True),
         ([instance("1g.5gb", 0, uid="g", state="lost")], False),
-        ([replace(instance("1g.5gb", 0, uid="g"), unhealthy="XID 79")], False),
+        ([structs.replace(instance("1g.5gb", 0, uid="g"), unhealthy="XID 79")], False),
         ([instance("1g.5gb", 0, uid="ended", state="reclaiming")], False),
         ([instance("1g.5gb", 0)], False),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import Gpu, Instance, InstanceState
@@ -30,7 +31,7 @@ SOON, QUIET = 100.0 + QUIET_SECONDS - 0.1, 100.0 + QUIET_SECONDS
 
 
 def with_slice(state: InstanceState) -> Gpu:
-    return replace(GPU, instances=(replace(SLICE, state=state), OTHER))
+    return replace(GPU, instances=(structs.replace(SLICE, state=state), OTHER))
 
 
 PASSED = {
@@ -62,7 +63,7 @@ PASSED = {
     "a slice that was lost": (OF_SLICE, with_slice(InstanceState.LOST), SOON, True),
     "a slice in whose place is one without a name": (
         replace(OF_SLICE, beside=frozenset({""})),
-        replace(GPU, instances=(replace(SLICE, uuid=""),)),
+        replace(GPU, instances=(structs.replace(SLICE, uuid=""),)),
         SOON,
         True,
     ),

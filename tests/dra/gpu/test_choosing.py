@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from api.layouts import DeviceFilter, LayoutEntry
-from api.nodeclass import NodeClass
-from dra.gpu.layouts.choosing import Choice, Classes, choose
+from api.nodeclass import DeviceFilter, LayoutEntry, NodeClass
+from dra.gpu.layouts import Choice, Classes, choose
 
 CONFIG, MODE, CLASS = "nvidia.com/mig.config", "mig.dra.dev/mode", "mig.dra.dev/node-class"
 ALL = (LayoutEntry(mig_enabled=True, counts=(("1g.5gb", 7),)),)

@@ -8,7 +8,7 @@ import pytest
 
 from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import Gpu, GpuLayout, Inventory, NodeMode
-from dra.gpu.layouts.placing import PlacingError, place
+from dra.gpu.layouts import PlacingError, place
 from dra.gpu.mignode import from_mignode, to_mignode
 from tests.dra.gpus import A100
 

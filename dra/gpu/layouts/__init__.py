@@ -1,1 +1,0 @@
-"""Declared geometries of GPUs: which is whose, and where its slices lie."""
