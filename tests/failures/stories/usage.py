@@ -168,7 +168,7 @@ class Usage(Story):
         claim.tried = True
         return claim
 
-    def _make_reserved(self, claim: Known) -> dict[str, AnswerState]:
+    def _make_reserved(self, claim: Known) -> dict[str, str]:
         reservation = self.site.reservation(claim.ref, claim.devices)
         return self.plant.take_reservations(reservation, hung=self._hung_claims())
 
