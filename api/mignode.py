@@ -433,6 +433,23 @@ def encode(node: MigNode) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": node.name},
-        "spec": msgspec.to_builtins(node.spec),
-        "status": msgspec.to_builtins(node.status),
+        "spec": as_json(node.spec),
+        "status": as_json(node.status),
     }
+
+
+def as_json(value: msgspec.Struct) -> dict[str, Any]:
+    """A value as JSON has it, equal to what is read back."""
+    obj: dict[str, Any] = msgspec.to_builtins(value)
+    _with_lists(obj)
+    return obj
+
+
+def _with_lists(obj: dict[str, Any]) -> None:
+    """Have lists in the place of tuples, in which msgspec leaves what it finds in some."""
+    for key, value in obj.items():
+        if type(value) is tuple:
+            value = obj[key] = [*value]  # noqa: PLW2901 - looked into below
+        for each in value if type(value) is list else (value,):
+            if type(each) is dict:
+                _with_lists(each)

@@ -13,7 +13,6 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import structs
 
 from api import mignode as wire
@@ -146,7 +145,7 @@ def reservations_of(obj: Obj) -> tuple[Reservation, ...]:
 
 def reservation_fields(reservations: Iterable[Reservation]) -> list[dict[str, Any]]:
     """``spec.reservations`` of a MigNode object."""
-    return [msgspec.to_builtins(each) for each in reservations]
+    return [wire.as_json(each) for each in reservations]
 
 
 @lru_cache(maxsize=16)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -114,6 +115,11 @@ def test_gpus_of_one_kind_share_one_geometry() -> None:
 def test_what_there_is_nothing_to_say_about_is_left_out() -> None:
     gpu = to_mignode(INVENTORY)["status"]["gpus"][3]
     assert set(gpu) == {"name", "uuid", "migMode"}
+
+
+def test_an_object_is_equal_to_what_is_read_back() -> None:
+    obj = to_mignode(INVENTORY)
+    assert obj == json.loads(json.dumps(obj))
 
 
 def test_zeros_that_mean_something_are_written() -> None:
