@@ -36,7 +36,7 @@ from dra.common.resources import (
 from dra.gangs.membership import read_annotations, read_membership
 from dra.gangs.minimum import PodGroups
 from dra.gangs.podgroups import KINDS, read_pod_group
-from dra.gpu.reservations import reservations_of
+from dra.gpu.mignode import reservations_of
 from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.nodefit import read_node

@@ -7,11 +7,15 @@ from typing import Any
 
 import yaml
 
-from cli.exits import Exit
-from cli.linting.administration import check_layouts, convert_plugin_config, convert_quota, is_plugin_config
-from cli.linting.documents import Document, Level, Remark, read_files, read_documents
 from api.nodeclass import is_layouts
-from cli.linting.layouts import check_layouts
+from cli.exits import Exit
+from cli.linting.administration import (
+    check_layouts,
+    convert_plugin_config,
+    convert_quota,
+    is_plugin_config,
+)
+from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.nvidia import convert_claim
 from cli.linting.pods import PodSpec, pod_spec, remarks_of
 from cli.output import Output

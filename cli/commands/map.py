@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import structs
+
 from cli.drawing import draw_node, remarks, write_legend, write_list, write_summary
 from cli.exits import Exit
 from cli.output import Output
 from cli.session import Session
 from cli.site import GpuView, NodeView, Site, Slot, inventories, mignodes, read_site, survey
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
-from dra.gpu.shares import ShareOffer, Share
-from msgspec import structs
-from cli.site.reading import inventories, mignodes, site
+from dra.gpu.shares import ShareOffer
 
 _SETTLE_SECONDS = 0.2
 _MOST_DRAWN = 8

@@ -14,9 +14,8 @@ import yaml
 
 from api.config import API_VERSION, GPU_KIND, KIND
 from api.errors import InvalidObjectError
-from api.layouts import Layout, decode_layouts, is_layouts
 from api.nodeclass import KIND as NODE_CLASS
-from api.nodeclass import decode_node_class
+from api.nodeclass import Layout, decode_layouts, decode_node_class, is_layouts
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
 from dra.claims.classes import SHARE_CLASS, SLICE_SHARE_CLASS
 from dra.common.resources import Obj

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from api.sharing import Interval
+from api.nvidia import Interval
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
 from kubeletplugin.journal.entries import Entry, EntryKey, State
 

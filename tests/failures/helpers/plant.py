@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import sim.nvml
 from dra.claims.claims import read_claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import AnswerState, ClaimRef, Inventory, AllocatorKind, Reservation
+from dra.gpu.inventory import ClaimRef, Inventory, Reservation
 from dra.kube.errors import KubeError
 from dra.kube.reflector import Change
 from kubeletplugin.claims.node import ClaimAnswer
