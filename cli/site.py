@@ -7,8 +7,10 @@ for theirs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from api.errors import ApiError, InvalidObjectError
 from cli.exits import CliError, Exit
@@ -133,10 +135,10 @@ class Slot:
             turns = {"interval": config.time_slicing.interval}
             sharing = {"sharing": {"strategy": config.strategy, "timeSlicing": turns}}
         return {
-            "placement": asdict(self.placement) if self.placement else None,
+            "placement": structs.asdict(self.placement) if self.placement else None,
             "profile": self.profile,
             "state": self.state,
-            "claim": asdict(self.claim) if self.claim else None,
+            "claim": structs.asdict(self.claim) if self.claim else None,
             "pods": list(self.pods),
             "migUUID": self.uuid,
             "message": self.message,
