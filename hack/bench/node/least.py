@@ -26,7 +26,7 @@ import pynvml
 import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from api.mignode import ClaimField, InstanceField, PlacementField
+from api.mignode import ClaimRef, Instance, InstanceState, Placement
 from cdi.files import write_durably, write_whole
 from cdi.spec import claim_kind, device_id
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
@@ -42,7 +42,7 @@ _MOST_PLACEMENTS = 16
 class Made:
     """One claim with its slice, as it is recorded; ``size`` in memory slices."""
 
-    claim: ClaimField
+    claim: ClaimRef
     pool: str
     device: MigDevice
     size: int = 0
@@ -131,10 +131,10 @@ class Telling:
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=MIG_NODE, subresource="status")
 
 
-def _instance(made: Made) -> InstanceField:
-    return InstanceField(
-        placement=PlacementField(start=made.device.start, size=made.size),
-        state="prepared",
+def _instance(made: Made) -> Instance:
+    return Instance(
+        placement=Placement(start=made.device.start, size=made.size),
+        state=InstanceState.PREPARED,
         profile=made.device.profile_label,
         profile_id=made.device.profile_id,
         gpu_instance_id=made.gi,
@@ -202,7 +202,7 @@ class Least(v1_grpc.DRAPluginServicer):
         device = parse_device(result["device"])
         if not isinstance(device, MigDevice):
             raise TypeError(f"{device} is no slice")
-        ref = ClaimField(namespace=claim.namespace, name=claim.name, uid=claim.uid)
+        ref = ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         intent = self._made[claim.uid] = Made(ref, result["pool"], device)
         write_whole(self._file, self._record())
         times.append(time.perf_counter())

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
-from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance, Reservation, ReservedDevice
+from dra.gpu.mignode import reservation_fields
 from tests.cli.world import LEASE_SECONDS, World
 from tests.controller.helpers.objects import DRIVER, gpu, instance, request
 from tests.dra.gpus import A100
@@ -376,7 +376,7 @@ def made_first(world: World) -> None:
     body = world.api.get(RESOURCE_CLAIMS, "wanted", namespace="default")
     ref = ClaimRef("default", "wanted", body["metadata"]["uid"])
     device = ReservedDevice("gpu-0-mig-3g20gb-9-4", "GPU-0", "r")
-    reservations = as_fields([Reservation("x-1", ref, (device,), 120)])
+    reservations = reservation_fields([Reservation("x-1", ref, (device,), 120)])
     world.api.patch(MIG_NODES, "node-a", {"spec": {"reservations": reservations}})
 
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, GpuLayout, Instance, NodeMode
-from dra.gpu.layouts.placing import place
+from dra.gpu.layouts import place
 from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
