@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance, Reservation, ReservedDevice
 from dra.gpu.mignode import reservation_fields
@@ -60,7 +62,7 @@ def _full(world: World, *, node: str = "node-a") -> None:
 
 
 def _held(made: Instance, name: str, message: str = "") -> Instance:
-    return replace(made, claim=ClaimRef("default", name, f"uid-{name}"), message=message)
+    return structs.replace(made, claim=ClaimRef("default", name, f"uid-{name}"), message=message)
 
 
 @situation("no profile that large", "NoSuchProfile", "'r'", "7g.40gb")
