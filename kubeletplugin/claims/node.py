@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_tasks import ClaimTasks
-from kubeletplugin.claims.ending.release import Release
-from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
-from kubeletplugin.claims.recovery.rebuild import Rebuild
-from kubeletplugin.errors import PluginError
+from kubeletplugin.claims.context import Context
+from kubeletplugin.claims.outcomes import Outcomes
+from kubeletplugin.claims.prepare import Prepared, Preparer
+from kubeletplugin.claims.rebuild import Rebuild
+from kubeletplugin.claims.removal import ClaimRemoval
+from kubeletplugin.claims.tasks import ClaimTasks
+from kubeletplugin.errors import HardwareError, PluginError, StartingError
 from kubeletplugin.journal.entries import HELD
-from kubeletplugin.journal.journal import Journal
-from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.logfields import about, device
-from kubeletplugin.telemetry.observer import Action, NodeObserver, Operation, Served
-from kubeletplugin.telemetry.readiness import Readiness
-from kubeletplugin.times import RPC_SECONDS, START_SECONDS
+from kubeletplugin.telemetry.observer import Action, Operation, Served
+from kubeletplugin.times import RPC_SECONDS, START_SECONDS, UNPREPARE_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -38,75 +37,88 @@ class ClaimAnswer:
 
 
 class Node:
-    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its ClaimAnswer.
-
-    ``settled`` hears of every Prepare that is over, with the error if it failed; it is called
-    without locks, in a thread of the claim or of kubelet's call. ``answered`` hears of the claims
-    for which kubelet got what it asked for, without locks, in a thread of kubelet's call.
-    """
+    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its answer."""
 
     def __init__(  # noqa: PLR0913 - the parts that serve a claim
         self,
-        *,
-        readiness: Readiness,
-        journal: Journal,
+        context: Context,
         preparer: Preparer,
-        release: Release,
+        removal: ClaimRemoval,
         tasks: ClaimTasks,
-        statuses: ClaimStatuses,
+        *,
         rebuild: Rebuild,
-        settled: Callable[[ClaimRef, PluginError | None], None] = lambda _ref, _error: None,
-        answered: Callable[[ClaimRef], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        observer: NodeObserver | None = None,
+        outcomes: Outcomes,
     ) -> None:
-        self._observer = observer or NodeObserver()
-        self._readiness = readiness
-        self._journal = journal
+        self.removal = removal
+        self.tasks = tasks
+        self.rebuild = rebuild
+        self.outcomes = outcomes
         self._preparer = preparer
-        self._release = release
-        self._tasks = tasks
-        self._statuses = statuses
-        self._rebuild = rebuild
-        self._settled = settled
-        self._answered = answered
-        self._clock = clock
+        self._journal = context.journal
+        self._readiness = context.readiness
+        self._observer = context.observer
 
     def deadline(self) -> float:
         """Time by which a call that begins now has to be answered."""
-        return self._clock() + RPC_SECONDS
+        return time.monotonic() + RPC_SECONDS
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodePrepareResources for one claim."""
         work = partial(self._prepare, ref, deadline)
         answer = self._serve(ref, Operation.PREPARE, work, deadline)
         if isinstance(answer.cause, PluginError):
-            self._settled(ref, answer.cause)
-        elif answer.cause is None:
-            self._answered(ref)
+            self.outcomes.failed(ref, answer.cause)
         return answer
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodeUnprepareResources for one claim; needs no API server, and no claim."""
-        answer = self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
-        if answer.cause is None:
-            self._answered(ref)
-        return answer
+        return self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
+
+    def release(self, ref: ClaimRef) -> None:
+        """Take everything of a claim off the node; what is left is unavailable and goes later.
+
+        Nothing else works on the claim.
+
+        Raises:
+            StartingError: the GPUs cannot be asked yet, or it cannot be told yet whether anything
+                of the claim is there.
+            HardwareError: something is left of which there is no record that it is to go.
+        """
+        known = self._journal.of_claim(ref.uid)
+        if any(e.placement is not None for e in known):
+            self._readiness.wait_ready(START_SECONDS)
+        if not known and self._is_missing(ref):
+            raise StartingError(
+                "the journal was lost, and what it said of this claim is not found again yet, as "
+                "the API server or a GPU does not answer; it is tried again"
+            )
+        known = self._journal.of_claim(ref.uid)
+        left = self.removal.remove_all(ref.uid, patience=UNPREPARE_SECONDS, keep_idle=True)
+        if left.failed:
+            raise HardwareError(str(left))
+        if known:
+            self.outcomes.released(ref)
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
-        self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - self._clock())))
-        self._rebuild.run(about=ref)
+        self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - time.monotonic())))
+        self.rebuild.run(about=ref)
         before = self._journal.of_claim(ref.uid)
         devices = self._preparer.prepare(ref)
         if before and all(e.early for e in before):
             self._observer.acted(Action.MET)
-        self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
-        self._settled(ref, None)
+        self.outcomes.prepared(ref)
         return devices
 
     def _unprepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        self._release.release(ref)
+        self.release(ref)
         return ()
+
+    def _is_missing(self, ref: ClaimRef) -> bool:
+        """True if a claim was prepared here by its CDI spec, and a lost journal hides with what."""
+        if not self.removal.has_spec(ref.uid):
+            return False
+        self.rebuild.run(about=ref)
+        return self.rebuild.may_miss(ref.uid)
 
     def _serve(
         self,
@@ -116,10 +128,10 @@ class Node:
         deadline: float,
     ) -> ClaimAnswer:
         """The answer of ``work`` as the claim's only task; it is measured and logged."""
-        began = self._clock()
+        began = time.monotonic()
         before = self._journal.of_claim(ref.uid)
         answer = self._answer(ref, operation, work, deadline)
-        seconds = self._clock() - began
+        seconds = time.monotonic() - began
         after = self._journal.of_claim(ref.uid)
         self._observer.served(
             Served(
@@ -131,14 +143,12 @@ class Node:
                 error=answer.cause,
             )
         )
-        if answer.cause is not None:
-            return answer
-        if not _log.isEnabledFor(logging.INFO):
-            return answer
-        for entry in after or before:
-            _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
-        if not (before or after):
-            _log.info("%s done: nothing was here", operation, extra=about(ref))
+        if answer.cause is None:
+            self.outcomes.answered(ref)
+            for entry in after or before:
+                _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
+            if not (before or after):
+                _log.info("%s done: nothing was here", operation, extra=about(ref))
         return answer
 
     def _answer(
@@ -149,7 +159,7 @@ class Node:
         deadline: float,
     ) -> ClaimAnswer:
         try:
-            return ClaimAnswer(self._tasks.run(ref.uid, operation, work, deadline=deadline))
+            return ClaimAnswer(self.tasks.run(ref.uid, operation, work, deadline=deadline))
         except PluginError as error:
             _log.warning("%s failed", operation, extra=about(ref, error=str(error)))
             return ClaimAnswer(error=f"claim {ref} (UID {ref.uid}): {error}", cause=error)

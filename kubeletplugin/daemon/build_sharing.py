@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kubeletplugin.claims.prepare.specs import daemon_nodes
-from kubeletplugin.claims.sharing.mps.daemonpod import Site
-from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
-from kubeletplugin.claims.sharing.sharing import DeviceSharing
-from kubeletplugin.claims.sharing.timeslices import TimeSlices
+from kubeletplugin.claims.sharing.mps import MpsDaemons
+from kubeletplugin.claims.sharing.mps_pod import Site
+from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
+from kubeletplugin.claims.specs import daemon_nodes
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import DriverFiles
-from kubeletplugin.publishing.mignode_publisher import node_owner
 
 
 def build_sharing(
@@ -22,26 +20,20 @@ def build_sharing(
     """Build the parts; ``files`` are the driver's."""
     options = common.options
 
-    def site() -> Site:
-        return Site(
-            driver=options.driver_name,
-            namespace=options.mps_namespace,
-            image=options.mps_image,
-            pull_secrets=options.mps_pull_secrets,
-            node=options.node_name,
-            owner=node_owner(common.api, options.node_name),
-        )
-
+    site = Site(
+        driver=options.driver_name,
+        namespace=options.mps_namespace,
+        image=options.mps_image,
+        pull_secrets=options.mps_pull_secrets,
+        node=options.node_name,
+    )
     daemons = MpsDaemons(
         common.api,
-        site=site if options.mps_image else None,
-        namespace=options.mps_namespace,
-        folder=options.roots.state / "mps",
+        site,
         roots=options.roots,
         nodes=partial(daemon_nodes, hardware, options.roots),
         files=files,
         boot_id=hardware.boot_id,
-        node=options.node_name,
     )
     sharing = DeviceSharing(common.journal, TimeSlices(files), daemons, boot_id=hardware.boot_id)
     return sharing, daemons

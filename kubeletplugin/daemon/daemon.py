@@ -71,7 +71,7 @@ class Daemon:
             self.common,
             self.gpus.monitor,
             self.claims.node,
-            on_registered=self.claims.failed.registered,
+            on_registered=self.claims.node.outcomes.registered,
         )
         self._listen()
 
@@ -91,7 +91,7 @@ class Daemon:
         self.gpus.monitor.start()
         self.gpus.node_watch.start()
         self.claims.janitor.start()
-        self.claims.eager.start()
+        self.claims.early.start()
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
@@ -126,7 +126,7 @@ class Daemon:
                 self.gpus.loop.thread.problem,
                 self.gpus.looks.thread.problem,
                 self.claims.janitor.thread.problem,
-                self.claims.eager.thread.problem,
+                self.claims.early.thread.problem,
                 self.gpus.monitor.thread.problem,
                 self.publishing.mignode.thread.problem,
                 self.publishing.slices.thread.problem,
@@ -148,14 +148,14 @@ class Daemon:
         self.common.telemetry.liveness.end()
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.stop()
-        self.claims.eager.stop()
+        self.claims.early.stop()
         self.kubelet.server.withdraw(self.kubelet.sockets.registration)
         self.kubelet.health.close()
         self.kubelet.server.stop(_DRAIN_SECONDS)
-        self.claims.tasks.wait_idle(_DRAIN_SECONDS)
+        self.claims.node.tasks.wait_idle(_DRAIN_SECONDS)
         self.claims.janitor.stop()
         self.claims.janitor.give_up_idle()
-        self.claims.tasks.stop()
+        self.claims.node.tasks.stop()
         self.claims.recovery.leave()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
@@ -172,10 +172,10 @@ class Daemon:
         return self.publishing.mignode.look()
 
     def _outcomes(self) -> Outcomes:
-        failed = self.claims.failed
+        outcomes = self.claims.node.outcomes
         return Outcomes(
-            failed.listed(),
-            failed.resumed,
+            outcomes.listed(),
+            outcomes.resumed,
             capabilities=(
                 *((MAKES_RESERVATIONS,) if self._reserves else ()),
                 *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
@@ -217,7 +217,7 @@ class Daemon:
             _log.error("journal: %s", problem)
             common.reports.report_node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
         self.gpus.node_watch.look()
-        self.claims.rebuild.run()
+        self.claims.node.rebuild.run()
         self.claims.recovery.run()
         self.claims.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):

@@ -1,4 +1,8 @@
-"""Entries of the journal: one device of one claim, and the step that it has reached."""
+"""Entries of the journal: one device of one claim, and the step that it has reached.
+
+Slices that a layout declares and places that are suspect stand there under a claim that no API
+server can have: a namespace has no dot in its name.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from dra.gpu.geometry import Placement
+from dra.gpu.geometry import Occupant, Placement, Profile
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import MigDevice, mig_device, parse_device
 from dra.gpu.shares import Share
 
 
@@ -191,3 +196,57 @@ def complete(entries: Iterable[Entry]) -> bool:
     """True if these are all the devices that their claim has on this node, and prepared."""
     known = list(entries)
     return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)
+
+
+def occupant_of(entry: Entry) -> Occupant | None:
+    """Part of its GPU that an entry takes; None for a whole GPU."""
+    return None if entry.placement is None else Occupant(entry.placement, entry.profile_id)
+
+
+def intended_entry(
+    gpu: str, number: int, profile: Profile, placement: Placement, *, boot_id: str
+) -> Entry:
+    """The record before a ready slice of a layout is made: whatever is found of it is to go.
+
+    ``number`` is that in the GPU's name.
+    """
+    device = mig_device(number, profile.name, profile_id=profile.id, start=placement.start)
+    return Entry(
+        claim=ClaimRef(LAYOUT, "ready", f"ready-{device}"),
+        device=str(device),
+        state=State.DESTROYING,
+        gpu=gpu,
+        boot_id=boot_id,
+        profile_id=profile.id,
+        profile=profile.name,
+        placement=placement,
+    )
+
+
+def ready_entry(entry: Entry) -> Entry:
+    """The record of a ready slice, of which the GPU instance is there and nothing else."""
+    device = _unshared(entry.device)
+    return replace(
+        entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="", idle=True),
+        **_of_nobody(ClaimRef(LAYOUT, "ready", f"ready-{device}"), device),
+    )
+
+
+def suspect_entry(entry: Entry, why: str) -> Entry:
+    """The record of a placement that is unavailable until an instance can be made there again."""
+    device = _unshared(entry.device)
+    return replace(
+        entry.at(State.LEFTOVER, note=why, gi_id=None, ci_id=None, mig_uuid="", remade=False),
+        **_of_nobody(ClaimRef(SUSPECT, "suspect", f"suspect-{device}"), device),
+    )
+
+
+def _of_nobody(claim: ClaimRef, device: str) -> dict[str, Any]:
+    no_share = {"share": None, "share_id": "", "mps": None, "files": ()}
+    return {"claim": claim, "device": device, "pool": "", "requests": (), "total": 1, **no_share}
+
+
+def _unshared(device: str) -> str:
+    """The name of the slice of which ``device`` may be a share."""
+    parsed = parse_device(device)
+    return str(replace(parsed, shared=False)) if isinstance(parsed, MigDevice) else device

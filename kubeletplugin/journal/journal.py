@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably, write_whole
 from kubeletplugin.errors import HostError
@@ -25,7 +25,6 @@ from kubeletplugin.journal.entries import Entry, EntryKey
 from kubeletplugin.journal.journalfile import Contents, decode, encode
 
 _log = logging.getLogger(__name__)
-_SHOWN_RECORD = 500
 
 
 class Journal:
@@ -70,10 +69,6 @@ class Journal:
         """The entries that hold something of one GPU, by UUID; views hold nothing."""
         return tuple(e for e in self.entries() if e.gpu == gpu and not e.view)
 
-    def unread(self) -> frozenset[str]:
-        """UIDs of claims with records of which not even the outline can be read."""
-        return frozenset(filter(None, map(_claim_uid, self._contents.unread)))
-
     @property
     def rebuild(self) -> bool:
         """True if something may be missing that is still to be found again."""
@@ -117,13 +112,6 @@ class Journal:
         with self._changing():
             if gone & self._entries.keys():
                 self._write({k: e for k, e in self._entries.items() if k not in gone})
-
-    def forget_unread(self, uid: str) -> None:
-        """Forget the unreadable records of a claim."""
-        with self._changing():
-            kept = tuple(r for r in self._contents.unread if _claim_uid(r) != uid)
-            if kept != self._contents.unread:
-                self._write(self._entries, replace(self._contents, unread=kept))
 
     def rebuilt(self) -> None:
         """Record that no entry is missing any more.
@@ -224,13 +212,6 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-def _claim_uid(record: Any) -> str:
-    """UID of the claim of a record that cannot be read; empty if it does not even say that."""
-    claim = record.get("claim") if isinstance(record, dict) else None
-    uid = claim.get("uid") if isinstance(claim, dict) else None
-    return uid if isinstance(uid, str) else ""
-
-
 def _keep_previous(path: Path, before: Path) -> None:
     """Give the current file a second name, so that no moment is without a readable journal."""
     link = f"{path}.link"
@@ -263,10 +244,6 @@ def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
             f"{e.device} of claim {e.claim} (UID {e.claim.uid}) is quarantined: {e.quarantined}"
             for e in contents.entries
             if e.quarantined
-        ]
-        problems += [
-            f"a record cannot be read and is kept as it is: {str(r)[:_SHOWN_RECORD]}"
-            for r in contents.unread
         ]
         # Whatever came after the generation before it is to be found again.
         lost = candidate != path

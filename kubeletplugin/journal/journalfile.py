@@ -42,14 +42,12 @@ _SHOWN = 80
 class Contents:
     """Content of a journal file.
 
-    ``unread`` are records of which not even claim, GPU and placement can be read. ``rebuild`` is
-    set while what was lost is still to be found again, ``unadopted`` while ready slices of a layout
-    are.
+    ``rebuild`` is set while what was lost is still to be found again, ``unadopted`` while ready
+    slices of a layout are.
     """
 
     generation: int = 0
     entries: tuple[Entry, ...] = ()
-    unread: tuple[Record, ...] = ()
     rebuild: bool = False
     unadopted: bool = False
 
@@ -57,7 +55,7 @@ class Contents:
 class _File(msgspec.Struct):
     version: Any
     generation: int
-    entries: list[Any]
+    entries: list[dict[str, Any]]
     rebuild: bool = False
     unadopted: bool = False
 
@@ -68,7 +66,7 @@ def encode(
     """The file's bytes, and the text of each entry, which need not be made again where it stays."""
     before = texts or {}
     made = {e.key: _text(e, before.get(e.key)) for e in contents.entries}
-    entries = [*(text for _, text in made.values()), *map(msgspec.json.encode, contents.unread)]
+    entries = b",".join(text for _, text in made.values())
     head = msgspec.json.encode(
         {
             "version": VERSION,
@@ -77,7 +75,7 @@ def encode(
             "unadopted": contents.unadopted,
         }
     )
-    body = b'%b,"entries":[%b]' % (head[:-1], b",".join(entries))
+    body = b'%b,"entries":[%b]' % (head[:-1], entries)
     return sealed(body), made
 
 
@@ -90,7 +88,8 @@ def decode(data: bytes) -> Contents:
     """Read a journal from its bytes.
 
     Raises:
-        ValueError: not a journal, of a version too far away, or a wrong checksum.
+        ValueError: not a journal, of a version too far away, a wrong checksum, or a record of which
+            not even claim, GPU and placement can be read.
     """
     body, mark, _ = data.rpartition(_CHECKSUM)
     if not mark or sealed(body) != data:
@@ -101,10 +100,8 @@ def decode(data: bytes) -> Contents:
         raise ValueError(f"it is no journal: {error}") from error
     if file.version not in {VERSION, VERSION + 1}:
         raise ValueError(f"version {file.version!r}; this program reads {VERSION} to {VERSION + 1}")
-    read = [(raw, _read(raw)) for raw in file.entries]
-    entries = {entry.key: entry for _, entry in read if entry is not None}
-    unread = tuple(raw for raw, entry in read if entry is None)
-    return Contents(file.generation, tuple(entries.values()), unread, file.rebuild, file.unadopted)
+    entries = {entry.key: entry for entry in map(_read, file.entries)}
+    return Contents(file.generation, tuple(entries.values()), file.rebuild, file.unadopted)
 
 
 def _text(entry: Entry, before: tuple[Entry, bytes] | None) -> tuple[Entry, bytes]:
@@ -117,10 +114,12 @@ def _text(entry: Entry, before: tuple[Entry, bytes] | None) -> tuple[Entry, byte
     return entry, msgspec.json.encode({**entry.extra, **known})
 
 
-def _read(raw: Any) -> Entry | None:
-    """The record as an entry, quarantined if need be; None if it has not even an outline."""
-    if not isinstance(raw, dict):
-        return None
+def _read(raw: Record) -> Entry:
+    """The record as an entry, quarantined if need be.
+
+    Raises:
+        ValueError: it has not even an outline.
+    """
     try:
         entry = msgspec.convert({k: v for k, v in raw.items() if k in _KNOWN}, Entry)
         why = _unusable(entry) or _inconsistent(entry)
@@ -131,10 +130,10 @@ def _read(raw: Any) -> Entry | None:
     try:
         outline = {k: v for k, v in raw.items() if k in _OUTLINE}
         entry = msgspec.convert({**_UNSURE, **outline}, Entry)
-    except msgspec.ValidationError:
-        return None
-    if _unusable(entry):
-        return None
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a record cannot be read: {error}") from error
+    if useless := _unusable(entry):
+        raise ValueError(f"a record cannot be read: {useless}")
     name = raw.get("profile")
     profile = name if isinstance(name, str) else ""
     return replace(entry, profile=profile, quarantined=why[:_SHOWN_REASON], extra=raw)

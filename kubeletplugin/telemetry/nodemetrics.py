@@ -68,7 +68,7 @@ class NodeMetrics(Collector):
         )
 
     def _of_journal(self, entries: Sequence[Entry]) -> Iterable[GaugeMetricFamily]:
-        quarantined = sum(bool(e.quarantined) for e in entries) + len(self._journal.unread())
+        quarantined = sum(bool(e.quarantined) for e in entries)
         yield _gauge(
             "journal_quarantined_entries",
             "Records of the journal that cannot be understood, and are kept as they are.",

@@ -80,16 +80,6 @@ def program(make_rig: Callable[..., Rig]) -> Iterator[tuple[Rig, int]]:
             process.kill()
 
 
-def test_the_slope_is_that_of_a_line() -> None:
-    assert slope([5, 7, 9, 11]) == pytest.approx(2.0)
-    assert slope([3, 3, 3, 3]) == 0
-
-
-def test_the_growth_is_that_of_most_samples() -> None:
-    assert growth([0, 40, 90, 130]) == 40
-    assert growth([5, 6, 7, 900, 901]) == 1
-
-
 @pytest.mark.timeout(7200)
 def test_thousands_of_cycles_leave_descriptors_threads_and_memory_flat(
     program: tuple[Rig, int],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeletplugin.claims.eager import watched_claims
+from kubeletplugin.claims import claim_watch
 from tests.failures.helpers.agreement import check_settled, entries
 from tests.failures.helpers.plant import Plant
 from tests.failures.stories.anyorder import AnyOrder
@@ -13,7 +13,7 @@ from tests.failures.stories.anyorder import AnyOrder
 @pytest.fixture(autouse=True)
 def told_a_moment_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, what the watch has told is taken as it was."""
-    monkeypatch.setattr(watched_claims, "FRESH_SECONDS", 3600.0)
+    monkeypatch.setattr(claim_watch, "FRESH_SECONDS", 3600.0)
 
 
 def test_a_slice_that_is_made_of_a_claim_that_has_gone_is_given_back(plant: Plant) -> None:

@@ -14,8 +14,7 @@ from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.client import KubeApi
-from kubeletplugin.claims.ending import janitor, release
-from kubeletplugin.claims.prepare import prepare
+from kubeletplugin.claims import janitor, node, prepare
 from kubeletplugin.gpus.health import xidwatch
 from kubeletplugin.gpus.lifecycle import hardwareloop, regaining
 from sim.nvml.machine import GpuSpec, Machine
@@ -114,7 +113,7 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what a call waits for seconds, it waits for tenths."""
     monkeypatch.setattr(prepare, "PREPARE_SECONDS", 0.5)
-    monkeypatch.setattr(release, "UNPREPARE_SECONDS", 0.5)
+    monkeypatch.setattr(node, "UNPREPARE_SECONDS", 0.5)
     monkeypatch.setattr(janitor, "ROUND_SECONDS", 0.1)
 
 

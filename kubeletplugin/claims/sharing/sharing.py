@@ -3,17 +3,106 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from dra.claims.sharing import MPS, OFFERED, TIME_SLICING
 from dra.kube.errors import KubeError
-from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
-from kubeletplugin.claims.sharing.timeslices import DEFAULT, RefusedError, TimeSlices
-from kubeletplugin.errors import DeviceError, PluginError
+from kubeletplugin.claims.sharing.mps import MpsDaemons
+from kubeletplugin.errors import DeviceError, HardwareError, PluginError
+from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.times import TIME_SLICE_END_SECONDS, TIME_SLICE_SECONDS
+
+DEFAULT: Final = "Default"
+_NUMBERS: Final = {DEFAULT: 0, "Short": 1, "Medium": 2, "Long": 3}
+"""As ``nvidia-smi compute-policy --help`` prints them."""
+_PROGRAM: Final = "nvidia-smi"
+_SHOWN: Final = 200
+
+
+class RefusedError(HardwareError):
+    """The driver does not take the length for this GPU; carries its words."""
+
+
+class TimeSlices:
+    """Length of the turns that processes get on a whole GPU, set by ``nvidia-smi compute-policy``.
+
+    NVML has no function for it (nvml.h knows time slices of vGPUs only); NVIDIA's device plugin and
+    DRA driver call the same program (``nvlib.go:setTimeSlice`` of the latter). The driver keeps the
+    length until it is set again, loaded anew, or the GPU is reset. The program is among the
+    driver's ``files``. Thread-safe.
+    """
+
+    def __init__(self, files: Callable[[], DriverFiles]) -> None:
+        self._files = files
+        self._hanging: list[subprocess.Popen[bytes]] = []
+
+    def check(self) -> None:
+        """Refuse where nothing could be set.
+
+        Raises:
+            DeviceError: says what the node lacks.
+        """
+        self._program()
+
+    def set(self, gpu: str, interval: str) -> None:
+        """Set the length of turns on the GPU of this UUID; ``interval`` is a word of the API.
+
+        Raises:
+            DeviceError: there is no program for it.
+            RefusedError: the driver refuses.
+            HardwareError: it does not answer.
+        """
+        number = str(_NUMBERS[interval])
+        command = [self._program(), "compute-policy", "-i", gpu, "--set-timeslice", number]
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the driver's own program
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            raise DeviceError(f"cannot run {command[0]}: {error.strerror or error}") from error
+        try:
+            said, _ = process.communicate(timeout=TIME_SLICE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            self._give_up(process)
+            raise HardwareError(
+                f"{command[0]} did not set time slice {interval} on GPU {gpu} within "
+                f"{TIME_SLICE_SECONDS:g} s; look at the GPU with nvidia-smi and dmesg",
+                passing=True,
+            ) from error
+        if process.returncode != 0:
+            words = " ".join(said.decode(errors="replace").split())[:_SHOWN]
+            raise RefusedError(
+                f"the driver refuses time slice {interval} on GPU {gpu} "
+                f"({_PROGRAM} ended with {process.returncode}: {words or 'no words'}); choose "
+                "sharing.strategy None, or a GPU that supports time slices"
+            )
+
+    def _give_up(self, process: subprocess.Popen[bytes]) -> None:
+        """End a process, and wait no longer than is usual: in the kernel it may hang for ever."""
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=TIME_SLICE_END_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+        self._hanging = [p for p in (*self._hanging, process) if p.poll() is None]
+
+    def _program(self) -> str:
+        files = self._files()
+        path = files.programs.get(_PROGRAM)
+        if path is None:
+            raise DeviceError(
+                f"time slices are set by {_PROGRAM}, which is not found below {files.root}; "
+                "install it with the driver, or choose sharing.strategy None"
+            )
+        return str(files.root / path.lstrip("/"))
+
 
 _log = logging.getLogger(__name__)
 _CLIENTS = "; restart the containers that use it once it does"
@@ -109,7 +198,7 @@ class DeviceSharing:
         """
         if self._journal.rebuild:
             return
-        known = {e.claim.uid for e in self._journal.entries()} | self._journal.unread()
+        known = {e.claim.uid for e in self._journal.entries()}
         try:
             self._daemons.sweep(known)
         except (KubeError, PluginError) as error:

@@ -145,7 +145,7 @@ class Releasing:
     @property
     def _unknown(self) -> bool:
         """True if there may be devices of ours of which the journal does not tell."""
-        return self._journal.rebuild or bool(self._journal.unread())
+        return self._journal.rebuild
 
     def _users(self, unit: GpuUnit) -> list[Entry]:
         """Entries that keep a GPU from being released.

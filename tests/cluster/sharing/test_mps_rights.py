@@ -17,8 +17,7 @@ from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import PLUGIN, Installation
 from hack.cluster.nodes import add_fake_node, pod
-from kubeletplugin.claims.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
-from kubeletplugin.claims.sharing.mps.places import Places
+from kubeletplugin.claims.sharing.mps_pod import CONTROL, Places, Settings, Site, daemon_pod
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.libraries import this_architecture
 
@@ -40,10 +39,11 @@ def body(api: Any) -> Obj:
     """The pod as the plugin on node-a makes it."""
     uid = api.get("Node", "node-a")["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
-    site = Site("mig.dra.dev", NAMESPACE, IMAGE, (), "node-a", owner)
+    site = Site("mig.dra.dev", NAMESPACE, IMAGE, (), "node-a")
     claim = ClaimRef("default", "c", "11111111-2222-3333-4444-555555555555")
     places = Places(Path("/var/lib/kubelet/plugins/mig.dra.dev/mps/x"))
-    return daemon_pod(claim, Settings("MIG-x", "boot", ()), site=site, places=places, files=FILES)
+    settings = Settings("MIG-x", "boot", ())
+    return daemon_pod(claim, settings, site=site, owner=owner, places=places, files=FILES)
 
 
 def other_node(pod: Obj) -> None:

@@ -13,7 +13,7 @@ from dra.claims.conditions import SLICE_MADE
 from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import GpuDevice, parse_device
-from kubeletplugin.claims.sharing.mps.daemonpod import pod_name
+from kubeletplugin.claims.sharing.mps_pod import pod_name
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml import host

@@ -7,6 +7,7 @@ that was killed stays dead however many of its threads were waiting for somethin
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
@@ -70,7 +71,7 @@ class Plant:
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
         daemon.gpus.hardware.session._calls.run = _at_once  # type: ignore[method-assign]
         daemon.gpus.hardware.session._calls.together = _all_at_once  # type: ignore[method-assign]
-        tasks = daemon.claims.tasks
+        tasks = daemon.claims.node.tasks
         tasks.begin = _one_by_one(tasks.begin)  # type: ignore[method-assign, assignment]
         return daemon
 
@@ -138,7 +139,7 @@ class Plant:
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks for one claim."""
         node = self.daemon.claims.node
-        answer = self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
+        answer = self.run(lambda: node.prepare(ref, deadline=time.monotonic() + within))
         with self.recorder.outside():
             self.site.tell(ref, [device.cdi_ids for device in answer.devices])
         return answer
@@ -146,7 +147,7 @@ class Plant:
     def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks when the last pod of a claim is gone."""
         node = self.daemon.claims.node
-        answer = self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
+        answer = self.run(lambda: node.unprepare(ref, deadline=time.monotonic() + within))
         if not answer.error:
             with self.recorder.outside():
                 self.site.forget(ref)
@@ -159,7 +160,7 @@ class Plant:
 
         ``hung`` are UIDs of claims that are not waited for.
         """
-        self.run(lambda: self.daemon.claims.eager.expect(ref, tuple(devices)))
+        self.run(lambda: self.daemon.claims.early.expect(ref, tuple(devices)))
         self.eager_round(hung=hung)
 
     def watch(self, ref: ClaimRef, *, hung: Collection[str] = ()) -> None:
@@ -204,8 +205,8 @@ class Plant:
 
     def _eager_round(self, hung: Collection[str]) -> None:
         for _ in range(2):  # what is given back is made after it
-            self.daemon.claims.eager._turn()
-            running = {**self.daemon.claims.tasks._running}
+            self.daemon.claims.early._turn()
+            running = {**self.daemon.claims.node.tasks._running}
             awaited = [future for uid, (_, future) in running.items() if uid not in hung]
             assert not wait(awaited, timeout=WITHIN_SECONDS).not_done, "work that does not end"
 

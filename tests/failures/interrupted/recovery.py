@@ -106,9 +106,9 @@ def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
 
 def _check_resumed(plant: Plant, *, half_made: bool) -> None:
     """Kubelet is made to ask again if what it asked for was half made, and only then."""
-    failed = plant.daemon.claims.failed
-    failed.registered()
-    assert bool(failed.resumed) == half_made
+    outcomes = plant.daemon.claims.node.outcomes
+    outcomes.registered()
+    assert bool(outcomes.resumed) == half_made
 
 
 def _check_told(scene: Scene, plant: Plant) -> None:

@@ -121,7 +121,7 @@ def test_a_record_that_names_a_device_of_no_known_kind_is_quarantined_alone(benc
     ],
     ids=str,
 )
-def test_a_record_with_a_value_that_a_later_reader_cannot_stand_is_set_apart(
+def test_of_a_record_with_a_value_that_no_reader_can_stand_nothing_else_is_lost(
     bench: Bench, changes: dict[str, object]
 ) -> None:
     bench.change(**changes)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.errors import DeadlineError, StartingError
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.telemetry.readiness import Readiness

@@ -9,7 +9,7 @@ import pytest
 
 from dra.claims.sharing import OFFERED, TIME_SLICING
 from dra.gpu.mignode import from_mignode
-from kubeletplugin.claims.ending import janitor
+from kubeletplugin.claims import janitor
 from kubeletplugin.host.driverfiles import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart

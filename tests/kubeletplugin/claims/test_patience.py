@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeletplugin.claims.prepare.patience import patiently
+from kubeletplugin.claims.tasks import patiently
 from kubeletplugin.errors import BusyError, PluginError
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.dra.kube.clocks import FakeClock

@@ -46,7 +46,7 @@ def test_a_look_is_one_operation_however_many_slices_there_are(
     assert [i.claim for i in seen.instances] == [e.claim for e in made]
     operations.clear()
     with bench.unit.lock:
-        assert bench.identity.find_own_instance(made[0]).whole
+        assert bench.hardware.identity.find_own_instance(made[0]).whole
     assert len(operations) == 1
 
 

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from dra.gpu.geometry import Geometry, Placement, Profile
-from kubeletplugin.claims.prepare import prepare
+from kubeletplugin.claims import prepare
 from kubeletplugin.gpus import offers as offers_module
 from kubeletplugin.gpus.offers import Offers
 from sim.nvml.faults import Fault

@@ -8,10 +8,9 @@ from pathlib import Path
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.prepare.occupancy import Occupancy
-from kubeletplugin.claims.prepare.removal import Removal
-from kubeletplugin.claims.prepare.slices import Slices
+from kubeletplugin.claims.slices import Slices
 from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
@@ -19,7 +18,7 @@ from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml import host
 from sim.nvml.faults import Fault
-from sim.nvml.gpus import hardware
+from sim.nvml.gpus import hardware as simulated
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
 from tests.kubeletplugin.helpers.rig import A100
@@ -28,6 +27,24 @@ BOOT = "boot"
 PLACE, ELSEWHERE = Placement(4, 1), Placement(0, 1)
 IN_USE, NOT_FOUND, UNKNOWN = 19, 6, 999
 DESTROY_GI, DESTROY_CI = "nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"
+
+
+class BenchHardware(Hardware):
+    """The GPUs of a bench; ``looked_at`` are the UUIDs of those that were looked at."""
+
+    def __init__(self, session: Session, unit: GpuUnit) -> None:
+        self.session = session
+        self.boot_id = BOOT
+        self.identity = Identity(session, boot_id=BOOT)
+        self.problems = ()
+        self.found = {unit.uuid: unit}
+        self.looked_at: list[str] = []
+
+    def unit(self, uuid: str) -> GpuUnit | None:
+        return self.found.get(uuid)
+
+    def look(self, uuid: str) -> None:
+        self.looked_at.append(uuid)
 
 
 class GpuBench:
@@ -50,19 +67,15 @@ class GpuBench:
         self.forget()
 
     def forget(self) -> None:
-        self.identity = Identity(self.session, boot_id=BOOT)
-        self.removal = Removal(self.session, self.journal, self.identity)
+        self.hardware = BenchHardware(self.session, self.unit)
+        self.identity = self.hardware.identity
         self.doubted: list[ClaimRef] = []
-        self.occupancy = Occupancy(
-            self.session,
+        self.slices = Slices(
+            self.hardware,
             self.journal,
-            self.removal,
-            self.identity,
+            look=lambda gpu, _read_back: self.hardware.look(gpu),
             holders=lambda _gpu, _pids: "; held by nv-hostengine (7)",
             doubt=self.doubted.append,
-        )
-        self.slices = Slices(
-            self.session, self.journal, self.occupancy, self.removal, self.identity, boot_id=BOOT
         )
 
     def entry(self, name: str, placement: Placement | None = PLACE, **changes: object) -> Entry:
@@ -114,10 +127,10 @@ class GpuBench:
             product = self.machine.store.product(gpu)
             instance = gpu.instance(gi_id)
             assert instance is not None
-            sizes = hardware.profile_of(product, instance.profile).ci_profiles
+            sizes = simulated.profile_of(product, instance.profile).ci_profiles
             profile = next(c.id for c in sizes if c.slice_count == 1)
             for _ in range(count):
-                hardware.create_compute_instance(
+                simulated.create_compute_instance(
                     state, gpu, product, instance=instance, profile_id=profile
                 )
             host.sync_capabilities(Path(state.host_root), state)

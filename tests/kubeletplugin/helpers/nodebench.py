@@ -7,40 +7,22 @@ from pathlib import Path
 
 from dra.common.resources import Obj
 from dra.kube.client import KubeApi
-from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.specs import Specs
-from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
-from kubeletplugin.claims.sharing.sharing import DeviceSharing
-from kubeletplugin.claims.sharing.timeslices import TimeSlices
+from kubeletplugin.claims.context import Context
+from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
+from kubeletplugin.claims.sharing.mps import MpsDaemons
+from kubeletplugin.claims.sharing.mps_pod import Site
+from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
+from kubeletplugin.claims.specs import Specs
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import Needs
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver
+from kubeletplugin.telemetry.readiness import Readiness
 from kubeletplugin.telemetry.reports import Reports
 from tests.dra.kube.clocks import FakeClock
 from tests.failures.helpers.folderapi import FolderHttp
-from tests.kubeletplugin.helpers.gpubench import BOOT, GpuBench
-
-
-class NodeHardware(Hardware):
-    """The GPUs of a bench; ``looked_at`` are the UUIDs of those that were looked at."""
-
-    def __init__(self, bench: GpuBench) -> None:
-        self.session = bench.session
-        self.identity = bench.identity
-        self.boot_id = BOOT
-        self.problems = ()
-        self.found = {bench.unit.uuid: bench.unit}
-        self.looked_at: list[str] = []
-
-    def unit(self, uuid: str) -> GpuUnit | None:
-        return self.found.get(uuid)
-
-    def look(self, uuid: str) -> None:
-        self.looked_at.append(uuid)
+from tests.kubeletplugin.helpers.gpubench import GpuBench
 
 
 class MemorySpecs(Specs):
@@ -111,34 +93,29 @@ class NodeBench(GpuBench):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.hardware = NodeHardware(self)
         self.specs = MemorySpecs()
         self.events = Events()
         self.acts = Acts()
         self.clock = FakeClock()
         self.reports = Reports(self.events, "node-1")
-        self.rollback = Rollback(
-            self.hardware,
-            self.journal,
-            self.removal,
+        ready = Readiness(on_change=lambda: None)
+        self.context = Context(self.journal, ready, self.reports, self.acts, self.clock)
+        self.removal = ClaimRemoval(
+            self.context,
+            self.slices,
             self.specs,
-            sharing=DeviceSharing(
+            DeviceSharing(
                 self.journal,
                 TimeSlices(self.specs.driver_files),
                 MpsDaemons(
                     KubeApi(FolderHttp(folder / "api")),
-                    site=None,
-                    namespace="",
-                    folder=folder / "mps",
+                    Site("mig.dra.dev", "default", "", (), "node-1"),
                     roots=Roots(folder, folder, folder, folder, folder),
                     nodes=lambda _: (),
                     files=self.specs.driver_files,
                     boot_id=self.hardware.boot_id,
-                    node="node-1",
                 ),
                 boot_id=self.hardware.boot_id,
             ),
-            look=lambda gpu, _read_back: self.hardware.look(gpu),
-            reports=self.reports,
-            clock=self.clock,
+            idle=IdleSlices(self.hardware, seconds=0.0, leaves=lambda _: False),
         )

@@ -215,7 +215,7 @@ def test_a_slice_is_a_share_by_its_name_and_by_its_amounts(
 def test_every_text_comes_back(note: str) -> None:
     share = entry("u2", SHARE, note=note, requests=("b", "a"), early=True)
     entries = (entry("u1", note=note), replace(share, share=Share(1024, 10, "team")))
-    contents = Contents(3, entries, unread=({"color": note},), unadopted=True)
+    contents = Contents(3, entries, unadopted=True)
     data, _ = encode(contents)
     assert decode(data) == contents
     assert json.loads(data)["entries"][0]["note"] == note
@@ -253,14 +253,13 @@ def test_who_reads_does_not_wait_for_the_disk(
             return (
                 journal.entries(),
                 journal.get(entry("u2")),
-                journal.unread(),
                 journal.rebuild,
                 journal.unadopted,
             )
 
         reading = threads.submit(read)
         try:
-            assert reading.result(PATIENCE / 4) == ((entry(),), None, frozenset(), True, True)
+            assert reading.result(PATIENCE / 4) == ((entry(),), None, True, True)
         finally:
             go_on.set()
         writing.result(PATIENCE)

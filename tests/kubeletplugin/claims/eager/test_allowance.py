@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from kubeletplugin.claims.eager.allowance import (
-    FORGIVEN_SECONDS,
-    MOST_OF_GPU,
-    MOST_OF_NAMESPACE,
-    Allowance,
-)
+from kubeletplugin.claims.early import MOST_OF_GPU, MOST_OF_NAMESPACE, Allowance
+from kubeletplugin.times import FORGIVEN_SECONDS
 from tests.dra.kube.clocks import FakeClock
 
 

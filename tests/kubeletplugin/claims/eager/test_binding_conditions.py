@@ -11,7 +11,7 @@ from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, O
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.kube import timing as left_out
 from dra.kube.errors import KubeError, UnavailableError
-from kubeletplugin.claims.eager import allowance, eager_creation
+from kubeletplugin.claims import early
 from kubeletplugin.options import BindingConditions
 from kubeletplugin.publishing import claimstatus
 from sim.nvml.cabi import Return
@@ -170,7 +170,7 @@ def test_what_is_not_on_the_node_is_told(rig: Rig) -> None:
 
 
 def test_what_passes_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager_creation, "_WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(early, "EARLY_AGAIN_SECONDS", 0.05)
     refuse(rig, code=Return.IN_USE, times=2)
     cut = [UnavailableError("no answer")] * 2
 
@@ -186,14 +186,14 @@ def test_what_passes_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) ->
 def test_whoever_has_wasted_slices_waits_and_is_served_later(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eager_creation, "_WAITING_SECONDS", 0.05)
-    monkeypatch.setattr(allowance, "MOST_OF_NAMESPACE", 0)
+    monkeypatch.setattr(early, "EARLY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 0)
     ref = awaited(rig, DEVICE)
     assert rig.daemon is not None
-    eager = rig.daemon.claims.eager
-    wait_for("a look", lambda: ref.uid in eager._expected)
+    slices = rig.daemon.claims.early
+    wait_for("a look", lambda: ref.uid in slices._claims)
     assert rig.clean()
-    monkeypatch.setattr(allowance, "MOST_OF_NAMESPACE", 8)
+    monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 8)
     wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.eager import overdue
-from kubeletplugin.claims.eager.overdue import LONGEST_SECONDS, OVERDUE_SECONDS, OverdueSlices
+from kubeletplugin.claims import early
+from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import Journal
-from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.times import LONGEST_OVERDUE_SECONDS, OVERDUE_SECONDS
 from sim.nvml.faults import Fault
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -200,7 +199,7 @@ def readiness(rig: Rig, ref: ClaimRef) -> list[tuple[str, str]]:
 def test_what_kubelet_does_not_ask_for_says_so_until_it_does(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overdue, "OVERDUE_SECONDS", 0.0)
+    monkeypatch.setattr(early, "OVERDUE_SECONDS", 0.0)
     asked, other = ahead(rig, DEVICE), ahead(rig, BESIDE)
     unasked = [("False", "Unasked")]
     wait_for("the statuses", lambda: readiness(rig, asked) == readiness(rig, other) == unasked)
@@ -211,28 +210,40 @@ def test_what_kubelet_does_not_ask_for_says_so_until_it_does(
 
 
 class Overdue:
-    """The part on a turned clock, over entries of claims "a" and "b" that are expected here."""
+    """Early slices on a turned clock; only the pods of claims "a" and "b" can be bound."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.told: list[tuple[float, str]] = []
-        self._journal = SimpleNamespace(entries=list)
-        self.slices = OverdueSlices(
-            cast("Journal", self._journal),
-            cast("ClaimStatuses", SimpleNamespace(show_overdue=self._show)),
-            expected={"a", "b"}.__contains__,
-            clock=self.clock,
+        journal = SimpleNamespace(entries=list, of_claim=lambda _: (), rebuild=False)
+        self._journal = journal
+        self.outcomes = SimpleNamespace(
+            overdue=self._show, answered_at=float("-inf"), is_awaited=lambda uid: uid == "c"
+        )
+        context: Any = SimpleNamespace(
+            journal=journal, clock=self.clock, readiness=SimpleNamespace(is_ready=True)
+        )
+        nobody: Any = SimpleNamespace(hardware=None, seconds_left=lambda _: None)
+        self._slices = early.EarlySlices(
+            context,
+            nobody,
+            nobody,
+            nobody,
+            reservations=nobody,
+            outcomes=cast("Outcomes", self.outcomes),
+            seconds=1e6,
         )
 
     def shown(self, *records: tuple[str, bool, int | None]) -> float | None:
-        """Look at entries of claims by UID: ``ahead``, and the compute instance."""
+        """Look at entries of claims by UID: ``early``, and the compute instance."""
         self._journal.entries = lambda: [
-            SimpleNamespace(claim=ClaimRef("default", uid, uid), early=ahead, ci_id=ci)
-            for uid, ahead, ci in records
+            SimpleNamespace(claim=ClaimRef("default", uid, uid), early=is_early, ci_id=ci)
+            for uid, is_early, ci in records
         ]
-        return self.slices.look()
+        pause = self._slices._turn()
+        return None if pause is None or pause > LONGEST_OVERDUE_SECONDS else pause
 
-    def _show(self, ref: ClaimRef, read: object) -> None:
+    def _show(self, ref: ClaimRef) -> None:
         self.told.append((self.clock.at, ref.uid))
 
 
@@ -256,15 +267,15 @@ def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
     assert told == [(5 + OVERDUE_SECONDS, "a")]
 
 
-def test_while_kubereleases_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:
+def test_while_kubelet_goes_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:
     overdue = Overdue()
     clock, shown = overdue.clock, overdue.shown
     assert shown(("a", True, 0)) == OVERDUE_SECONDS
     while not overdue.told:
         clock.at += OVERDUE_SECONDS / 2
-        overdue.slices.asked()
+        overdue.outcomes.answered_at = clock.at
         assert shown(("a", True, 0)) in {OVERDUE_SECONDS, OVERDUE_SECONDS / 2, None}
-    assert overdue.told == [(LONGEST_SECONDS, "a")]
+    assert overdue.told == [(LONGEST_OVERDUE_SECONDS, "a")]
     assert shown(("b", True, 0)) == OVERDUE_SECONDS
     clock.at += OVERDUE_SECONDS
     assert shown(("b", True, 0)) is None, "it asks for nothing any more"

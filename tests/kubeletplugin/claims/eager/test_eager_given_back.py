@@ -8,7 +8,7 @@ import pytest
 
 from dra.claims.allocation import node_label
 from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
-from kubeletplugin.claims.eager import allowance
+from kubeletplugin.claims import early
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
@@ -108,9 +108,9 @@ def test_a_failure_is_counted_and_prepare_tries_again(rig: Rig, function: str) -
 def test_whoever_makes_claims_and_deletes_them_has_few_slices_made(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "FORGIVEN_SECONDS", 3600.0)
+    monkeypatch.setattr(early, "FORGIVEN_SECONDS", 3600.0)
     rig.api.create(NAMESPACES, {"metadata": {"name": "hostile"}})
-    for _ in range(allowance.MOST_OF_NAMESPACE):
+    for _ in range(early.MOST_OF_NAMESPACE):
         ref = ahead(rig, DEVICE, namespace="hostile")
         rig.set_status(ref, reservedFor=None)
         rig.delete_claim(ref)
@@ -123,10 +123,10 @@ def test_whoever_makes_claims_and_deletes_them_has_few_slices_made(
 
 
 def test_creations_that_fail_are_few_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "FORGIVEN_SECONDS", 3600.0)
+    monkeypatch.setattr(early, "FORGIVEN_SECONDS", 3600.0)
     rig.api.create(NAMESPACES, {"metadata": {"name": "calm"}})
     rig.machine.inject(Fault(function=CREATE_GI, action="return", code=999, times=0))
-    most = allowance.MOST_OF_NAMESPACE
+    most = early.MOST_OF_NAMESPACE
     for number in range(most + 2):
         rig.claim(f"gpu-{number % 2}-mig-1g5gb-19-{number // 2}", expected=True)
         wait_for("the attempt", lambda n=number: acted(rig, "refused") == min(n + 1, most))  # type: ignore[misc]

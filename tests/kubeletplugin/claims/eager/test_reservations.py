@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from dra.common.resources import MIG_NODES, Obj
 from dra.gpu.inventory import MAKES_RESERVATIONS, ClaimRef, Reservation, ReservedDevice
 from dra.gpu.mignode import from_mignode, reservation_fields
-from kubeletplugin.claims.eager import allowance
-from kubeletplugin.claims.eager.reservations import Reservations
+from kubeletplugin.claims import early
+from kubeletplugin.claims.reservations import Reservations
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
@@ -86,11 +88,13 @@ def test_the_end_of_a_reservation_is_published_although_its_claim_was_allocated_
     tmp_path: Path,
 ) -> None:
     told: list[str] = []
+    nobody: Any = SimpleNamespace(
+        journal=Journal(tmp_path / "journal.json"), clock=FakeClock(), driver=DRIVER, pool="node-a"
+    )
     reservations = Reservations(
+        nobody,
         cast("Hardware", None),
-        Journal(tmp_path / "journal.json"),
-        driver=DRIVER,
-        pool="node-a",
+        nobody,
         expect=lambda ref, devices: told.append(f"{ref.name}: {len(devices)}"),
         on_change=lambda: told.append("changed"),
     )
@@ -151,7 +155,7 @@ def test_a_gpu_that_is_another_by_now_is_left_alone(rig: Rig) -> None:
 def test_whoever_had_too_much_made_for_nothing_is_refused(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "MOST_OF_NAMESPACE", 0)
+    monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 0)
     reserve(rig, reservation(rig, unallocated(rig), DEVICE))
     answered(rig, r="refused")
 

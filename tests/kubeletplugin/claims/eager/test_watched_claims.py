@@ -7,17 +7,17 @@ from typing import cast
 import msgspec
 import pytest
 
-from dra.claims.claims import Claim, read_claim
+from dra.claims.claims import read_claim
 from dra.common.cache import decoded_weight
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
-from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
-from kubeletplugin.claims.eager.claim_watch import ClaimWatch
-from kubeletplugin.claims.eager.watched_claims import FRESH_SECONDS, WatchedClaims
-from kubeletplugin.claims.prepare import lookup
-from kubeletplugin.claims.prepare.lookup import read_expected_devices
+from dra.kube.reflector import Change
+from kubeletplugin.claims.claim_watch import ClaimWatch
+from kubeletplugin.claims.lookup import ClaimReader
+from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.errors import ClaimError
+from kubeletplugin.times import FRESH_SECONDS
 from tests.dra.kube.clocks import FakeClock
 from tests.kubeletplugin.helpers.aheadofkubelet import DEVICE, ahead
 from tests.kubeletplugin.helpers.rig import Rig
@@ -26,46 +26,52 @@ REF = ClaimRef("default", "c", "uid-1")
 NO_API = cast("KubeApi", None)
 
 
-def claim(*, uid: str = "uid-1", version: str = "1", reserved: bool = True) -> Claim:
+def claim(*, uid: str = "uid-1", version: str = "1", reserved: bool = True) -> Obj:
     result = {"request": "r", "driver": "mig.dra.dev", "pool": "node", "device": "gpu-0"}
     status: Obj = {"allocation": {"devices": {"results": [result]}}}
     if reserved:
         status["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "p"}]
     metadata = {"namespace": "default", "name": "c", "uid": uid, "resourceVersion": version}
-    return read_claim({"metadata": metadata, "status": status})
+    return {"metadata": metadata, "status": status}
+
+
+class Watch(ClaimWatch):
+    """A watch that is told of claims by hand; ``expected`` are the devices that it tells of."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.expected: list[tuple[str, ...]] = []
+        super().__init__(
+            ClaimReader(NO_API, driver="mig.dra.dev", pool="node"),
+            cast("Outcomes", _Nobody()),
+            expect=lambda _, names: self.expected.append(names),
+            untold=lambda _, _names: None,
+            clock=self.clock,
+        )
+
+    def see(self, obj: Obj) -> None:
+        self._changed(Change("added", None, obj))
 
 
 def test_a_claim_is_given_once_in_its_last_state_and_only_for_a_moment() -> None:
-    clock = FakeClock()
-    watched = WatchedClaims(clock)
-    assert watched.take(REF) is None
-    watched.note(claim(version="1"))
-    watched.note(claim(version="2"))
-    clock.at += FRESH_SECONDS
-    taken = watched.take(REF)
+    watch = Watch()
+    assert watch.take(REF) is None
+    watch.see(claim(version="1"))
+    watch.see(claim(version="2"))
+    watch.clock.at += FRESH_SECONDS
+    taken = watch.take(REF)
     assert taken is not None
     assert taken.resource_version == "2"
-    assert watched.take(REF) is None, "who tries again reads it"
-    watched.note(claim())
-    clock.at += FRESH_SECONDS * 1.01
-    assert watched.take(REF) is None
-
-
-def test_what_was_told_long_ago_is_not_kept() -> None:
-    clock = FakeClock()
-    watched = WatchedClaims(clock)
-    watched.note(claim(uid="old"))
-    clock.at += FRESH_SECONDS * 2
-    watched.note(claim(uid="new"))
-    assert watched._told.keys() == {"new"}
+    assert watch.take(REF) is None, "who tries again reads it"
+    watch.see(claim())
+    watch.clock.at += FRESH_SECONDS * 1.01
+    assert watch.take(REF) is None
 
 
 def test_a_claim_that_was_told_is_checked_as_one_that_is_read() -> None:
-    def read(found: Claim) -> list[str]:
-        devices = read_expected_devices(
-            NO_API, REF, driver="mig.dra.dev", pool="node", watched=lambda _: found
-        )
-        return [d.device for d in devices]
+    def read(found: Obj) -> list[str]:
+        reader = ClaimReader(NO_API, driver="mig.dra.dev", pool="node")
+        return [d.device for d in reader.read_expected(REF, read_claim(found))]
 
     assert read(claim()) == ["gpu-0"]
     with pytest.raises(ClaimError, match="no pod has reserved"):
@@ -77,17 +83,17 @@ def test_a_claim_that_was_told_is_checked_as_one_that_is_read() -> None:
 def test_a_slice_is_made_ahead_of_a_claim_that_nobody_reads(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_api: KubeApi, ref: ClaimRef) -> Obj:
+    def refuse(_reader: ClaimReader, ref: ClaimRef) -> Obj:
         raise AssertionError(f"claim {ref} is read")
 
-    monkeypatch.setattr(lookup, "_get", refuse)
+    monkeypatch.setattr(ClaimReader, "_get", refuse)
     ahead(rig, DEVICE)
 
 
 class _Nobody:
     """Waits for no device."""
 
-    def note(self, ref: ClaimRef, pods: frozenset[str], *, says_made: bool) -> bool:
+    def expect(self, ref: ClaimRef, pods: frozenset[str], *, says_made: bool) -> bool:
         return False
 
 
@@ -139,26 +145,16 @@ def test_little_is_kept_of_claims_that_say_they_are_for_the_node(
     told: bool,  # noqa: FBT001
 ) -> None:
     """A claim of 320 KiB is megabytes in memory, and each node has 256 MiB."""
-    heard: list[Claim] = []
-    expected: list[tuple[str, ...]] = []
-    watch = ClaimWatch(
-        NO_API,
-        driver="mig.dra.dev",
-        pool="node",
-        expect=lambda _, names: expected.append(names),
-        awaited=cast("AwaitedClaims", _Nobody()),
-        untold=lambda _, _names: None,
-        told=heard.append,
-    )
+    watch = Watch()
     reflector = watch._reflector
     slim = reflector._keep(body)
     assert decoded_weight(msgspec.json.encode(slim)) < 24 * 2**10
     for change in reflector.store.put(slim):
         watch._changed(change)
-    assert expected == [("gpu-0",) * read]
-    assert bool(heard) is told
+    assert watch.expected == [("gpu-0",) * read]
+    assert (watch.take(REF) is not None) is told
     held = reflector.store.list()
     assert decoded_weight(msgspec.json.encode(held)) < 2**10
     for change in reflector.store.replace([]):
         watch._changed(change)
-    assert expected[1:] == [()]
+    assert watch.expected[1:] == [()]

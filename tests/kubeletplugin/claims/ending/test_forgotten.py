@@ -54,7 +54,7 @@ def being_deleted(rig: Rig, *, reserved: bool) -> ClaimRef:
 def looked_at(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.daemon.claims.janitor.tend(everything=True)
-    assert rig.daemon.claims.tasks.wait_idle(PATIENCE)
+    assert rig.daemon.claims.node.tasks.wait_idle(PATIENCE)
 
 
 def test_kubelet_has_time_to_unprepare_a_claim_that_ended(forgets_after: Wait) -> None:

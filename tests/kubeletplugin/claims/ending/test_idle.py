@@ -105,7 +105,7 @@ def test_it_is_kept_for_a_time(warm: Rig) -> None:
     released(warm)
     warm.daemon.claims.janitor.tend(everything=True)
     assert gpu_instances(warm) == ["create"]
-    warm.daemon.claims.janitor._idle._seconds = 0.001
+    warm.daemon.claims.node.removal.idle._seconds = 0.001
     wait_for("its end", warm.clean)
 
 
@@ -130,7 +130,7 @@ def test_one_that_cannot_be_destroyed_is_unavailable_and_shown(warm: Rig) -> Non
     fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=IN_USE, times=0)
     warm.machine.inject(fault)
     assert warm.daemon is not None
-    warm.daemon.claims.janitor._idle._seconds = 0.001
+    warm.daemon.claims.node.removal.idle._seconds = 0.001
     wait_for("the failure", lambda: [e for e in warm.journal() if not e.idle])
     wait_for(
         "the MigNode",

@@ -11,7 +11,7 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.ending import release
+from kubeletplugin.claims import node
 from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
@@ -67,7 +67,7 @@ def test_a_slice_in_use_is_unavailable_with_its_processes_named_and_removed_when
 def test_a_process_that_ends_within_the_call_is_waited_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(release, "UNPREPARE_SECONDS", 30.0)
+    monkeypatch.setattr(node, "UNPREPARE_SECONDS", 30.0)
     ref = in_use(rig)
     rig.machine.inject(
         Fault(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.claims.recovery import layouts
+from kubeletplugin.claims import layouts
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.claims.layouts.declared import A100, CLASS, FILE, label
 from tests.kubeletplugin.helpers.rig import Rig
@@ -21,7 +21,7 @@ def declare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Rig]:
     """Builds a node that has FILE and CLASS, with labels; the plugin is started."""
-    monkeypatch.setattr(layouts, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(layouts, "LAYOUT_GRACE_SECONDS", 0.0)
 
     def declare(*gpus: str, start: bool = True, **labels: str) -> Rig:
         rig = make_rig(*(GpuSpec(g) for g in gpus or (A100,)))

@@ -14,7 +14,8 @@ from dra.gpu.inventory import AllocatorKind
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError
 from dra.kube.http import Page
-from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
+from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
+from kubeletplugin.claims.lookup import ClaimReader
 from kubeletplugin.gpus import gpuunit
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
@@ -116,8 +117,8 @@ def test_claims_that_cannot_be_listed_are_asked_for_ever_less_often(
     make_rig: Callable[..., Rig],
 ) -> None:
     rig, clock = make_rig(), FakeClock()
-    places = {"driver": DRIVER, "pool": rig.node}
-    elsewhere = AllocatedElsewhere(KubeApi(rig.http), **places, clock=clock)
+    reader = ClaimReader(KubeApi(rig.http), driver=DRIVER, pool=rig.node)
+    elsewhere = AllocatedElsewhere(reader, clock=clock)
     lists: list[float] = []
 
     def refuse(_method: str, _path: str) -> KubeError:

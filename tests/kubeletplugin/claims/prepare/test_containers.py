@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dra.claims.allocation import AllocatedDevice
-from dra.claims.claims import Claim
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError
-from kubeletplugin.claims.prepare.lookup import read_devices
+from kubeletplugin.claims.lookup import ClaimReader
 from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.errors import ClaimError, PluginError, StartingError
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
@@ -98,15 +95,12 @@ class Site:
         self.journal.put(entry.at(State.PREPARED, placement=Placement(4, 1), mps=limits))
 
     def check(self, ref: ClaimRef) -> PluginError | None:
-        read = partial(read_devices, self.api, ref, driver=DRIVER, pool=NODE)
+        reader = ClaimReader(self.api, driver=DRIVER, pool=NODE)
         try:
-            read(check=self._checked)
+            self._check.check(*reader.read(ref))
         except PluginError as error:
             return error
         return None
-
-    def _checked(self, claim: Claim, devices: tuple[AllocatedDevice, ...]) -> None:
-        self._check.check(claim, devices)
 
 
 def _reference(use: str) -> Obj:

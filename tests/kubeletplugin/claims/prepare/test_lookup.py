@@ -15,7 +15,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
-from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, read_devices
+from kubeletplugin.claims.lookup import ClaimReader, ClaimUnreadableError
 from kubeletplugin.errors import ClaimError, PluginError
 from tests.failures.helpers.folderapi import FolderHttp
 
@@ -49,7 +49,8 @@ class Server:
         return ClaimRef("default", name, made["metadata"]["uid"])
 
     def read(self, ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
-        return read_devices(self._api, ref, driver=DRIVER, pool=POOL, seen=self.seen.append)
+        reader = ClaimReader(self._api, driver=DRIVER, pool=POOL, seen=self.seen.append)
+        return reader.read(ref)[1]
 
     def refused(self, ref: ClaimRef) -> PluginError:
         with pytest.raises(PluginError) as error:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.claims.prepare import prepare, slices
-from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims import prepare, slices
+from kubeletplugin.claims.specs import Specs
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for

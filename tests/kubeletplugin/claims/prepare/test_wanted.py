@@ -11,7 +11,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.claims.prepare.wanted import Wanted, resolve
+from kubeletplugin.claims.wanted import intent
 from kubeletplugin.errors import DeviceError, ModeError
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -21,6 +21,7 @@ from kubeletplugin.nvml.gpus import Card
 
 DRIVER, POOL = "mig.dra.dev", "node-1"
 GOOD = "gpu-0-mig-1g5gb-19-4"
+REF = ClaimRef("default", "claim", "uid")
 
 SMALL = Profile(19, "1g.5gb", 1, 4864, 14, (Placement(0, 1), Placement(4, 1)))
 LARGE = Profile(9, "3g.20gb", 3, 19968, 42, (Placement(0, 4), Placement(4, 4)))
@@ -40,6 +41,7 @@ class Node(Hardware):
     """GPUs that were found."""
 
     def __init__(self, *cards: Card) -> None:
+        self.boot_id = "boot"
         self.found = [GpuUnit(n, card, pcie_root="") for n, card in enumerate(cards)]
 
     def units(self) -> tuple[GpuUnit, ...]:
@@ -50,25 +52,15 @@ def given(device: str, *, admin_access: bool = False) -> AllocatedDevice:
     return AllocatedDevice("r0/large", DRIVER, POOL, device, admin_access=admin_access)
 
 
+def wanted(device: AllocatedDevice, node: Node) -> tuple[GpuUnit, Entry]:
+    return intent(device, REF, node, total=2)
+
+
 def test_a_slice_is_its_profile_and_placement_on_its_gpu() -> None:
-    unit, wanted = resolve(given("gpu-0-mig-3g20gb-9-4"), Node(CARD, WHOLE))
+    unit, entry = wanted(given("gpu-0-mig-3g20gb-9-4"), Node(CARD, WHOLE))
     assert unit.uuid == "GPU-a"
-    assert wanted == Wanted(
-        "gpu-0-mig-3g20gb-9-4",
-        POOL,
-        ("r0",),
-        "GPU-a",
-        profile_id=9,
-        profile="3g.20gb",
-        placement=Placement(4, 4),
-    )
-
-
-def test_what_is_wanted_becomes_an_intent() -> None:
-    _, wanted = resolve(given("gpu-0-mig-3g20gb-9-4"), Node(CARD))
-    ref = ClaimRef("default", "claim", "uid")
-    assert wanted.entry(ref, boot_id="boot", total=2) == Entry(
-        claim=ref,
+    assert entry == Entry(
+        claim=REF,
         device="gpu-0-mig-3g20gb-9-4",
         state=State.INTENT,
         gpu="GPU-a",
@@ -83,9 +75,10 @@ def test_what_is_wanted_becomes_an_intent() -> None:
 
 
 def test_a_whole_gpu_has_neither_profile_nor_placement() -> None:
-    unit, wanted = resolve(given("gpu-1"), Node(CARD, WHOLE))
-    assert unit.uuid == "GPU-b"
-    assert wanted == Wanted("gpu-1", POOL, ("r0",), "GPU-b")
+    unit, entry = wanted(given("gpu-1"), Node(CARD, WHOLE))
+    assert unit.uuid == entry.gpu == "GPU-b"
+    assert (entry.profile, entry.profile_id, entry.placement) == ("", None, None)
+    assert not entry.view
 
 
 @pytest.mark.parametrize(
@@ -94,9 +87,8 @@ def test_a_whole_gpu_has_neither_profile_nor_placement() -> None:
     ids=["MIG", "whole", "sick"],
 )
 def test_a_look_is_had_at_any_gpu(card: Card) -> None:
-    _, wanted = resolve(given("gpu-0", admin_access=True), Node(card))
-    assert wanted == Wanted("gpu-0", POOL, ("r0",), card.uuid, view=True)
-    assert wanted.entry(ClaimRef("n", "c", "u"), boot_id="b", total=1).view
+    _, entry = wanted(given("gpu-0", admin_access=True), Node(card))
+    assert (entry.view, entry.placement, entry.gpu) == (True, None, card.uuid)
 
 
 NOT_HERE = {
@@ -133,7 +125,7 @@ NOT_HERE = {
 def test_what_the_node_does_not_have_is_refused_with_what_it_has(case: str) -> None:
     device, card, parts = NOT_HERE[case]
     with pytest.raises(DeviceError) as error:
-        resolve(given(device), Node(card))
+        wanted(given(device), Node(card))
     for part in parts:
         assert part in str(error.value)
 
@@ -142,23 +134,23 @@ def test_a_whole_gpu_that_is_not_healthy_is_refused() -> None:
     node = Node(WHOLE)
     node.found[0].set_unhealthy("XID 79")
     with pytest.raises(DeviceError, match=r"gpu-0 \(GPU-b\) cannot be used: XID 79"):
-        resolve(given("gpu-0"), node)
+        wanted(given("gpu-0"), node)
 
 
 def test_a_profile_that_was_struck_off_is_refused_with_the_reason() -> None:
     node = Node(CARD)
     node.found[0].strike(19, "it was not to be had")
     with pytest.raises(DeviceError, match=r"no profile 1g5gb-19 now: it was not to be had; .*s;"):
-        resolve(given(GOOD), node)
+        wanted(given(GOOD), node)
 
 
 def test_without_mig_mode_no_slice_is_found() -> None:
     with pytest.raises(ModeError, match="MIG mode"):
-        resolve(given(GOOD), Node(replace(CARD, mig_enabled=False, mig_pending=False)))
+        wanted(given(GOOD), Node(replace(CARD, mig_enabled=False, mig_pending=False)))
 
 
 def test_what_is_unavailable_is_found_all_the_same() -> None:
     """A device that is prepared stays so; others are judged later, under the GPU's lock."""
     node = Node(CARD)
     node.found[0].set_conflict(Conflict(NodeReason.PAUSED, "paused"))
-    assert resolve(given(GOOD), node)[1].device == GOOD
+    assert wanted(given(GOOD), node)[1].device == GOOD

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_tasks import ClaimTasks
-from kubeletplugin.claims.ending.claim_fate import ClaimFate
-from kubeletplugin.claims.recovery.lost_slices import LostSlices
-from kubeletplugin.claims.recovery.recovery import Recovery
+from kubeletplugin.claims.lookup import ClaimFate
+from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.errors import PluginError
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 
@@ -24,30 +25,20 @@ class Bench(NodeBench):
         self.fate = ClaimFate.HERE
         self.refusal: PluginError | None = None
         self.on_finish: Callable[[], object] = lambda: None
+        self.on_finish_of: Callable[[ClaimRef], None] = lambda _: None
         self.finished: list[str] = []
         self.cut_short = False
-        lost = LostSlices(
-            self.hardware,
-            self.journal,
-            self.specs,
-            fate=self._fate,
-            finish=self._finish,
-            reports=self.reports,
-            observer=self.acts,
-        )
-        self.lost = lost
         self.tasks = ClaimTasks()
+        preparer: Any = SimpleNamespace(prepare=self._finish, make_early=self._finish_early)
+        outcomes: Any = SimpleNamespace(cut_short=self._note_cut, show=lambda _: None)
         self.recovery = Recovery(
-            self.journal,
+            self.context,
+            preparer,
+            self.removal,
             self.specs,
-            self.rollback,
-            lost,
             self.tasks,
+            outcomes=outcomes,
             fate=self._fate,
-            finish=self._finish,
-            cut_short=self._note_cut,
-            finish_ahead=self._finish_ahead,
-            observer=self.acts,
         )
 
     def _note_cut(self) -> None:
@@ -63,9 +54,10 @@ class Bench(NodeBench):
 
     def _finish(self, ref: ClaimRef) -> None:
         self.on_finish()
+        self.on_finish_of(ref)
         if self.refusal is not None:
             raise self.refusal
         self.finished.append(ref.name)
 
-    def _finish_ahead(self, ref: ClaimRef) -> None:
+    def _finish_early(self, ref: ClaimRef) -> None:
         self.finished.append(f"{ref.name} ahead")

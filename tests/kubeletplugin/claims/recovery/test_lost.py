@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.ending import janitor
+from kubeletplugin.claims import janitor
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.journal.entries import State
 from tests.helpers.waiting import wait_for
@@ -21,9 +21,9 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 def look(rig: Rig) -> None:
     assert rig.daemon is not None
     # The janitor's own thread may be at work: then his round is waited for, not one from before.
-    assert rig.daemon.claims.tasks.wait_idle(10)
+    assert rig.daemon.claims.node.tasks.wait_idle(10)
     rig.daemon.claims.janitor.tend(everything=True)
-    assert rig.daemon.claims.tasks.wait_idle(10)
+    assert rig.daemon.claims.node.tasks.wait_idle(10)
 
 
 def lost(rig: Rig) -> int:
@@ -140,29 +140,6 @@ def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
     rig.machine.destroy_slice(0, theirs.gpu_instance)
     rig.daemon.gpus.hardware.poll()
     wait_for("MigNode", lambda: rig.published_slices() == [])
-
-
-def test_what_was_half_made_is_finished_at_the_start_if_the_claim_is_reserved(
-    make_rig: Callable[..., Rig],
-) -> None:
-    from kubeletplugin.journal.journal import Journal
-
-    rig = make_rig()
-    rig.start()
-    ref = rig.claim(SLICE)
-    reserve(rig, ref)
-    rig.prepared(ref)
-    made = rig.machine.gpu(0).gpu_instances[0]
-    rig.stop()
-    rig.machine.destroy_compute_instances(0, made.id)
-    journal = Journal(rig.roots.state / "journal.json")
-    [entry] = journal.entries()
-    journal.put(entry.at(State.GI_CREATED, ci_id=None, mig_uuid=""))
-    rig.start()
-    assert [e.state for e in rig.journal()] == [State.PREPARED]
-    assert [g.key for g in rig.machine.gpu(0).gpu_instances] == [made.key]
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-    assert len(rig.specs()) == 1
 
 
 def listening(rig: Rig) -> int:

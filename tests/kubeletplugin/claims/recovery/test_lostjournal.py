@@ -11,7 +11,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError
 from dra.kube.http import Page
-from kubeletplugin.claims.recovery import rebuild
+from kubeletplugin.claims import rebuild
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
@@ -24,7 +24,7 @@ SECOND = "gpu-1-mig-2g10gb-14-0"
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims that could not be read are listed again at once."""
-    monkeypatch.setattr(rebuild, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(rebuild, "LIST_PAUSE_SECONDS", 0.0)
 
 
 def spec_of(ref: ClaimRef) -> str:

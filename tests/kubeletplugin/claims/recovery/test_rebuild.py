@@ -121,15 +121,6 @@ def test_a_record_that_cannot_be_understood_is_quarantined_alone(
     assert rig.slices() == [(1, "1g.5gb", 0, True)]
 
 
-def test_a_record_without_even_an_outline_refuses_its_claim_and_touches_nothing(rig: Rig) -> None:
-    ref = quarantine(rig, gpu=None)
-    assert len(rig.specs()) == 2, "the pod may be running"
-    assert "of which nothing can be read" in rig.refused(ref)
-    assert rig.unprepare(ref) == ""
-    assert (0, "1g.5gb", 4, True) in rig.slices(), "whose it is cannot be told"
-    assert "did not make" in rig.refused(ref)
-
-
 def test_what_a_newer_version_wrote_beside_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     Journal(path).put(entry("u1"), entry("u2"))

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import sim.nvml
-from kubeletplugin.claims.ending.claim_fate import ClaimFate
-from kubeletplugin.claims.recovery import recovery
+from kubeletplugin.claims import recovery
+from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.errors import BusyError, HostError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, State
-from kubeletplugin.journal.journalfile import Contents, encode
 from kubeletplugin.telemetry.observer import Action
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.claims.recovery.startbench import UID, Bench
@@ -70,7 +68,7 @@ def test_claims_are_recovered_beside_each_other(bench: Bench) -> None:
 def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_SECONDS", 0.0)
+    monkeypatch.setattr(recovery, "RECOVERY_SECONDS", 0.0)
     bench.made("a", State.CI_CREATED)
     go_on, joined = threading.Event(), threading.Event()
     bench.on_finish = lambda: go_on.wait(PATIENCE)
@@ -171,21 +169,6 @@ def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
     assert bench.recovery.strays() == frozenset()
 
 
-def test_the_spec_of_a_claim_whose_record_cannot_be_read_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "state/journal.json"
-    path.parent.mkdir()
-    path.write_bytes(encode(Contents(unread=({"claim": {"uid": UID}},)))[0])
-    try:
-        bench = Bench(tmp_path)
-        bench.specs.files = {UID: ["x"], "gone": ["y"]}
-        bench.recovery.run()
-        bench.recovery.leave()
-        assert bench.specs.files == {UID: ["x"]}
-        assert bench.specs.has_common
-    finally:
-        sim.nvml.uninstall()
-
-
 def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_strays_are_told(
     bench: Bench,
 ) -> None:
@@ -221,10 +204,10 @@ def test_half_written_files_of_the_journal_are_swept(bench: Bench, tmp_path: Pat
 
 def test_a_claim_has_a_spec_or_may_have_one(bench: Bench) -> None:
     bench.specs.files = {UID: ["x"]}
-    assert bench.recovery.has_spec(UID)
-    assert not bench.recovery.has_spec("uid-b")
+    assert bench.removal.has_spec(UID)
+    assert not bench.removal.has_spec("uid-b")
     bench.specs.failure = HostError("/var/run/cdi is gone")
-    assert bench.recovery.has_spec("uid-b")
+    assert bench.removal.has_spec("uid-b")
 
 
 @pytest.mark.parametrize("recorded", [False, True])

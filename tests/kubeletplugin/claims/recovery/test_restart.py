@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cdi.files import write_durably
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import Journal, exclusive, previous
+from kubeletplugin.journal.journal import Journal, exclusive
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
@@ -83,28 +82,6 @@ def change_entry(rig: Rig, **changes: object) -> None:
     journal = Journal(rig.roots.state / "journal.json")
     [entry] = journal.entries()
     journal.put(entry.at(changes.pop("state"), **changes))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": "", "remade": False},
-        {"state": State.LEFTOVER},
-    ],
-    ids=lambda c: c["state"].value,
-)
-def test_what_was_left_half_done_is_undone_at_the_start(
-    rig: Rig, changes: dict[str, object]
-) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    rig.stop()
-    if changes["state"] is State.GI_CREATED:  # there is none yet
-        rig.machine.destroy_compute_instances(0, rig.journal()[0].gi_id or 0)
-    change_entry(rig, **dict(changes))
-    rig.start()
-    assert rig.clean()
-    rig.prepared(ref)
 
 
 @pytest.mark.parametrize(
@@ -303,26 +280,6 @@ def test_foreign_instances_are_published_and_never_touched(make_rig: Callable[..
     ]
     rig.restart()
     assert rig.mutations() == []
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}', None], ids=str)
-def test_a_damaged_journal_is_set_aside_and_the_one_before_it_is_used(
-    rig: Rig, damage: bytes | None
-) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    rig.stop()
-    path = rig.roots.state / "journal.json"
-    whole = path.read_bytes()
-    write_durably(previous(path), whole)
-    other_uid = whole.replace(ref.uid.encode(), ref.uid[::-1].encode(), 1)
-    damaged = other_uid if damage is None else damage
-    path.write_bytes(damaged)
-    rig.start()
-    assert [e.claim for e in rig.journal()] == [ref]
-    assert path.with_name("journal.json.corrupt").read_bytes() == damaged
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
 
 
 def test_a_second_plugin_on_the_same_state_waits_for_the_first(rig: Rig) -> None:

@@ -18,7 +18,7 @@ from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.mignode import from_mignode
 from dra.kube.errors import ForbiddenError, KubeError
-from kubeletplugin.claims.sharing.mps import daemons
+from kubeletplugin.claims.sharing import mps as daemons
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.driverfiles import time_slice
@@ -292,7 +292,7 @@ def test_a_claim_is_not_prepared_before_its_daemon_is_ready(
     pods.runs = False
     ref = sharing.claim(SLICE, config=[mps()])
     with monkeypatch.context() as briefly:
-        briefly.setattr(daemons, "WAIT_SECONDS", 0.3)
+        briefly.setattr(daemons, "DAEMON_SECONDS", 0.3)
         error = sharing.refused(ref)
     assert f"pod default/mps-{ref.uid} is not started" in error or "was just made" in error
     assert "is not ready after 0.3 s" in error
@@ -420,7 +420,7 @@ def test_a_node_is_ready_while_daemons_of_claims_left_half_made_are_not(
         pods.crash(ref.uid)
     journal = Journal(sharing.roots.state / "journal.json")
     journal.put(*(e.at(State.CI_CREATED, remade=False) for e in journal.entries()))
-    monkeypatch.setattr(daemons, "WAIT_SECONDS", 3600.0)
+    monkeypatch.setattr(daemons, "DAEMON_SECONDS", 3600.0)
     sharing.start()
     assert {e.state for e in sharing.journal()} == {State.CI_CREATED}
     pods.runs = True

@@ -17,7 +17,7 @@ from dra.common.resources import NODES, PODS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
 from dra.kube.errors import ForbiddenError, KubeError
-from kubeletplugin.claims.prepare.wanted import mps_limits
+from kubeletplugin.claims.wanted import mps_limits
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig

@@ -11,7 +11,7 @@ import yaml
 from dra.claims.allocation import allocation_config
 from dra.common.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.sharing import timeslices
+from kubeletplugin.claims.sharing import sharing as timeslices
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.driverfiles import script, time_slice
@@ -123,7 +123,7 @@ def test_a_claim_whose_length_cannot_be_set_is_not_prepared(
     for body, *told in REFUSALS:
         program(whole, f"#!/bin/sh\n{body}\n")
         with monkeypatch.context() as briefly:
-            briefly.setattr(timeslices, "SECONDS", 0.2)
+            briefly.setattr(timeslices, "TIME_SLICE_SECONDS", 0.2)
             error = whole.refused(ref)
         assert all(part in error for part in told)
         assert all(e.state is not State.PREPARED for e in whole.journal())
@@ -154,7 +154,7 @@ def test_a_length_that_is_not_put_back_for_now_is_put_back_later(
     whole.prepared(ref)
     program(whole, "#!/bin/sh\nexec sleep 600\n")
     with monkeypatch.context() as briefly:
-        briefly.setattr(timeslices, "SECONDS", 0.2)
+        briefly.setattr(timeslices, "TIME_SLICE_SECONDS", 0.2)
         assert whole.unprepare(ref) == ""
     (left,) = whole.journal()
     assert left.state is State.LEFTOVER

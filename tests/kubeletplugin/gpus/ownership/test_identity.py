@@ -28,10 +28,10 @@ def bench(tmp_path: Path) -> Iterator[GpuBench]:
 
 
 def others(bench: GpuBench, entry: Entry) -> FoundInstance:
-    found = bench.identity.find_own_instance(entry)
+    found = bench.hardware.identity.find_own_instance(entry)
     assert (found.own, found.whole, found.bare) == (None, False, False)
-    assert bench.identity.own_instance(entry) is None
-    assert not bench.identity.is_whole(entry)
+    assert bench.hardware.identity.own_instance(entry) is None
+    assert not bench.hardware.identity.is_whole(entry)
     return found
 
 
@@ -55,9 +55,9 @@ def test_what_an_entry_made_is_its_own_and_whole_with_all_that_is_on_record(
     changes, whole = OWN[case]
     entry = replace(bench.made("a", State.PREPARED), **changes)  # type: ignore[arg-type]
     instance = GpuInstance(entry.gi_id or 0, 19, PLACE)
-    assert bench.identity.own_instance(entry) == instance
-    assert bench.identity.is_whole(entry) is whole
-    assert bench.identity.find_own_instance(entry).whole is bool(entry.mig_uuid)
+    assert bench.hardware.identity.own_instance(entry) == instance
+    assert bench.hardware.identity.is_whole(entry) is whole
+    assert bench.hardware.identity.find_own_instance(entry).whole is bool(entry.mig_uuid)
 
 
 BARE: dict[str, dict[str, object]] = {
@@ -73,8 +73,8 @@ def test_without_its_compute_instance_it_is_its_own_where_that_may_be_and_never_
 ) -> None:
     entry = replace(bench.made("a", State.PREPARED), **BARE[case])  # type: ignore[arg-type]
     bench.destroy_compute_instances(entry)
-    assert bench.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
-    assert not bench.identity.is_whole(entry)
+    assert bench.hardware.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
+    assert not bench.hardware.identity.is_whole(entry)
 
 
 NOT_THERE: dict[str, dict[str, object]] = {
@@ -93,33 +93,33 @@ def test_what_does_not_agree_with_the_record_is_neither_its_own_nor_in_doubt(
     bench: GpuBench, case: str
 ) -> None:
     entry = replace(bench.made("a", State.PREPARED), **NOT_THERE[case])  # type: ignore[arg-type]
-    assert bench.identity.find_own_instance(entry) == FoundInstance()
+    assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
 
 
 @pytest.mark.parametrize("case", ["of another boot", "without a placement", "without a profile"])
 def test_what_can_have_no_instance_is_not_asked_for(bench: GpuBench, case: str) -> None:
     entry = replace(bench.made("a", State.PREPARED), **NOT_THERE[case])  # type: ignore[arg-type]
     bench.machine.inject(Fault(function="*", action="return", code=UNKNOWN, times=0))
-    assert bench.identity.find_own_instance(entry) == FoundInstance()
+    assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
 
 
 def test_what_is_gone_is_not_there(bench: GpuBench) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.machine.destroy_slice(0, entry.gi_id or 0)
-    assert bench.identity.find_own_instance(entry) == FoundInstance()
+    assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
 
 
 def test_without_an_id_it_is_found_by_its_place_and_profile(bench: GpuBench) -> None:
     found = bench.machine.create_slice(0, "1g.5gb", start=4, compute=False)
     bench.machine.create_slice(0, "1g.5gb", start=0)
-    own = bench.identity.own_instance(bench.entry("a"))
+    own = bench.hardware.identity.own_instance(bench.entry("a"))
     assert own == GpuInstance(found.gpu_instance, 19, PLACE)
 
 
 def test_one_wrong_answer_gives_no_instance_up(bench: GpuBench) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.machine.inject(Fault(function=GET_GI, action="return", code=NOT_FOUND, times=1))
-    assert bench.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
+    assert bench.hardware.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
 
 
 # -- another's
@@ -164,7 +164,7 @@ def test_several_compute_instances_are_of_others_unless_the_recorded_one_is_amon
     assert seen.other.endswith(STRANGE_WHY)
     assert f"(with {ours.uuid}, {theirs.uuid}) lies where {entry.device} of claim" in seen.other
     entry = replace(entry, state=State.PREPARED, ci_id=theirs.id, mig_uuid=theirs.uuid)
-    assert bench.identity.is_whole(entry)
+    assert bench.hardware.identity.is_whole(entry)
 
 
 STRANGE: dict[str, dict[str, object]] = {
@@ -193,7 +193,7 @@ def test_boot_place_ids_and_uuid_are_enough_in_every_state(
     try:
         entry = bench.made("a", state)
         bench.forget()
-        assert bench.identity.is_whole(entry)
+        assert bench.hardware.identity.is_whole(entry)
     finally:
         sim.nvml.uninstall()
 
@@ -206,5 +206,5 @@ def test_before_the_uuid_is_on_record_any_one_compute_instance_is_its_own(
     entry = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
     bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
     bench.session.names_processes = not hidden
-    found = bench.identity.find_own_instance(entry)
+    found = bench.hardware.identity.find_own_instance(entry)
     assert (found.own is not None, found.whole, found.bare) == (True, False, False)

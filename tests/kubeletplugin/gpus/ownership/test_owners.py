@@ -48,9 +48,9 @@ def test_without_mig_mode_there_are_no_instances(bench: GpuBench, mode: str) -> 
     bench.keep(GET_GI, NOT_SUPPORTED)
     if MODES[mode]:
         with pytest.raises(NotSupportedError):
-            bench.identity.find_own_instance(entry)
+            bench.hardware.identity.find_own_instance(entry)
     else:
-        assert bench.identity.find_own_instance(entry) == FoundInstance()
+        assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
 
 
 def test_a_gpu_that_has_forgotten_that_it_has_mig_is_not_believed(bench: GpuBench) -> None:
@@ -58,7 +58,7 @@ def test_a_gpu_that_has_forgotten_that_it_has_mig_is_not_believed(bench: GpuBenc
     bench.keep(GET_GI, NOT_SUPPORTED)
     bench.keep(MIG_MODE, NOT_SUPPORTED)
     with pytest.raises(NotSupportedError):
-        bench.identity.find_own_instance(entry)
+        bench.hardware.identity.find_own_instance(entry)
 
 
 # -- all instances of a GPU
@@ -77,14 +77,14 @@ def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBenc
     entry = bench.made("a", State.PREPARED)
     entries = [bench.entry("elsewhere", gi_id=99), remade, entry]
     assert len(present(bench)) == 3
-    assert bench.identity.owners(present(bench), entries) == {entry.gi_id: entry}
+    assert bench.hardware.identity.owners(present(bench), entries) == {entry.gi_id: entry}
 
 
 def test_of_two_entries_the_first_that_it_can_be_is_the_owner(bench: GpuBench) -> None:
     entry = bench.made("a", State.PREPARED)
     twin = replace(entry, claim=bench.entry("b").claim)
     strange = replace(twin, mig_uuid="MIG-other")
-    owners = bench.identity.owners(present(bench), [strange, entry, twin])
+    owners = bench.hardware.identity.owners(present(bench), [strange, entry, twin])
     assert owners == {entry.gi_id: entry}
 
 
@@ -92,7 +92,7 @@ def test_one_that_goes_while_it_is_judged_has_no_owner(bench: GpuBench) -> None:
     entry = bench.made("a", State.PREPARED)
     there = present(bench)
     bench.machine.destroy_slice(0, entry.gi_id or 0)
-    assert bench.identity.owners(there, [entry]) == {}
+    assert bench.hardware.identity.owners(there, [entry]) == {}
 
 
 def test_owners_of_a_gpu_that_cannot_be_asked_are_not_known(bench: GpuBench) -> None:
@@ -100,7 +100,7 @@ def test_owners_of_a_gpu_that_cannot_be_asked_are_not_known(bench: GpuBench) -> 
     there = present(bench)
     bench.keep(GET_GI, UNKNOWN)
     with pytest.raises(NvmlError):
-        bench.identity.owners(there, [entry])
+        bench.hardware.identity.owners(there, [entry])
 
 
 # -- ids alone

@@ -23,7 +23,7 @@ class Bench(GpuBench):
     """One A100, and who is in the way on it."""
 
     def make_room(self, entry: Entry, placement: Placement = PLACE) -> Entry | None:
-        return self.occupancy.make_room(self.unit, entry, placement)
+        return self.slices.make_room(self.unit, entry, placement)
 
     def refused(self, entry: Entry, placement: Placement = PLACE) -> BusyError:
         before = self.places()
@@ -190,23 +190,3 @@ def test_where_mig_is_off_there_is_nobody(bench: Bench) -> None:
     bench.machine.create_slice(0, "1g.5gb", start=4)
     bench.unit.set_card(replace(bench.unit.known.card, geometry=None))
     assert bench.make_room(bench.entry("new")) is None
-    assert bench.occupancy.describe(bench.unit) == "no instances"
-
-
-def test_all_places_are_told_with_their_holders(bench: Bench) -> None:
-    ours = bench.made("old", State.PREPARED)
-    found = bench.machine.create_slice(0, "2g.10gb", start=0)
-    assert bench.occupancy.describe(bench.unit) == (
-        f"0:2 GPU instance {found.gpu_instance} (not made by this plugin), "
-        f"4:1 GPU instance {ours.gi_id} ({ours.holder()})"
-    )
-
-
-@pytest.mark.parametrize("state", State)
-def test_a_gpu_drains_while_something_of_ours_is_on_its_way_out(bench: Bench, state: State) -> None:
-    assert not bench.occupancy.is_draining(bench.unit)
-    bench.journal.put(bench.entry("old", state=state))
-    assert bench.occupancy.is_draining(bench.unit) is (state in LEAVING)
-    bench.journal.put(bench.entry("old", state=State.PREPARED))
-    bench.journal.put(bench.entry("elsewhere", gpu="GPU-other", state=State.LEFTOVER))
-    assert not bench.occupancy.is_draining(bench.unit)

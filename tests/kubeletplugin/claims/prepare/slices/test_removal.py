@@ -38,7 +38,7 @@ def test_a_slice_goes_with_its_record_whatever_step_it_had_reached(
     entry = bench.made("old", state)
     if state is State.CI_DESTROYED:
         bench.destroy_compute_instances(entry)
-    assert bench.removal.remove(entry) == ""
+    assert bench.slices.remove(entry) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
@@ -47,7 +47,7 @@ def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) 
     entry = bench.made("old", state, remade=True)
     if state is State.CI_DESTROYED:
         bench.destroy_compute_instances(entry)
-    assert bench.removal.remove(entry) == ""
+    assert bench.slices.remove(entry) == ""
     [lost] = bench.journal.entries()
     assert (bench.places(), lost.state, lost.remade) == ([], State.LOST, False)
 
@@ -55,7 +55,7 @@ def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) 
 def test_nothing_left_is_fine(bench: GpuBench) -> None:
     entry = bench.entry("old")
     bench.journal.put(entry)
-    assert bench.removal.remove(entry) == ""
+    assert bench.slices.remove(entry) == ""
     assert (bench.machine.mutations(), bench.journal.entries()) == ([], ())
 
 
@@ -64,7 +64,7 @@ def test_what_may_be_of_another_is_left_alone_and_told_with_the_way_to_remove_it
 ) -> None:
     entry = bench.made("old", State.LEFTOVER)
     bench.remake(entry)
-    told = bench.removal.remove(entry)
+    told = bench.slices.remove(entry)
     assert told.startswith(f"GPU instance {entry.gi_id} of GPU {entry.gpu} (with MIG-")
     assert (
         "; it may be another's and is left alone: if it is not, remove it with nvidia-smi" in told
@@ -79,7 +79,7 @@ def test_that_it_is_about_to_go_is_recorded_before_anything_is_destroyed(
     entry = bench.made("old", state)
     bench.keep(DESTROY_CI)
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     (marked,) = bench.journal.entries()
     assert (marked.state, marked.gi_id, marked.ci_id) == (State.DESTROYING, entry.gi_id, None)
     assert marked.mig_uuid == entry.mig_uuid
@@ -90,7 +90,7 @@ def test_one_whose_compute_instance_nobody_was_told_of_is_marked_too(bench: GpuB
     entry = bench.made("old", State.GI_CREATED, ci_id=None, mig_uuid="")
     bench.keep(DESTROY_CI)
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     assert bench.journal.entries() == (entry.at(State.DESTROYING),)
 
 
@@ -99,7 +99,7 @@ def test_what_is_marked_already_stays_as_it_is(bench: GpuBench, state: State) ->
     entry = bench.made("old", state, ci_id=None)
     bench.keep(DESTROY_CI)
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     assert bench.journal.entries() == (entry,)
 
 
@@ -107,7 +107,7 @@ def test_what_was_not_understood_is_understood_once_it_is_removed(bench: GpuBenc
     entry = bench.made("old", State.ORPHAN, ci_id=None, quarantined="no such state")
     bench.keep(DESTROY_CI)
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     assert [(e.state, e.quarantined) for e in bench.journal.entries()] == [(State.DESTROYING, "")]
 
 
@@ -116,12 +116,12 @@ def test_that_only_the_gpu_instance_is_left_is_recorded(bench: GpuBench, state: 
     entry = bench.made("old", state)
     bench.keep(DESTROY_GI)
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     (left,) = bench.journal.entries()
     assert left == entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="")
     assert bench.slices_now() == [(4, 0)]
     bench.machine.clear_faults()
-    assert bench.removal.remove(left) == ""
+    assert bench.slices.remove(left) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
@@ -131,7 +131,7 @@ def test_a_note_is_kept_while_only_the_gpu_instance_is_left(bench: GpuBench) -> 
     noted = replace(entry, note="why")
     bench.journal.put(noted)
     with pytest.raises(InUseError):
-        bench.removal.remove(noted)
+        bench.slices.remove(noted)
     assert bench.journal.entries() == (noted,)
 
 
@@ -145,7 +145,7 @@ def test_what_kubelet_knows_of_stays_while_that_it_goes_cannot_be_recorded(
     entry = bench.made("old", state)
     bench.fill_disk()
     with pytest.raises(HostError, match="cannot write the journal"):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], (entry,))
 
 
@@ -156,10 +156,10 @@ def test_what_is_half_made_goes_and_its_record_follows_once_there_is_room(
     entry = bench.made("old", state)
     bench.fill_disk()
     with pytest.raises(HostError, match="cannot write the journal"):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     assert (bench.places(), bench.journal.entries()) == ([], (entry,))
     bench.empty_disk()
-    assert bench.removal.remove(entry) == ""
+    assert bench.slices.remove(entry) == ""
     assert bench.journal.entries() == ()
 
 
@@ -169,7 +169,7 @@ def half_removed(bench: GpuBench) -> Entry:
     bench.keep(DESTROY_GI)
     bench.fill_disk()
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     bench.empty_disk()
     bench.machine.clear_faults()
     left = entry.at(State.ORPHAN)
@@ -183,14 +183,14 @@ def test_a_step_that_could_not_be_recorded_is_found_done_by_the_next_process(
 ) -> None:
     left = half_removed(bench)
     bench.forget()
-    assert bench.removal.remove(left) == ""
+    assert bench.slices.remove(left) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
 def test_what_kubelet_knew_of_is_of_another_without_its_compute_instance(bench: GpuBench) -> None:
     again = bench.made("old", State.LEFTOVER)
     bench.destroy_compute_instances(again)
-    assert "its compute instance is not in it" in bench.removal.remove(again)
+    assert "its compute instance is not in it" in bench.slices.remove(again)
     assert bench.places() == [4]
 
 
@@ -199,17 +199,17 @@ def test_what_kubelet_knew_of_is_of_another_without_its_compute_instance(bench: 
 
 def test_processes_are_those_in_its_slice(bench: GpuBench) -> None:
     entry = bench.made("old", State.PREPARED)
-    assert bench.removal.processes(entry) == ()
+    assert bench.slices.processes(entry) == ()
     bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
     bench.machine.start_process(0, PID + 1, gpu_instance=99, compute_instance=0)
-    assert bench.removal.processes(entry) == (PID,)
+    assert bench.slices.processes(entry) == (PID,)
 
 
 def test_processes_in_a_slice_of_another_are_not_its_own(bench: GpuBench) -> None:
     entry = bench.made("old", State.PREPARED)
     bench.remake(entry)
     bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    assert bench.removal.processes(entry) == ()
+    assert bench.slices.processes(entry) == ()
 
 
 @pytest.mark.parametrize("question", ["processes", "is_bare"])
@@ -217,14 +217,14 @@ def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench, question: str)
     entry = bench.made("old", State.PREPARED)
     bench.keep(GET_GI, UNKNOWN)
     with pytest.raises(NvmlError):
-        getattr(bench.removal, question)(entry)
+        getattr(bench.slices, question)(entry)
 
 
 def test_bare_is_a_gpu_instance_without_its_compute_instance(bench: GpuBench) -> None:
-    assert not bench.removal.is_bare(bench.entry("none"))
-    assert bench.removal.is_bare(bench.bare("old"))
+    assert not bench.slices.is_bare(bench.entry("none"))
+    assert bench.slices.is_bare(bench.bare("old"))
     bench.machine.clear_faults()
-    assert not bench.removal.is_bare(bench.made("whole", State.PREPARED, placement=ELSEWHERE))
+    assert not bench.slices.is_bare(bench.made("whole", State.PREPARED, placement=ELSEWHERE))
 
 
 @pytest.mark.parametrize("state", [State.INTENT, State.ORPHAN, State.TOMBSTONE])
@@ -234,18 +234,18 @@ def test_what_somebody_puts_into_one_without_an_id_on_record_keeps_it(
     entry = bench.entry("half", state=state)
     bench.journal.put(entry)
     found = bench.machine.create_slice(0, "1g.5gb", start=4, compute=False)
-    find = bench.identity.find_own_instance
+    find = bench.hardware.identity.find_own_instance
 
     def and_then_it_is_filled(entry: Entry) -> FoundInstance:
         seen = find(entry)
         bench.add_compute_instances(found.gpu_instance, count=1)
         return seen
 
-    monkeypatch.setattr(bench.identity, "find_own_instance", and_then_it_is_filled)
+    monkeypatch.setattr(bench.hardware.identity, "find_own_instance", and_then_it_is_filled)
     with pytest.raises(InUseError):
-        bench.removal.remove(entry)
+        bench.slices.remove(entry)
     monkeypatch.undo()
     assert bench.slices_now() == [(4, 1)]
     (left,) = bench.journal.entries()
-    assert "it may be another's" in bench.removal.remove(left)
+    assert "it may be another's" in bench.slices.remove(left)
     assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], ())

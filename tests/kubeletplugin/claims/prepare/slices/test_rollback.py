@@ -11,11 +11,10 @@ import pytest
 import sim.nvml
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.prepare.rollback import Remainder
+from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journalfile import Contents, encode
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, DESTROY_GI, ELSEWHERE, IN_USE, UNKNOWN
 from tests.kubeletplugin.helpers.nodebench import NodeBench
@@ -43,7 +42,7 @@ def test_all_devices_of_a_claim_go_with_its_spec(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED, ELSEWHERE)
     other = bench.made("b", State.PREPARED, replace(ELSEWHERE, start=1))
     bench.specs.files = {UID: ["x"], "uid-b": ["y"]}
-    assert nothing(bench.rollback.remove_all(UID))
+    assert nothing(bench.removal.remove_all(UID))
     assert (bench.places(), bench.journal.entries()) == ([1], (other,))
     assert bench.specs.files == {"uid-b": ["y"]}
     assert bench.hardware.looked_at == [bench.unit.uuid] * 2
@@ -64,13 +63,13 @@ def test_of_what_has_nothing_on_the_hardware_the_record_goes(bench: NodeBench, c
     entry = replace(bench.entry("a", state=State.PREPARED), **UNMADE[case])  # type: ignore[arg-type]
     bench.journal.put(entry)
     bench.hardware.found = {}
-    assert nothing(bench.rollback.remove_all(UID))
+    assert nothing(bench.removal.remove_all(UID))
     assert ([e.claim.name for e in bench.journal.entries()], bench.places()) == (["b"], [4])
 
 
 def test_of_another_in_its_place_the_node_is_told(bench: NodeBench) -> None:
     bench.remake(bench.made("a", State.LEFTOVER))
-    assert nothing(bench.rollback.remove_all(UID))
+    assert nothing(bench.removal.remove_all(UID))
     assert (bench.places(), bench.journal.entries()) == ([4], ())
     assert bench.events.reasons() == [("Node", "ForeignInstance", True)]
     assert "is left alone" in bench.events.seen[0][2]
@@ -90,21 +89,8 @@ def test_a_record_that_went_meanwhile_is_neither_removed_again_nor_kept(
         return bench.unit if there else None
 
     bench.hardware.unit = unit  # type: ignore[assignment, method-assign]
-    assert nothing(bench.rollback.remove_all(UID))
+    assert nothing(bench.removal.remove_all(UID))
     assert bench.places() == [4]
-
-
-def test_records_of_a_claim_that_cannot_be_read_at_all_are_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "state/journal.json"
-    path.parent.mkdir()
-    lost = tuple({"claim": {"uid": uid}} for uid in (UID, "uid-b"))
-    path.write_bytes(encode(Contents(unread=lost))[0])
-    try:
-        bench = NodeBench(tmp_path)
-        assert nothing(bench.rollback.remove_all(UID))
-        assert bench.journal.unread() == {"uid-b"}
-    finally:
-        sim.nvml.uninstall()
 
 
 # -- what stays
@@ -117,7 +103,7 @@ def test_a_slice_that_is_held_is_unavailable_with_the_reason(
     entry = bench.made("a", State.PREPARED)
     bench.specs.files = {UID: ["x"]}
     bench.keep(DESTROY_CI)
-    left = bench.rollback.remove_all(UID, otherwise=otherwise)
+    left = bench.removal.remove_all(UID, otherwise=otherwise)
     (kept,) = bench.journal.entries()
     assert kept == entry.at(otherwise, ci_id=None, note=kept.note)
     assert "IN_USE (19)" in kept.note
@@ -132,18 +118,18 @@ def test_a_slice_that_is_held_is_unavailable_with_the_reason(
 def test_what_is_unavailable_for_the_same_reason_is_told_once(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI)
-    first = bench.rollback.remove_all(UID)
+    first = bench.removal.remove_all(UID)
     told = list(bench.events.seen)
-    again = bench.rollback.retry_removal(UID)
+    again = bench.removal.retry(UID)
     assert (again, bench.events.seen) == (first, told)
 
 
 def test_for_another_reason_it_is_told_again(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI)
-    bench.rollback.remove_all(UID)
+    bench.removal.remove_all(UID)
     bench.keep(DESTROY_CI, NOT_PERMITTED)
-    bench.rollback.retry_removal(UID)
+    bench.removal.retry(UID)
     assert [r for _, r, _ in bench.events.reasons()] == ["SliceInUse", "SliceNotRemoved"]
     assert "NO_PERMISSION" in bench.journal.entries()[0].note
 
@@ -152,17 +138,17 @@ def test_for_another_reason_it_is_told_again(bench: NodeBench) -> None:
 def test_a_gpu_instance_alone_is_recorded_as_such(bench: NodeBench, otherwise: State) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_GI)
-    bench.rollback.remove_all(UID, otherwise=otherwise)
+    bench.removal.remove_all(UID, otherwise=otherwise)
     assert bench.states() == [State.CI_DESTROYED]
     bench.machine.clear_faults()
-    assert nothing(bench.rollback.retry_removal(UID))
+    assert nothing(bench.removal.retry(UID))
     assert bench.places() == []
 
 
 def test_an_orphan_stays_one(bench: NodeBench) -> None:
     bench.made("a", State.ORPHAN, ci_id=None)
     bench.keep(DESTROY_CI)
-    bench.rollback.remove_all(UID)
+    bench.removal.remove_all(UID)
     assert bench.states() == [State.ORPHAN]
 
 
@@ -171,7 +157,7 @@ def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem:
     entry = bench.made("a", State.PREPARED)
     bench.hardware.found = {}
     bench.hardware.problems = (problem,) if problem else ()
-    left = bench.rollback.remove_all(UID)
+    left = bench.removal.remove_all(UID)
     assert bench.hardware.looked_at == [entry.gpu]
     why = f"GPU {entry.gpu} is not in this node now{': ' if problem else ''}{problem}"
     assert bench.journal.entries() == (entry.at(State.TOMBSTONE, note=why),)
@@ -184,10 +170,10 @@ def test_of_a_gpu_that_is_lost_a_tombstone_stays_until_it_is_back_without(
 ) -> None:
     bench.made("a", State.PREPARED)
     bench.machine.lose(0)
-    assert len(bench.rollback.remove_all(UID).recorded) == 1
+    assert len(bench.removal.remove_all(UID).recorded) == 1
     assert bench.states() == [State.TOMBSTONE]
     bench.machine.recover(0)
-    assert nothing(bench.rollback.retry_removal(UID))
+    assert nothing(bench.removal.retry(UID))
     assert bench.journal.entries() == ()
 
 
@@ -213,7 +199,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
         assert bench.unit.lock.try_enter()
         if case == "hanging":
             monkeypatch.setattr(bench.session, "hangs", lambda _: "a call hangs")
-    left = bench.rollback.remove_all(UID)
+    left = bench.removal.remove_all(UID)
     assert left.recorded == [f"{entry.device}: {REFUSING[case]}"]
     assert (bench.slices_now(), bench.states()) == ([(4, 1)], [State.LEFTOVER])
     if case in {"frozen", "released"}:
@@ -223,7 +209,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
 def test_on_a_gpu_that_only_is_not_offered_it_is_destroyed(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.unit.set_conflict(Conflict(NodeReason.PAUSED, "a pause was asked for"))
-    assert nothing(bench.rollback.remove_all(UID))
+    assert nothing(bench.removal.remove_all(UID))
 
 
 # -- patience
@@ -233,7 +219,7 @@ def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: Node
     bench.made("a", State.PREPARED)
     fault = Fault(function=DESTROY_CI, action="return", code=IN_USE, times=4)
     bench.machine.inject(fault)
-    assert nothing(bench.rollback.remove_all(UID, patience=30.0))
+    assert nothing(bench.removal.remove_all(UID, patience=30.0))
     assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8]
     assert bench.events.seen == []
 
@@ -241,7 +227,7 @@ def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: Node
 def test_pauses_are_no_longer_than_a_second_and_end_with_the_patience(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI)
-    assert bench.rollback.remove_all(UID, patience=5.0).recorded
+    assert bench.removal.remove_all(UID, patience=5.0).recorded
     assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
@@ -249,14 +235,14 @@ def test_all_devices_share_the_patience(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.made("a", State.PREPARED, ELSEWHERE)
     bench.keep(DESTROY_CI)
-    assert len(bench.rollback.remove_all(UID, patience=2.0).recorded) == 2
+    assert len(bench.removal.remove_all(UID, patience=2.0).recorded) == 2
     assert sum(bench.clock.waits) <= 2.0
 
 
 def test_what_does_not_pass_is_not_tried_again(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.keep(DESTROY_CI, NOT_PERMITTED)
-    assert bench.rollback.remove_all(UID, patience=30.0).recorded
+    assert bench.removal.remove_all(UID, patience=30.0).recorded
     assert bench.clock.waits == []
 
 
@@ -268,7 +254,7 @@ def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(
 ) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.fill_disk()
-    left = bench.rollback.remove_all(UID)
+    left = bench.removal.remove_all(UID)
     assert (left.recorded, len(left.failed)) == ([], 1)
     assert str(left).startswith(f"{entry.device}: cannot write the journal")
     assert bench.events.seen == []
@@ -278,7 +264,7 @@ def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(
 def test_what_is_on_its_way_out_already_is_unavailable_all_the_same(bench: NodeBench) -> None:
     bench.made("a", State.LEFTOVER)
     bench.fill_disk()
-    left = bench.rollback.remove_all(UID)
+    left = bench.removal.remove_all(UID)
     assert (len(left.recorded), left.failed) == (1, [])
 
 
@@ -287,7 +273,7 @@ def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_sam
 ) -> None:
     bench.made("a", State.PREPARED)
     bench.specs.failure = HostError("/var/run/cdi is read-only")
-    left = bench.rollback.remove_all(UID)
+    left = bench.removal.remove_all(UID)
     assert (left.failed, left.recorded) == (["/var/run/cdi is read-only"], [])
     assert bench.places() == []
 
@@ -303,13 +289,13 @@ def test_processes_of_a_claim_are_those_in_all_its_slices_as_far_as_they_can_be_
     bench: NodeBench,
 ) -> None:
     ref = ClaimRef("default", "a", UID)
-    assert bench.rollback.processes(ref) == ()
+    assert bench.removal.processes(ref) == ()
     for pid, place in ((PID + 1, ELSEWHERE), (PID, replace(ELSEWHERE, start=4))):
         entry = bench.made("a", State.PREPARED, place)
         bench.machine.start_process(0, pid, gpu_instance=entry.gi_id or 0, compute_instance=0)
     other = bench.made("b", State.PREPARED, replace(ELSEWHERE, start=1))
     bench.machine.start_process(0, 1, gpu_instance=other.gi_id or 0, compute_instance=0)
     bench.journal.put(replace(bench.entry("a", gpu="GPU-other"), device="gpu-9-mig-1g5gb-19-0"))
-    assert bench.rollback.processes(ref) == (PID, PID + 1)
+    assert bench.removal.processes(ref) == (PID, PID + 1)
     bench.keep("nvmlDeviceGetComputeRunningProcesses*", UNKNOWN)
-    assert bench.rollback.processes(ref) == ()
+    assert bench.removal.processes(ref) == ()

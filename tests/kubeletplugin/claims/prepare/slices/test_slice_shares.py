@@ -13,10 +13,9 @@ import sim.nvml
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
-from kubeletplugin.claims.prepare.ready_entries import ready_entry
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.known_gpu import DeclaredLayout
-from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State, ready_entry
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, PLACE, UNKNOWN, GpuBench
@@ -89,11 +88,11 @@ def test_a_slice_stays_until_the_last_has_gone(bench: Bench, state: State) -> No
     bench.forget()
     first, second = bench.journal.entries()
     bench.journal.put(second.at(state, remade=False))
-    assert bench.removal.remove(first) == ""
+    assert bench.slices.remove(first) == ""
     assert (bench.slices_now(), bench.calls()) == ([(4, 1)], MADE)
     [left] = bench.journal.entries()
     assert left.key == second.key
-    assert bench.removal.remove(left) == ""
+    assert bench.slices.remove(left) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
@@ -102,9 +101,9 @@ def test_one_of_those_that_could_not_go_is_left_to_remove_the_slice(
     bench: Bench, state: State
 ) -> None:
     first, second = bench.sharing("a", "b", state=state)
-    assert bench.removal.remove(first) == ""
+    assert bench.slices.remove(first) == ""
     assert (bench.places(), bench.journal.entries()) == ([4], (second,))
-    assert bench.removal.remove(second) == ""
+    assert bench.slices.remove(second) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
@@ -112,11 +111,11 @@ def test_processes_of_a_shared_slice_keep_the_last_claim_only(bench: Bench) -> N
     first, second = bench.sharing("a", "b")
     gi_id, ci_id = first.gi_id or 0, first.ci_id or 0
     bench.machine.start_process(0, 77, gpu_instance=gi_id, compute_instance=ci_id)
-    assert bench.removal.processes(first) == ()
-    bench.removal.remove(first)
-    assert bench.removal.processes(second) == (77,)
+    assert bench.slices.processes(first) == ()
+    bench.slices.remove(first)
+    assert bench.slices.processes(second) == (77,)
     with pytest.raises(InUseError):
-        bench.removal.remove(second)
+        bench.slices.remove(second)
 
 
 def test_a_slice_that_vanished_is_made_once_for_all(bench: Bench) -> None:
@@ -139,7 +138,7 @@ def test_what_one_makes_again_and_fails_to_is_removed_whatever_others_have_on_re
     half = bench.journal.get(first)
     assert half is not None
     assert (half.state, half.gi_id) == (State.GI_CREATED, second.gi_id)
-    bench.removal.remove(half)
+    bench.slices.remove(half)
     lost = bench.journal.get(first)
     assert lost is not None
     assert (bench.places(), lost.state) == ([], State.LOST)
@@ -172,7 +171,7 @@ def test_a_slice_that_a_claim_has_alone_is_never_shared_nor_the_other_way(bench:
     alone = bench.made("alone", State.PREPARED)
     with pytest.raises(BusyError, match="held by claim default/alone"):
         bench.ensure(bench.share("a"))
-    bench.removal.remove(alone)
+    bench.slices.remove(alone)
     bench.sharing("a")
     with pytest.raises(BusyError, match="held by claim default/a"):
         bench.ensure(bench.entry("alone"))
@@ -208,7 +207,7 @@ def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
         bench.ensure(bench.share("e"))
     bench.unit.share(None, slices=None)
     assert bench.ensure(entries[0]) == entries[0], "what is prepared stays"
-    bench.removal.remove(entries[0])
+    bench.slices.remove(entries[0])
     with pytest.raises(BusyError, match=r"is not shared any more.*sliceShares"):
         bench.ensure(bench.share("e"))
 
@@ -233,7 +232,7 @@ def test_nothing_is_shared_with_a_record_that_could_not_be_understood(bench: Ben
         bench.ensure(bench.share("c"))
     for one, other in ((first, strange), (strange, first)):
         bench.journal.put(first, strange)
-        assert bench.removal.remove(one) == ""
+        assert bench.slices.remove(one) == ""
         assert (bench.places(), bench.journal.entries()) == ([4], (other,))
 
 
@@ -242,7 +241,7 @@ def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
     bench: Bench, tenant: str
 ) -> None:
     entry = bench.ensure(bench.share("a", share=Share(1000, 0, tenant)))
-    bench.removal.remove(entry, keep=True)
+    bench.slices.remove(entry, keep=True)
     [idle] = bench.journal.entries()
     assert (idle.idle, bench.slices_now()) == (True, [(4, 0)])
     bench.ensure(bench.entry("b"))
@@ -259,7 +258,7 @@ def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) ->
     first, second = bench.sharing("a", "b")
     assert bench.slices_now() == [(4, 1)]
     for entry in (first, second):
-        bench.removal.remove(entry, keep=True, ready=True)
+        bench.slices.remove(entry, keep=True, ready=True)
     [ready] = bench.journal.entries()
     assert (ready.ready, ready.device, bench.slices_now()) == (True, NAME, [(4, 0)])
     assert CREATE_GI not in bench.calls()
@@ -275,5 +274,5 @@ def test_a_ready_slice_is_nobodys_share(bench: Bench) -> None:
 def test_a_claim_that_leaves_writes_the_journal_once_and_asks_for_no_change(bench: Bench) -> None:
     first, _ = bench.sharing("a", "b")
     bench.keep(DESTROY_CI, UNKNOWN)
-    assert bench.removal.remove(first, keep=True) == ""
+    assert bench.slices.remove(first, keep=True) == ""
     assert bench.calls() == MADE

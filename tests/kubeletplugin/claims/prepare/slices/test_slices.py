@@ -81,13 +81,6 @@ def test_a_slice_that_is_gone_is_made_again_at_its_place(bench: Bench, state: St
     assert (entry.note, entry.wiped) == ("", False)
 
 
-def test_what_another_claim_left_is_removed_before(bench: Bench) -> None:
-    bench.made("old", State.LEFTOVER)
-    entry = bench.ensure(bench.entry("a"))
-    bench.made_well(entry)
-    assert bench.journal.entries() == (entry,)
-
-
 def test_a_gpu_instance_that_another_claim_left_is_used_again(bench: Bench) -> None:
     bench.bare("old")
     ((before, _),) = bench.keys()

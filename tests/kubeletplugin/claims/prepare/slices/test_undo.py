@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sim.nvml
-from kubeletplugin.claims.prepare.rollback import Remainder
+from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.journal.entries import HELD, LEAVING, State
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE
 from tests.kubeletplugin.helpers.nodebench import NodeBench
@@ -37,14 +37,14 @@ def test_a_claim_of_which_kubelet_knows_nothing_is_undone_with_its_spec(
     bench.specs.files = {UID: ["x"]}
     if state is State.CI_DESTROYED:
         bench.destroy_compute_instances(bench.journal.entries()[0])
-    assert nothing(bench.rollback.remove_unfinished(UID))
+    assert nothing(bench.removal.remove_unfinished(UID))
     assert (bench.places(), bench.specs.files) == ([], {})
 
 
 def test_what_cannot_be_undone_of_it_is_an_orphan(bench: NodeBench) -> None:
     bench.made("a", State.CI_CREATED)
     bench.keep(DESTROY_CI)
-    assert bench.rollback.remove_unfinished(UID).recorded
+    assert bench.removal.remove_unfinished(UID).recorded
     assert bench.states() == [State.ORPHAN]
 
 
@@ -53,7 +53,7 @@ def test_what_kubelet_was_told_of_stays_with_the_spec(bench: NodeBench, state: S
     held = bench.made("a", state)
     bench.made("a", State.CI_CREATED, ELSEWHERE)
     bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.remove_unfinished(UID))
+    assert nothing(bench.removal.remove_unfinished(UID))
     assert (bench.places(), bench.journal.entries()) == ([4], (held,))
     assert bench.specs.files == {UID: ["x"]}
 
@@ -66,7 +66,7 @@ def test_what_was_held_before_it_was_made_again_is_lost(
     bench.made("a", State.CI_CREATED, remade=True, wiped=wiped)
     bench.made("a", State.CI_CREATED, ELSEWHERE)
     bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.remove_unfinished(UID))
+    assert nothing(bench.removal.remove_unfinished(UID))
     [lost] = bench.journal.entries()
     assert (bench.places(), lost.state, lost.wiped, lost.gi_id) == ([], State.LOST, wiped, None)
     assert bench.specs.files == {UID: ["x"]}
@@ -76,24 +76,11 @@ def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_
     bench: NodeBench,
 ) -> None:
     bench.journal.put(bench.entry("a", state=State.INTENT, remade=True, boot_id="before"))
-    assert nothing(bench.rollback.remove_unfinished(UID))
+    assert nothing(bench.removal.remove_unfinished(UID))
     assert bench.states() == [State.LOST]
     bench.journal.put(bench.entry("a", state=State.DESTROYING, remade=True, boot_id="before"))
-    assert nothing(bench.rollback.remove_all(UID))
+    assert nothing(bench.removal.remove_all(UID))
     assert bench.journal.entries() == ()
-
-
-def test_patience_is_the_same_there(bench: NodeBench) -> None:
-    bench.made("a", State.CI_CREATED)
-    bench.keep(DESTROY_CI)
-    bench.rollback.remove_unfinished(UID, patience=1.0)
-    assert sum(bench.clock.waits) == pytest.approx(0.7)
-    bench.made("a", State.PREPARED, ELSEWHERE)
-    bench.journal.put(bench.journal.entries()[0].at(State.GI_CREATED, ci_id=None))
-    bench.clock.waits.clear()
-    bench.rollback.remove_unfinished(UID, patience=1.0)
-    assert sum(bench.clock.waits) == pytest.approx(0.7)
-    assert bench.states() == [State.ORPHAN, State.PREPARED]
 
 
 # -- once more
@@ -103,19 +90,19 @@ def test_patience_is_the_same_there(bench: NodeBench) -> None:
 def test_only_what_is_on_its_way_out_is_tried_once_more(bench: NodeBench, state: State) -> None:
     entry = bench.made("a", state, ci_id=None)
     bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.retry_removal(UID))
+    assert nothing(bench.removal.retry(UID))
     assert bench.journal.entries() == (() if state in LEAVING else (entry,))
     assert bench.specs.files == {UID: ["x"]}
 
 
 def test_what_is_not_understood_is_not_tried(bench: NodeBench) -> None:
     entry = bench.made("a", State.ORPHAN, quarantined="no such state")
-    assert nothing(bench.rollback.retry_removal(UID))
+    assert nothing(bench.removal.retry(UID))
     assert (bench.places(), bench.states()) == ([4], [entry.state])
 
 
 def test_once_more_has_no_patience(bench: NodeBench) -> None:
     bench.made("a", State.LEFTOVER)
     bench.keep(DESTROY_CI)
-    bench.rollback.retry_removal(UID)
+    bench.removal.retry(UID)
     assert bench.clock.waits == [0.1]

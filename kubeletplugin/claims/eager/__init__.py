@@ -1,1 +1,0 @@
-"""Slices of claims that are allocated here, made before kubelet asks for them."""

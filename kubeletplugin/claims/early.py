@@ -1,0 +1,406 @@
+"""Slices made as soon as their claims are allocated or reserved here, given back if no pod comes.
+
+What kubelet asks for goes first: a slice is made early only on a GPU on which nobody works, one at
+a time. Such a slice is recorded as one that a Prepare has made and not told of yet, so that a
+Prepare finds it, a process that is killed leaves nothing behind that is not on record, and nothing
+that fails here is anybody's answer: Prepare tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from dra.gpu.inventory import AnswerState, ClaimRef
+from dra.gpu.names import DeviceNameError, MigDevice, gpu_name, parse_device
+from dra.kube.loop import Loop
+from dra.kube.timing import Clock
+from kubeletplugin.claims.context import Context
+from kubeletplugin.claims.lookup import ClaimFate
+from kubeletplugin.claims.outcomes import Outcomes
+from kubeletplugin.claims.prepare import Preparer
+from kubeletplugin.claims.removal import ClaimRemoval
+from kubeletplugin.claims.reservations import Reservations
+from kubeletplugin.claims.tasks import ClaimTasks, patiently
+from kubeletplugin.errors import DeviceError, PluginError, StartingError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.times import (
+    AWAITED_SECONDS,
+    EARLY_AGAIN_SECONDS,
+    EARLY_PAUSE_SECONDS,
+    FORGIVEN_SECONDS,
+    LONGEST_OVERDUE_SECONDS,
+    OVERDUE_SECONDS,
+    RESERVED_SECONDS,
+    UNDO_SECONDS,
+    UNREADY_SECONDS,
+)
+
+_log = logging.getLogger(__name__)
+MOST_OF_NAMESPACE = 8
+MOST_OF_GPU = 16
+_REFUSED = (
+    "nothing is made early for it: it is a share of a slice, too many slices were made for nothing "
+    "for its namespace or GPU lately, or the GPU is not known"
+)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What is expected of one claim here, and what was tried.
+
+    ``devices`` are expected to be used here. ``wishes`` counts how often they were asked for; the
+    last wish is ``open`` until they are made or refused, and not tried before ``not_before``.
+    ``doubted``: it is to be looked at whether what was made is still needed. ``early_since``: its
+    slices are made early; ``whole_since``: all of them are whole, and its pod may be bound.
+    ``is_overdue``: that was told.
+    """
+
+    ref: ClaimRef
+    devices: tuple[str, ...] = ()
+    wishes: int = 0
+    open: bool = False
+    not_before: float = 0.0
+    doubted: bool = False
+    early_since: float | None = None
+    whole_since: float | None = None
+    is_overdue: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """True if there is nothing to know of it any more."""
+        return not (self.devices or self.doubted or self.early_since is not None)
+
+
+class EarlySlices:
+    """One thread that decides, and a task of each claim that is worked on. Thread-safe.
+
+    ``seconds`` is how long a slice waits for its pod. For claims for which kube-scheduler waits
+    somebody waits for the answer: they are tried for longer, and kept without a limit.
+    """
+
+    def __init__(  # noqa: PLR0913 - what makes and removes, and whom it tells
+        self,
+        context: Context,
+        preparer: Preparer,
+        removal: ClaimRemoval,
+        tasks: ClaimTasks,
+        *,
+        reservations: Reservations,
+        outcomes: Outcomes,
+        seconds: float,
+    ) -> None:
+        self._context = context
+        self._journal = context.journal
+        self._clock = context.clock
+        self._hardware = removal.hardware
+        self._preparer = preparer
+        self._removal = removal
+        self._tasks = tasks
+        self._reservations = reservations
+        self._outcomes = outcomes
+        self._seconds = seconds
+        self._allowance = Allowance(context.clock)
+        self._lock = threading.Lock()
+        self._claims: dict[str, _Claim] = {}
+        self._busy: set[str] = set()
+        self.thread = Loop("early slices", self._turn, clock=context.clock)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is under way is finished by its task."""
+        self.thread.stop()
+        self.thread.join()
+
+    def expect(self, ref: ClaimRef, devices: tuple[str, ...], *, again: bool = False) -> None:
+        """Have the slices among ``devices`` made for a claim; with none, those made given back.
+
+        With the same as before it does nothing, so that what was given back is not made once more,
+        unless ``again`` says that nobody was told what came of it.
+        """
+        with self._lock:
+            claim = self._claims.setdefault(ref.uid, _Claim(ref))
+            if devices and devices == claim.devices and (claim.open or not again):
+                return
+            claim.ref, claim.devices, claim.open = ref, devices, bool(devices)
+            claim.wishes += 1
+            claim.doubted = claim.doubted or not devices
+        if not devices:
+            self._outcomes.forget(ref)
+        self.thread.notify()
+
+    def doubt(self, ref: ClaimRef) -> None:
+        """Look again whether a slice that was made early is still needed. Waits for nothing."""
+        with self._lock:
+            self._claims.setdefault(ref.uid, _Claim(ref)).doubted = True
+        self.thread.notify()
+
+    def _turn(self) -> float | None:
+        if not self._context.readiness.is_ready or self._journal.rebuild:
+            return UNREADY_SECONDS
+        claims = self._look_at_journal()
+        pauses = [pause for c in claims for pause in (self._give_back(c), self._overdue(c))]
+        pauses += [self._begin(c) for c in claims if c.open]
+        with self._lock:
+            self._claims = {u: c for u, c in self._claims.items() if not c.is_over}
+        return min((p for p in pauses if p is not None), default=None)
+
+    def _look_at_journal(self) -> list[_Claim]:
+        """All claims of which something is known, with the time since when they are made early."""
+        now = self._clock.monotonic()
+        of_claim: dict[str, list[Entry]] = {}
+        for entry in self._journal.entries():
+            of_claim.setdefault(entry.claim.uid, []).append(entry)
+        with self._lock:
+            for uid, entries in of_claim.items():
+                if any(e.early for e in entries):
+                    self._claims.setdefault(uid, _Claim(entries[0].claim))
+            for uid, claim in self._claims.items():
+                entries = of_claim.get(uid, [])
+                claim.early_since = _since(claim.early_since, now, any(e.early for e in entries))
+                whole = bool(entries) and all(e.early and e.ci_id is not None for e in entries)
+                claim.whole_since = _since(claim.whole_since, now, whole and self._is_bound(uid))
+                claim.is_overdue = claim.is_overdue and claim.whole_since is not None
+            return [*self._claims.values()]
+
+    def _is_bound(self, uid: str) -> bool:
+        """True if a claim's pod may be bound by now: nobody waits for its slices before."""
+        awaited = self._outcomes.is_awaited(uid)
+        return not awaited and self._reservations.seconds_left(uid) is None
+
+    # -- given back
+
+    def _give_back(self, claim: _Claim) -> float | None:
+        """Give back what is doubted or has waited too long; seconds until it will have."""
+        if claim.doubted:
+            with self._lock:
+                claim.doubted = False
+            if not self._begin_giving_back(claim, is_over=False):
+                with self._lock:
+                    claim.doubted = True
+                return EARLY_PAUSE_SECONDS
+        if claim.early_since is None:
+            return None
+        pauses = []
+        reserved = self._reservations.seconds_left(claim.ref.uid)
+        if reserved is not None:
+            if reserved <= 0:
+                self._begin_giving_back(claim, is_over=False)
+            pauses.append(max(reserved, UNREADY_SECONDS))
+        if not self._outcomes.is_awaited(claim.ref.uid):
+            left = claim.early_since + self._seconds - self._clock.monotonic()
+            if left <= 0:
+                self._begin_giving_back(claim, is_over=True)
+            pauses.append(max(left, UNREADY_SECONDS))
+        return min(pauses, default=None)
+
+    def _begin_giving_back(self, claim: _Claim, *, is_over: bool) -> bool:
+        uid = claim.ref.uid
+        if not self._made_early(uid) and self._tasks.idle(uid):
+            return True
+        work = partial(self._give_back_now, claim, is_over=is_over)
+        return self._tasks.begin(uid, "give back", work) is not None
+
+    def _give_back_now(self, claim: _Claim, *, is_over: bool) -> None:
+        """Remove what was made early for a claim; as its only task, so that it is not in use."""
+        ref, entries = claim.ref, self._made_early(claim.ref.uid)
+        if not entries:
+            return
+        if not is_over and self._reservations.fate(ref) in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
+            return
+        left = str(self._removal.remove_unfinished(ref.uid, patience=UNDO_SECONDS))
+        self._allowance.waste(ref.namespace, [e.gpu for e in entries])
+        self._context.observer.acted(Action.RETURNED)
+        why = "no pod came for it in time" if is_over else "it is not to be used here"
+        self._reservations.end(ref, AnswerState.EXPIRED, why)
+        if claim.is_overdue:
+            self._outcomes.given_back(ref)
+        _log.info("given back: %s", why, extra=about(ref, error=left))
+
+    # -- overdue
+
+    def _overdue(self, claim: _Claim) -> float | None:
+        """Tell, once, that nobody asks for what is made; seconds until that is to be told.
+
+        A pod is bound right after its claim is allocated, and kubelet asks within milliseconds of
+        that. If it could not, it tries again only after 60 to 90 s, and who sees that it did not is
+        this node alone. While kubelet asks for other claims it may still come to this one.
+        """
+        since = claim.whole_since
+        if since is None or claim.is_overdue:
+            return None
+        asked = max(since, self._outcomes.answered_at) + OVERDUE_SECONDS
+        left = min(asked, since + LONGEST_OVERDUE_SECONDS) - self._clock.monotonic()
+        if left > 0:
+            return left
+        claim.is_overdue = True
+        self._outcomes.overdue(claim.ref)
+        return None
+
+    # -- made
+
+    def _begin(self, claim: _Claim) -> float | None:
+        """Begin to make a claim's slices; seconds until what is in the way may have gone."""
+        ref, units = claim.ref, self._units(claim)
+        uuids = {u.uuid for u in units}
+        awaited = self._outcomes.is_awaited(ref.uid)
+        if awaited and self._is_held(ref.uid):
+            self._outcomes.made_early(ref)
+        is_time = claim.not_before <= self._clock.monotonic()
+        if not (uuids and is_time and self._allowance.is_left(ref.namespace, uuids)):
+            if awaited and units:
+                return EARLY_AGAIN_SECONDS
+            self._reservations.end(ref, AnswerState.REFUSED, _REFUSED)
+            self._close(claim, claim.wishes)
+            return None
+        with self._lock:
+            if uuids & self._busy:
+                return None  # whose end begins the next turn
+            self._busy |= uuids
+        work = partial(self._make, claim, claim.wishes, uuids)
+        is_free = not any(u.lock.is_held for u in units)
+        if is_free and self._tasks.begin(ref.uid, "make early", work):
+            return None
+        with self._lock:
+            self._busy -= uuids
+        return EARLY_PAUSE_SECONDS
+
+    def _make(self, claim: _Claim, wish: int, uuids: set[str]) -> None:
+        ref, done = claim.ref, True
+        try:
+            done = self._attempt(ref)
+        except PluginError as error:
+            done = not (isinstance(error, StartingError) and self._outcomes.is_awaited(ref.uid))
+            if done:
+                self._failed(ref, error)
+                self._allowance.waste(ref.namespace, uuids)
+            else:
+                claim.not_before = self._clock.monotonic() + EARLY_AGAIN_SECONDS
+            self._context.observer.acted(Action.REFUSED)
+            _log.info("not made early", extra=about(ref, error=str(error)))
+        except Exception as error:  # noqa: BLE001 - kubelet is told by Prepare
+            self._context.observer.acted(Action.REFUSED)
+            _log.exception("not made early", extra=about(ref))
+            self._failed(ref, PluginError(f"internal error (see the log): {error!r}"))
+        else:
+            if done and self._made_early(ref.uid):
+                self._context.observer.acted(Action.AHEAD)
+                _log.info("made early", extra=about(ref))
+                self._outcomes.made_early(ref)
+        finally:
+            if done:
+                self._close(claim, wish)
+            with self._lock:
+                self._busy -= uuids
+                claim.doubted = claim.doubted or not claim.devices
+                self._claims.setdefault(ref.uid, claim)
+            self.thread.notify()
+
+    def _attempt(self, ref: ClaimRef) -> bool:
+        """Make a claim's slices; what passes is waited for if nobody else tries again."""
+        is_reserved = self._reservations.seconds_left(ref.uid) is not None
+        if not is_reserved and not self._outcomes.is_awaited(ref.uid):
+            return self._preparer.make_early(ref)
+        patience = RESERVED_SECONDS if is_reserved else AWAITED_SECONDS
+        return patiently(
+            partial(self._preparer.make_early, ref),
+            end=self._clock.monotonic() + patience,
+            longest=UNDO_SECONDS,
+            clock=self._clock,
+        )
+
+    def _failed(self, ref: ClaimRef, error: PluginError) -> None:
+        if not self._reservations.end(ref, AnswerState.FAILED, str(error)):
+            self._outcomes.not_made_early(ref, error)
+
+    def _close(self, claim: _Claim, wish: int) -> None:
+        """Do no more for a wish; one that has replaced it meanwhile stays."""
+        with self._lock:
+            claim.not_before = 0.0
+            if claim.wishes == wish:
+                claim.open = False
+
+    def _made_early(self, uid: str) -> tuple[Entry, ...]:
+        """The claim's entries, if all of them were made early; kubelet knows of none then."""
+        entries = self._journal.of_claim(uid)
+        return entries if all(e.early for e in entries) else ()
+
+    def _is_held(self, uid: str) -> bool:
+        return any(e.state in HELD for e in self._journal.of_claim(uid))
+
+    def _units(self, claim: _Claim) -> list[GpuUnit]:
+        """The GPUs of which the claim was given slices; none if kubelet was told of them.
+
+        None either if it is reserved shares of slices: a reservation does not say how large.
+        """
+        uid = claim.ref.uid
+        is_reserved = self._reservations.seconds_left(uid) is not None
+        if self._is_held(uid):
+            return []
+        found: dict[str, GpuUnit] = {}
+        for name in claim.devices:
+            try:
+                device = parse_device(name)
+                if isinstance(device, MigDevice):
+                    if device.shared and is_reserved:
+                        return []
+                    unit = self._hardware.named(gpu_name(device.minor))
+                    found[unit.uuid] = unit
+            except (DeviceNameError, PluginError) as error:
+                if self._outcomes.is_awaited(uid):
+                    self._failed(claim.ref, DeviceError(f"{name}: {error}"))
+                return []
+        return [*found.values()]
+
+
+class Allowance:
+    """Bound on slices made early for nothing: whoever makes pods and deletes them wears GPUs.
+
+    A slice that kubelet asked for costs nothing. One that was given back, or could not be made,
+    counts for its namespace and for its GPU, and is forgiven after a while. Thread-safe; what
+    counts no more is not kept.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wasted: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def is_left(self, namespace: str, gpus: Iterable[str]) -> bool:
+        """True if claims of the namespace may have slices of these GPUs (UUIDs) made early."""
+        with self._lock:
+            self._forgive()
+            of_namespace = self._level(("namespace", namespace)) + 1 <= MOST_OF_NAMESPACE
+            return of_namespace and all(
+                self._level(("gpu", gpu)) + 1 <= MOST_OF_GPU for gpu in gpus
+            )
+
+    def waste(self, namespace: str, gpus: Iterable[str]) -> None:
+        """Count slices that were made for nothing; a GPU counts as often as it is named."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._forgive()
+            for gpu in gpus:
+                for key in (("namespace", namespace), ("gpu", gpu)):
+                    self._wasted[key] = (self._level(key) + 1, now)
+
+    def _level(self, key: tuple[str, str]) -> float:
+        count, since = self._wasted.get(key, (0.0, 0.0))
+        return max(0.0, count - (self._clock.monotonic() - since) / FORGIVEN_SECONDS)
+
+    def _forgive(self) -> None:
+        self._wasted = {k: v for k, v in self._wasted.items() if self._level(k) > 0}
+
+
+def _since(before: float | None, now: float, holds: bool) -> float | None:  # noqa: FBT001 - a condition
+    """Time since when something holds."""
+    return (now if before is None else before) if holds else None

@@ -1,0 +1,250 @@
+"""Outcome of each claim's last Prepare, and of slices made early: kept, and told to who can act.
+
+kubelet repeats a failed Prepare only after a minute or more. The MigNode lists such claims, so that
+the controller has kubelet ask again as soon as that is of use. The claim's status tells what stays
+so; where kube-scheduler waits for slices before it binds a pod, it tells what came of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra.claims.conditions import PREPARE_FAILING
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef, FailedClaim
+from dra.kube.timing import rfc3339_micro
+from kubeletplugin.claims.context import Context
+from kubeletplugin.claims.lookup import ClaimUnreadableError
+from kubeletplugin.errors import ClaimError, PluginError, denied_gpu, failing_gpu, is_permanent
+from kubeletplugin.gpus.health.monitor import HealthMonitor
+from kubeletplugin.journal.entries import HELD
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.publishing.slices.failed_gpus import FailedGpus
+from kubeletplugin.times import LISTED_SECONDS
+
+SEVERAL = 3
+"""Failures in a row after which a claim's status tells of them."""
+
+_MOST = 64
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Knowledge of one claim.
+
+    ``listed``: as the MigNode lists it, since ``at``. ``failures`` of Prepare in a row.
+    ``served``: of the pods for whose binding kube-scheduler waits those that have seen it said that
+    the slices are made; None where nobody waits.
+    """
+
+    listed: FailedClaim | None = None
+    at: float = 0.0
+    failures: int = 0
+    served: frozenset[str] | None = None
+
+
+class Outcomes:
+    """The outcomes of this node's claims, the latest failures last. Thread-safe.
+
+    ``on_change`` is called, without a lock, when what the MigNode is to list has changed. A mistake
+    in the claim itself is not listed: nothing that happens on the node mends it.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        monitor: HealthMonitor,
+        statuses: ClaimStatuses,
+        failed_gpus: FailedGpus,
+        *,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._journal = context.journal
+        self._reports = context.reports
+        self._clock = context.clock
+        self._monitor = monitor
+        self._statuses = statuses
+        self._failed_gpus = failed_gpus
+        self._pool = context.reports.node_name
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._of: dict[str, _Outcome] = {}
+        self._is_cut_short = self._is_registered = False
+        self.resumed = ""
+        """Time when kubelet could call again after calls were cut short; empty if none were."""
+        self.answered_at = float("-inf")
+        """Monotonic time at which kubelet last got what it asked for, of any claim."""
+
+    # -- calls of kubelet
+
+    def prepared(self, ref: ClaimRef) -> None:
+        """A claim is prepared; if kubelet got an error meanwhile, it would get devices now."""
+        self.show(ref)
+        with self._lock:
+            is_listed = ref.uid in self._of and self._of[ref.uid].listed is not None
+        if is_listed:
+            self._list(ref, passing=True)
+        for entry in self._journal.of_claim(ref.uid):
+            self._monitor.clear_denial(entry.gpu)
+
+    def failed(self, ref: ClaimRef, error: PluginError) -> None:
+        """Kubelet was told that a claim cannot be prepared."""
+        failures = 0
+        if not isinstance(error, ClaimError):
+            passing = error.passing or isinstance(error, ClaimUnreadableError)
+            failures = self._list(ref, passing=passing, gpu=failing_gpu(error), failures=1)
+        self._note_gpu(error)
+        if gpu := denied_gpu(error):
+            self._monitor.take_denial(gpu, str(error))
+        held = self._is_held(ref)
+        if is_permanent(error, held=held):
+            self._statuses.show_failure(ref, str(error), pool=self._pool)
+            self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
+        elif failures >= SEVERAL and not held:
+            text = f"{failures} times in a row: {error}"
+            self._statuses.show_failure(ref, text, pool=self._pool, reason=PREPARE_FAILING)
+
+    def answered(self, ref: ClaimRef) -> None:
+        """Kubelet got what it asked for: the devices of a claim, or that it has none any more."""
+        self.answered_at = self._clock.monotonic()
+        self.forget(ref)
+
+    def released(self, ref: ClaimRef) -> None:
+        """All devices of a claim were taken off the node."""
+        self._statuses.clear(ref)
+
+    def show(self, ref: ClaimRef) -> None:
+        """Show the devices of a claim in its status as they are."""
+        self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
+
+    # -- slices made before kubelet asks
+
+    def expect(self, ref: ClaimRef, pods: frozenset[str], *, says_made: bool) -> bool:
+        """Take note of the pods (UIDs) that kube-scheduler binds once slices are made; or of none.
+
+        Of such a claim kubelet hears only once the answer stands in its status: nobody else tries
+        again, and what was made is kept for as long as a pod has the claim reserved.
+        ``says_made``: the claim's status says of one of them that it is there. Of a claim that is
+        allocated still, and expected no more, that must not stay: what kubelet was not told of is
+        given back. Returns whether a pod waits that has not seen it said; one that has is bound.
+        """
+        with self._lock:
+            known = self._of.setdefault(ref.uid, _Outcome())
+            served = known.served or frozenset()
+            known.served = (pods if says_made else served & pods) if pods else None
+            self._drop_if_empty(ref.uid)
+        if says_made and not pods and not self._is_held(ref):
+            self._statuses.withdraw(ref)
+        return not pods <= served
+
+    def is_awaited(self, uid: str) -> bool:
+        """True if kube-scheduler waits for slices of the claim."""
+        with self._lock:
+            return uid in self._of and self._of[uid].served is not None
+
+    def made_early(self, ref: ClaimRef) -> None:
+        """All slices of a claim are there."""
+        if self.is_awaited(ref.uid):
+            self._statuses.show_made(ref, lambda: self._journal.of_claim(ref.uid))
+
+    def not_made_early(self, ref: ClaimRef, error: PluginError) -> None:
+        """They cannot be made: where kube-scheduler waits it is to take the allocation back."""
+        if not isinstance(error, ClaimError):
+            self._list(ref, passing=False, gpu=failing_gpu(error))
+        self._note_gpu(error)
+        if self.is_awaited(ref.uid):
+            self._statuses.show_refused(ref, str(error), pool=self._pool)
+
+    def overdue(self, ref: ClaimRef) -> None:
+        """Kubelet should have asked for the slices of a claim by now."""
+        self._statuses.show_overdue(ref, lambda: self._journal.of_claim(ref.uid))
+
+    def given_back(self, ref: ClaimRef) -> None:
+        """The slices of a claim that was said to be overdue are gone."""
+        self._statuses.withdraw(ref)
+
+    # -- what the MigNode lists
+
+    def listed(self) -> tuple[FailedClaim, ...]:
+        """The failed claims that kubelet may still ask for."""
+        oldest = self._clock.monotonic() - LISTED_SECONDS
+        with self._lock:
+            recent = {u: o.listed for u, o in self._of.items() if o.listed and o.at > oldest}
+            kept = _most_of_each(recent)
+            for uid in [u for u, o in self._of.items() if o.listed and u not in kept]:
+                self._unlist(uid)
+            return tuple(kept.values())
+
+    def forget(self, ref: ClaimRef) -> None:
+        """Kubelet has the devices of the claim, or wants it no more."""
+        with self._lock:
+            is_listed = self._unlist(ref.uid)
+        if is_listed:
+            self._on_change()
+
+    def cut_short(self) -> None:
+        """The last run of this program ended in the middle of a Prepare; kubelet got an error."""
+        self._is_cut_short = True
+        self._resume()
+
+    def registered(self) -> None:
+        """Kubelet has taken up the plugin, and can call it."""
+        self._is_registered = True
+        self._resume()
+
+    def _resume(self) -> None:
+        with self._lock:
+            if not (self._is_registered and self._is_cut_short):
+                return
+            self._is_cut_short = False
+            self.resumed = rfc3339_micro(self._clock.now())
+        self._on_change()
+
+    def _list(self, ref: ClaimRef, *, passing: bool, gpu: str = "", failures: int = 0) -> int:
+        """List a claim, as the latest; returns how many times in a row its Prepare has failed."""
+        moment = rfc3339_micro(self._clock.now())
+        with self._lock:
+            known = self._of.pop(ref.uid, None) or _Outcome()
+            self._of[ref.uid] = known
+            known.listed = FailedClaim(ref.namespace, ref.name, ref.uid, moment, passing, gpu)
+            known.at = self._clock.monotonic()
+            known.failures += failures
+            total = known.failures
+        self._on_change()
+        return total
+
+    def _unlist(self, uid: str) -> bool:
+        known = self._of.get(uid)
+        if known is None:
+            return False
+        was_listed = known.listed is not None
+        known.listed, known.failures = None, 0
+        self._drop_if_empty(uid)
+        return was_listed
+
+    def _drop_if_empty(self, uid: str) -> None:
+        known = self._of[uid]
+        if known.listed is None and known.served is None:
+            del self._of[uid]
+
+    def _is_held(self, ref: ClaimRef) -> bool:
+        return any(e.state in HELD for e in self._journal.of_claim(ref.uid))
+
+    def _note_gpu(self, error: PluginError) -> None:
+        if gpu := failing_gpu(error):
+            self._failed_gpus.failed([gpu])
+
+
+def _most_of_each(failed: dict[str, FailedClaim]) -> dict[str, FailedClaim]:
+    """As many as are listed: the latest of each namespace, so that none drives others' out."""
+    if len(failed) <= _MOST:
+        return failed
+    seen: dict[str, int] = {}
+    ranks: dict[str, int] = {}
+    for uid in reversed(failed):
+        namespace = failed[uid].claim.namespace
+        ranks[uid] = seen[namespace] = seen.get(namespace, 0) + 1
+    kept = frozenset(sorted(ranks, key=ranks.__getitem__)[:_MOST])
+    return {uid: each for uid, each in failed.items() if uid in kept}

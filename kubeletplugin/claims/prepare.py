@@ -1,0 +1,303 @@
+"""NodePrepareResources for one claim: a transaction, undone on the spot when a step fails.
+
+Per GPU, under its lock: intent to the journal, GPU instance, compute instance, read-back. Then the
+CDI spec of the whole claim, then ``prepared`` to the journal. What passes is tried again at once,
+as kubelet asks again only after a minute or more. Locks of two GPUs are never held together, so
+that a claim that waits for one GPU holds up nobody on another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.claims.lookup import ClaimUnreadableError
+from kubeletplugin.claims.removal import ClaimRemoval
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
+from kubeletplugin.claims.slices import Slices
+from kubeletplugin.claims.specs import Specs
+from kubeletplugin.claims.tasks import patiently
+from kubeletplugin.claims.wanted import check_available, check_room_on_gpu, intent, mps_limits
+from kubeletplugin.errors import ClaimError, HardwareError, PluginError, StartingError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.times import PREPARE_PAUSE_SECONDS, PREPARE_SECONDS, UNDO_SECONDS
+
+_log = logging.getLogger(__name__)
+_Read = Callable[[ClaimRef], tuple[AllocatedDevice, ...]]
+_ByGpu = list[tuple[GpuUnit, list[Entry]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Answer to kubelet about one device."""
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+    share_id: str = ""
+
+
+class Preparer:
+    """Prepares claims; one call per claim at a time (see ClaimTasks).
+
+    ``read`` gives the devices of a claim for which kubelet asks, ``read_early`` those of one for
+    which it has not asked yet.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts that a transaction joins
+        self,
+        slices: Slices,
+        specs: Specs,
+        sharing: DeviceSharing,
+        removal: ClaimRemoval,
+        *,
+        read: _Read,
+        read_early: _Read,
+        clock: Clock | None = None,
+    ) -> None:
+        self._slices = slices
+        self._hardware = slices.hardware
+        self._journal = slices.journal
+        self._specs = specs
+        self._sharing = sharing
+        self._removal = removal
+        self._read = read
+        self._read_early = read_early
+        self._clock = clock or SystemClock()
+
+    def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+        """Make what the claim was given, or find it made; a repeated call changes nothing.
+
+        Raises:
+            PluginError: the claim is not prepared, and nothing new is left on the hardware unless
+                the message says so.
+        """
+        return patiently(
+            lambda: self._attempt(ref),
+            end=self._clock.monotonic() + PREPARE_SECONDS,
+            longest=PREPARE_PAUSE_SECONDS,
+            clock=self._clock,
+            on_retry=lambda error: _log.info(
+                "tried again at once", extra=about(ref, error=str(error))
+            ),
+        )
+
+    def make_early(self, ref: ClaimRef) -> bool:
+        """Make a claim's slices before kubelet asks for them; False if that is to be tried again.
+
+        It does not wait for a GPU on which somebody works. Of a claim for which kubelet has asked
+        it touches nothing.
+
+        Raises:
+            PluginError: nothing new is left on the hardware unless the message says so.
+        """
+        if not all(e.early or e.idle for e in self._journal.of_claim(ref.uid)):
+            return True
+        groups, read_back = self._entries(ref, self._read_early), False
+        try:
+            self._specs.check()
+            self._specs.check_writable()
+            read_back = all(self._early_on_gpu(unit, entries) for unit, entries in groups)
+        except Exception as error:
+            self._undo(ref, error)
+            raise
+        finally:
+            self._look_again(groups, read_back=read_back)
+        return read_back
+
+    def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+        groups, read_back = self._entries(ref, self._read), False
+        untold = {e.key for _, entries in groups for e in entries if self._is_untold(e)}
+        try:
+            needs = self._specs.check()
+            self._specs.check_writable()
+            done = [entry for unit, entries in groups for entry in self._on_gpu(unit, entries)]
+            for entry in done:
+                self._sharing.serve(entry)
+            is_new = any(e.state is not State.PREPARED for e in done)
+            done = [self._prepared(e, is_untold=e.key in untold) for e in done]
+            self._specs.write(done, needs)
+            if is_new:
+                self._journal.put(*done)
+            read_back = True
+        except Exception as error:
+            self._undo(ref, error)
+            raise
+        finally:
+            self._look_again(groups, read_back=read_back)
+        return tuple(
+            Prepared(e.requests, e.pool, e.device, self._specs.qualified(e), e.share_id)
+            for e in done
+        )
+
+    def _is_untold(self, entry: Entry) -> bool:
+        """True if kubelet was never told of an entry.
+
+        Of one that was left half made it may have been: before the slice was lost, and made again.
+        """
+        return entry.early or self._journal.get(entry) is None
+
+    def _prepared(self, entry: Entry, *, is_untold: bool) -> Entry:
+        if entry.state is State.PREPARED:
+            return entry
+        files = self._specs.shared_files(entry) if is_untold else entry.files
+        return entry.at(State.PREPARED, files=files)
+
+    # -- devices of the claim
+
+    def _entries(self, ref: ClaimRef, read: _Read) -> _ByGpu:
+        """Journal entries of all devices of a claim, by GPU; new ones are intents."""
+        known = self._known(ref)
+        try:
+            devices = read(ref)
+        except ClaimUnreadableError:
+            if not complete(known):
+                raise
+            return _by_gpu((self._unit(e), e) for e in known)
+        names = {(d.device, d.share_id) for d in devices}
+        if {(e.device, e.share_id) for e in known} - names:
+            if any(e.kubelet_knows for e in known):
+                raise ClaimError(
+                    f"the claim is prepared with {_names(e.device for e in known)} but was given "
+                    f"{_names(d.device for d in devices)} since; end the pods that use it first"
+                )
+            if left := str(self._removal.remove_all(ref.uid, patience=UNDO_SECONDS)):
+                raise HardwareError(f"what an earlier allocation left cannot be removed: {left}")
+            known = ()
+        by_device = {(e.device, e.share_id): e for e in known}
+        pairs: list[tuple[GpuUnit, Entry]] = []
+        for device in devices:
+            entry = by_device.get((device.device, device.share_id))
+            if entry is not None:
+                pairs.append((self._unit(entry), self._as_configured(entry, device)))
+                continue
+            unit, entry = intent(device, ref, self._hardware, total=len(devices))
+            self._sharing.check(entry)
+            pairs.append((unit, entry))
+        return _by_gpu(pairs)
+
+    def _known(self, ref: ClaimRef) -> tuple[Entry, ...]:
+        """The claim's entries.
+
+        Raises:
+            ClaimError: one of its records cannot be understood.
+        """
+        known = self._journal.of_claim(ref.uid)
+        bad = [f"{e.device}: {e.quarantined}" for e in known if e.quarantined]
+        if bad:
+            raise ClaimError(
+                f"the claim's records in the journal cannot be used ({'; '.join(bad)}); "
+                "delete the pod, which removes them, or run the version that wrote them"
+            )
+        return known
+
+    def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
+        """The entry with the limits of its allocation, which a slice made before that has not."""
+        limits = mps_limits(device, entry.share)
+        if entry.state not in ARRIVING or entry.mps == limits:
+            return entry
+        entry = replace(entry, mps=limits)
+        self._sharing.check(entry)
+        self._journal.put(entry)
+        return entry
+
+    def _unit(self, entry: Entry) -> GpuUnit:
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            raise StartingError(
+                f"GPU {entry.gpu} of {entry.device} is not in this node; "
+                "put it back, or delete the pod"
+            )
+        return unit
+
+    # -- on a GPU
+
+    def _on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> list[Entry]:
+        with unit.lock:
+            return [self._ensure(unit, entry) for entry in entries]
+
+    def _early_on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> bool:
+        slices = [replace(e, early=True) for e in entries if e.placement is not None]
+        if not slices:
+            return True
+        if not unit.lock.try_enter():
+            return False
+        try:
+            for entry in slices:
+                self._slices.ensure(unit, entry)
+        finally:
+            unit.lock.leave()
+        return True
+
+    def _ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
+        if entry.placement is not None:
+            return self._slices.ensure(unit, entry)
+        return self._ensure_view(unit, entry) if entry.view else self._ensure_gpu(unit, entry)
+
+    def _ensure_view(self, unit: GpuUnit, entry: Entry) -> Entry:
+        if entry.state in ARRIVING:
+            gpu = unit.known
+            if gpu.released or (gpu.conflict and gpu.conflict.reason == NodeReason.PAUSED):
+                check_available(gpu)  # its holder would keep the GPU open
+            self._journal.put(entry)
+        return entry
+
+    def _ensure_gpu(self, unit: GpuUnit, entry: Entry) -> Entry:
+        others = [e for e in self._journal.of_gpu(unit.uuid) if e.key != entry.key]
+        check_room_on_gpu(unit.known, entry, others)
+        if entry.state in ARRIVING:
+            check_available(unit.known)
+            self._journal.put(entry)
+        elif entry.interval and entry.boot_id != self._hardware.boot_id:
+            entry = replace(entry, boot_id=self._hardware.boot_id)
+            self._journal.put(entry)
+        self._sharing.begin(entry)
+        return entry
+
+    # -- the end of an attempt
+
+    def _undo(self, ref: ClaimRef, error: Exception) -> None:
+        """Undo what is half made, also where the error is a defect of this program.
+
+        Raises:
+            PluginError: ``error`` as it is told to kubelet, unless it is such a defect.
+        """
+        left = str(self._removal.remove_unfinished(ref.uid, patience=UNDO_SECONDS))
+        if isinstance(error, PluginError | NvmlError):
+            text = f"{error}; undoing it failed too: {left}" if left else str(error)
+            kind = type(error) if isinstance(error, PluginError) else HardwareError
+            raise kind(text, passing=error.passing) from error
+        if left:
+            _log.error("undoing it failed too", extra=about(ref, error=left))
+
+    def _look_again(self, groups: _ByGpu, *, read_back: bool) -> None:
+        """Have what is published follow; of what was prepared before, it may say that it is lost.
+
+        A status that is written now must not repeat that. ``read_back``: all is made, and was seen.
+        """
+        for unit, entries in groups:
+            if not any(e.state in HELD for e in entries):
+                self._slices.look(unit.uuid, [e.key for e in entries] if read_back else None)
+                continue
+            with unit.lock:
+                self._hardware.observe(unit)
+
+
+def _by_gpu(pairs: Iterable[tuple[GpuUnit, Entry]]) -> _ByGpu:
+    groups: dict[str, tuple[GpuUnit, list[Entry]]] = {}
+    for unit, entry in pairs:
+        groups.setdefault(unit.uuid, (unit, []))[1].append(entry)
+    return list(groups.values())
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

@@ -1,1 +1,0 @@
-"""The transaction that makes a claim's slices, and its rollback."""

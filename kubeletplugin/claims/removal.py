@@ -1,0 +1,296 @@
+"""Removal of a claim's devices from the node: after an Unprepare, to undo, in the background.
+
+What cannot be removed on the spot stays in the journal, and its placement unavailable: kubelet gets
+its answer, and the pod can end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import ANY_TENANT
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.claims.context import Context
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
+from kubeletplugin.claims.slices import Slices
+from kubeletplugin.claims.specs import Specs
+from kubeletplugin.claims.tasks import patiently
+from kubeletplugin.errors import HardwareError, PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, EntryKey, State, occupant_of
+from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
+from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.times import BUSY_GPU_SECONDS, REMOVAL_PAUSE_SECONDS
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Remainder:
+    """Devices that could not be removed, as texts with the reason.
+
+    ``recorded``: in the journal, to be removed later; ``failed``: not even that.
+    """
+
+    recorded: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "; ".join([*self.failed, *self.recorded])
+
+
+class _AbsentError(HardwareError):
+    """The GPU is not in the node now."""
+
+
+class IdleSlices:
+    """GPU instances of released slices, kept for a while for claims of the same namespace.
+
+    Only the GPU instance stays: the next claim gets a compute instance of its own. Whoever needs
+    its memory slices otherwise has it destroyed first. One is kept for ``seconds``; with 0 none is.
+    ``leaves`` says of a GPU, by name, that it is to be released. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        *,
+        seconds: float,
+        leaves: Callable[[str], bool],
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._seconds = seconds
+        self._leaves = leaves
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._since: dict[EntryKey, float] = {}
+
+    def keeps(self, entry: Entry) -> bool:
+        """True if the GPU instance of an entry stays when its claim is released.
+
+        One in which claims of any namespace had a part is no single namespace's.
+        """
+        if entry.share is not None and entry.share.tenant == ANY_TENANT:
+            return False
+        is_fit = entry.idle or (entry.state is State.PREPARED and entry.placement is not None)
+        return bool(self._seconds) and is_fit and self._may_stay(entry)
+
+    def due(self, entries: Iterable[Entry]) -> frozenset[str]:
+        """UIDs of claims whose idle slices are to go; ``entries`` are all that there are."""
+        idle = [e for e in entries if e.idle and not e.ready]
+        now = self._clock.monotonic()
+        with self._lock:
+            self._since = {e.key: self._since.get(e.key, now) for e in idle}
+            return frozenset(
+                e.claim.uid
+                for e in idle
+                if now - self._since[e.key] >= self._seconds or not self._may_stay(e)
+            )
+
+    def _may_stay(self, entry: Entry) -> bool:
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            return False
+        gpu = unit.known
+        return not (gpu.conflict or gpu.released or gpu.unwell or self._leaves(unit.name))
+
+
+class ClaimRemoval:
+    """Removes what the journal lists. No method raises PluginError or NvmlError."""
+
+    def __init__(
+        self,
+        context: Context,
+        slices: Slices,
+        specs: Specs,
+        sharing: DeviceSharing,
+        *,
+        idle: IdleSlices,
+    ) -> None:
+        self.hardware = slices.hardware
+        self.idle = idle
+        self._journal = context.journal
+        self._reports = context.reports
+        self._clock = context.clock
+        self._slices = slices
+        self._specs = specs
+        self._sharing = sharing
+
+    def remove_all(
+        self,
+        uid: str,
+        *,
+        patience: float = 0.0,
+        otherwise: State = State.LEFTOVER,
+        keep_idle: bool = False,
+    ) -> Remainder:
+        """Remove all devices of a claim, and its CDI spec.
+
+        What passes is tried again for ``patience`` seconds. What is left then is put into the state
+        ``otherwise``, or in that which tells more. With ``keep_idle`` the GPU instances stay that
+        may be kept for another claim.
+        """
+        left = Remainder()
+        try:
+            # First, so that no container gets what is about to go.
+            self._specs.remove(uid)
+            if remade := [e for e in self._journal.of_claim(uid) if e.remade]:
+                self._journal.put(*(replace(e, remade=False, wiped=False) for e in remade))
+        except PluginError as error:
+            left.failed.append(str(error))
+        entries = self._journal.of_claim(uid)
+        self._entries(entries, left, patience, otherwise, keep_idle=keep_idle)
+        return left
+
+    def remove_unfinished(self, uid: str, *, patience: float = 0.0) -> Remainder:
+        """Remove the devices of a claim that kubelet was not told of; the spec goes if all do.
+
+        What it was told of before it was to be made again is lost then, and its place is kept.
+        """
+        entries = self._journal.of_claim(uid)
+        if not any(e.kubelet_knows for e in entries):
+            return self.remove_all(uid, patience=patience, otherwise=State.ORPHAN)
+        left = Remainder()
+        self._entries([e for e in entries if e.state not in HELD], left, patience, State.ORPHAN)
+        return left
+
+    def retry(self, uid: str, *, patience: float = 0.0) -> Remainder:
+        """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
+        left = Remainder()
+        entries = self._journal.of_claim(uid)
+        rest = [e for e in entries if e.state in LEAVING and not e.quarantined and not e.ready]
+        self._entries(rest, left, patience, State.LEFTOVER)
+        return left
+
+    def processes(self, ref: ClaimRef) -> tuple[int, ...]:
+        """Ids of the processes in the slices of a claim, as far as NVML tells."""
+        found: set[int] = set()
+        for entry in self._journal.of_claim(ref.uid):
+            if self.hardware.unit(entry.gpu) is not None:
+                try:
+                    found.update(self._slices.processes(entry))
+                except NvmlError as error:
+                    _log.debug("processes of %s: %s", entry.device, error)
+        return tuple(sorted(found))
+
+    def has_spec(self, uid: str) -> bool:
+        """True if a claim has a CDI spec, which it gets when it is prepared; True if in doubt."""
+        try:
+            return uid in self._specs.claims()
+        except PluginError:
+            return True
+
+    def _entries(
+        self,
+        entries: Iterable[Entry],
+        left: Remainder,
+        patience: float,
+        otherwise: State,
+        *,
+        keep_idle: bool = False,
+    ) -> None:
+        end = self._clock.monotonic() + max(patience, BUSY_GPU_SECONDS)
+        for entry in entries:
+            try:
+                self._entry(entry, end, keep_idle=keep_idle)
+            except (PluginError, NvmlError) as error:
+                self._keep(entry, error, left, otherwise)
+
+    def _entry(self, entry: Entry, end: float, *, keep_idle: bool) -> None:
+        if entry.mps is not None:
+            self._patiently(lambda: self._sharing.stop(entry), end)
+        is_whole = entry.placement is None and not entry.interval
+        if is_whole or entry.boot_id != self.hardware.boot_id:
+            self._slices.forget(entry)  # there is nothing on the hardware
+            return
+        unit = self.hardware.unit(entry.gpu)
+        if unit is None:
+            why = "; ".join(self.hardware.problems)
+            raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
+        self._patiently(lambda: self._from_gpu(unit, entry, end, keep_idle=keep_idle), end)
+
+    def _patiently(self, attempt: Callable[[], None], end: float) -> None:
+        patiently(attempt, end=end, longest=REMOVAL_PAUSE_SECONDS, clock=self._clock)
+
+    def _from_gpu(self, unit: GpuUnit, entry: Entry, end: float, *, keep_idle: bool) -> None:
+        if not unit.lock.enter(max(BUSY_GPU_SECONDS, end - self._clock.monotonic())):
+            raise HardwareError(
+                f"{unit.name} is busy with another claim; "
+                f"{self.hardware.session.hangs(unit.uuid) or 'it is tried again'}"
+            )
+        read_back: list[EntryKey] | None = None
+        try:
+            gpu = unit.known
+            if gpu.conflict is not None and gpu.conflict.frozen:
+                raise HardwareError(f"nothing is changed on {gpu.name}: {gpu.conflict.problem}")
+            if gpu.released:
+                raise HardwareError(f"{gpu.name} is {gpu.released}")
+            current = self._journal.get(entry)
+            if current is None:
+                return
+            self._sharing.end(current)
+            if current.placement is None:
+                self._journal.remove(current)
+                return
+            ready = gpu.layout is not None and occupant_of(current) in gpu.layout.slices
+            kept = ready or (keep_idle and self.idle.keeps(current))
+            stays = kept and not current.remade
+            other = self.hardware.session.as_one(
+                lambda: self._slices.remove(current, keep=stays, ready=ready), gpu=unit.uuid
+            )
+            if other:
+                _log.warning("%s", other)
+                self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
+            elif not stays:
+                read_back = [current.key]
+        finally:
+            unit.lock.leave()
+            self._slices.look(unit.uuid, read_back)
+
+    def _keep(
+        self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
+    ) -> None:
+        """Record that what could not be removed is to go, and why it did not."""
+        why, reason = str(error), NodeReason.NOT_REMOVED
+        if isinstance(error, InUseError):
+            # Programs that hold the slice, or have its GPU open where NVML names none.
+            why, reason = f"{why}{self._slices.holders(entry.gpu, error.pids)}", NodeReason.IN_USE
+        text = f"{entry.device}: {why}"
+        current = self._journal.get(entry)
+        if current is None:
+            return
+        kept = current.at(_kept_as(current, error, otherwise), note=why, idle=False)
+        if kept == current:
+            left.recorded.append(text)
+            return
+        try:
+            self._journal.alter(current, kept)
+        except PluginError as problem:
+            _log.warning("the journal cannot be written", extra=device(entry, error=str(problem)))
+            if current.state not in LEAVING:
+                left.failed.append(text)
+                return
+        left.recorded.append(text)
+        _log.warning("placement unavailable", extra=device(current, error=why))
+        if entry.suspect:
+            text = f"{entry.device} cannot be removed yet, and its placement is unavailable: {why}"
+            self._reports.report_node(reason, text, warning=True)
+        else:
+            text = f"{entry.device} cannot be removed yet: {why}"
+            self._reports.report_claim(entry.claim, reason, text, warning=True)
+        self._slices.look(entry.gpu, None)
+
+
+def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:
+    if isinstance(error, GpuLostError | _AbsentError):
+        return State.TOMBSTONE
+    if entry.state in {State.CI_DESTROYED, State.ORPHAN}:
+        return entry.state
+    return otherwise

@@ -1,1 +1,0 @@
-"""MPS daemons, one a claim, each a pod of its own."""

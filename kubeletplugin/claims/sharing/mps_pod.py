@@ -1,0 +1,289 @@
+"""Pod of one claim's MPS daemon, in the driver's own namespace.
+
+Nothing in it is a text of a tenant but the claim's name and namespace, as annotations: the rest is
+the claim's UID, what NVML says, and numbers. The Node owns it, as it does static pods' mirrors, so
+that it goes with the Node; an owner in another namespace is none for Kubernetes, and so the node
+program removes it with the claim.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.errors import HostError
+from kubeletplugin.host.driverfiles import DriverFiles
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.host.trees import make_bounded, remove_tree
+
+SCRIPT: Final = """\
+set -eu
+rm -f /mps/ready
+[ -p /mps/alive ] || mkfifo /mps/alive
+exec 9<>/mps/alive
+for node in $NODES; do
+  path=${node%%:*} numbers=${node#*:}
+  mkdir -p "${path%/*}"
+  rm -f "$path"
+  mknod -m 666 "$path" c "${numbers%:*}" "${numbers#*:}"
+done
+mkdir -p /tmp/libraries
+for library in $LIBRARIES; do
+  ln -sf "${library#*=}" "/tmp/libraries/${library%%=*}"
+done
+export LD_LIBRARY_PATH=/tmp/libraries
+export PATH="${CONTROL%/*}:$PATH"
+end() {
+  trap - TERM INT
+  rm -f /mps/ready
+  echo quit | "$CONTROL" > /dev/null 2>&1 || kill "$control" 2> /dev/null || true
+  wait "$control" || true
+  exit 0
+}
+trap end TERM INT
+start() {
+  "$CONTROL" -f $1 &
+  control=$!
+  until echo get_server_list | "$CONTROL" > /dev/null 2>&1; do
+    kill -0 "$control" 2> /dev/null || return 1
+    sleep 0.1 2> /dev/null || sleep 1
+  done
+}
+start -M || start '' || { echo 'the control daemon did not start' >&2; exit 1; }
+if [ -n "$THREADS" ]; then
+  echo "set_default_active_thread_percentage $THREADS" | "$CONTROL"
+fi
+if [ -n "$MEBIBYTES" ]; then
+  echo "set_default_device_pinned_mem_limit 0 ${MEBIBYTES}M" | "$CONTROL"
+fi
+printf '%s' "$SETTINGS" > /mps/ready.new
+mv /mps/ready.new /mps/ready
+wait "$control" || true
+rm -f /mps/ready
+echo 'the control daemon has ended' >&2
+exit 1
+"""
+"""Starts ``nvidia-cuda-mps-control``, sets the limits, ends it.
+
+It needs a POSIX shell and ``mkfifo``, ``mknod``, ``ln`` and ``mv`` alone, so that a daemon costs a
+megabyte besides NVIDIA's processes. ``/mps`` is the claim's directory: its FIFO is open while
+anything of the daemon lives. Device nodes are made in the container's own ``/dev``, whatever
+the host has: a server runs as its client's user and cannot make them. ``-M`` has one server serve
+clients of several users (NVIDIA's DRA driver, option MultiUser of its template); with a driver that
+does not know it, a client of another user waits until those of the one before have ended. Commands
+and environment: NVIDIA's "Multi-Process Service" guide and ``man nvidia-cuda-mps-control``. Limits
+are told by index, the daemon's one device being 0: UUIDs are not taken everywhere
+(NVIDIA/k8s-device-plugin#537, #572).
+"""
+
+
+COMPONENT = "mps-daemon"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+CONTROL = "nvidia-cuda-mps-control"
+SERVER = "nvidia-cuda-mps-server"
+PIPES = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks for them, in a container
+_LOGS = "/var/log/nvidia-mps"
+_HOST = "/host"
+_GRACE_SECONDS = 10
+_MEBIBYTES = 4096
+_INODES = 8192
+_ANYBODY = 0o1777
+_LIBRARIES = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The directory of one claim, which has the same path on the host.
+
+    It is a bounded file system of its own. Clients see ``pipe`` and ``shm``, and have the daemon
+    write to ``log``.
+
+    Raises HostError where a file cannot be used.
+    """
+
+    folder: Path
+
+    @property
+    def pipe(self) -> Path:
+        """Directory of the daemon's sockets."""
+        return self.folder / "pipe"
+
+    @property
+    def log(self) -> Path:
+        """Directory of the daemon's logs."""
+        return self.folder / "log"
+
+    @property
+    def shm(self) -> Path:
+        """Daemon's and clients' ``/dev/shm``, which stays when the daemon's pod is made again."""
+        return self.folder / "shm"
+
+    def make(self, roots: Roots) -> None:
+        """Make the directories; those that are there stay."""
+        make_bounded(roots, self.folder, mebibytes=_MEBIBYTES, inodes=_INODES)
+        try:
+            for folder in (self.pipe, self.log, self.shm):
+                folder.mkdir(exist_ok=True)
+            self.shm.chmod(_ANYBODY)
+        except OSError as error:
+            raise HostError(f"cannot make {self.folder}: {error.strerror or error}") from error
+
+    def remove(self) -> None:
+        """Remove all of it, without following links of a client."""
+        try:
+            remove_tree(self.folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise HostError(f"cannot remove {self.folder}: {error.strerror or error}") from error
+
+    def is_alive(self) -> bool:
+        """True if anything of the daemon lives: its processes have a FIFO open for reading."""
+        try:
+            fifo = os.open(self.folder / "alive", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False  # ENXIO: nobody reads
+        os.close(fifo)
+        return True
+
+    def settings(self) -> str:
+        """The settings with which the daemon is ready; empty while it is not."""
+        return self._read("ready") if self.is_alive() else ""
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text()
+        except OSError:
+            return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Device and limits of one daemon. ``threads`` is a percentage; None is no limit.
+
+    A daemon of another boot is another: it was told of a device that is not there any more. So is
+    one with other ``nodes``: device nodes as ``<path>:<major>:<minor>``.
+    """
+
+    device: str
+    boot_id: str
+    nodes: tuple[str, ...]
+    threads: int | None = None
+    mebibytes: int | None = None
+
+    def __str__(self) -> str:
+        words = (self.device, self.threads, self.mebibytes, self.boot_id, *self.nodes)
+        return " ".join(map(str, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Site of the daemons' pods: namespace, image and its pull secrets, and the node.
+
+    Without an image there are no daemons.
+    """
+
+    driver: str
+    namespace: str
+    image: str
+    pull_secrets: tuple[str, ...]
+    node: str
+
+
+def pod_name(claim_uid: str) -> str:
+    """The name of the daemon's pod."""
+    return f"mps-{claim_uid.lower()}"
+
+
+def daemon_pod(  # noqa: PLR0913 - all that a pod says
+    claim: ClaimRef,
+    settings: Settings,
+    *,
+    site: Site,
+    owner: Obj,
+    places: Places,
+    files: DriverFiles,
+) -> Obj:
+    """The pod, which ``owner`` owns: the Node. ``files`` has both of NVIDIA's programs."""
+    environment = {
+        "CONTROL": _on_host(files, files.programs[CONTROL]),
+        "CUDA_MPS_LOG_DIRECTORY": _LOGS,
+        "CUDA_MPS_PIPE_DIRECTORY": PIPES,
+        "CUDA_VISIBLE_DEVICES": settings.device,
+        "LIBRARIES": " ".join(
+            f"{each.soname}={_on_host(files, each.path)}"
+            for each in files.libraries
+            if each.stem in _LIBRARIES
+        ),
+        "MEBIBYTES": "" if settings.mebibytes is None else str(settings.mebibytes),
+        "NODES": " ".join(settings.nodes),
+        "SETTINGS": str(settings),
+        "THREADS": "" if settings.threads is None else str(settings.threads),
+    }
+    env: list[Obj] = [{"name": name, "value": value} for name, value in environment.items()]
+    mounts = {
+        "host": _HOST,
+        "claim": "/mps",
+        "shm": "/dev/shm",  # noqa: S108 - in the container
+        "pipe": PIPES,
+        "log": _LOGS,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(claim.uid),
+            "namespace": site.namespace,
+            "labels": {COMPONENT_LABEL: COMPONENT, f"{site.driver}/claim-uid": claim.uid},
+            "annotations": {f"{site.driver}/claim": f"{claim.namespace}/{claim.name}"},
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {
+            "nodeName": site.node,
+            "hostPID": True,
+            "restartPolicy": "Always",
+            "priorityClassName": "system-node-critical",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "tolerations": [{"operator": "Exists"}],
+            "imagePullSecrets": [{"name": name} for name in site.pull_secrets],
+            "containers": [
+                {
+                    "name": COMPONENT,
+                    "image": site.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sh", "-c", SCRIPT],
+                    "env": env,
+                    "securityContext": {"privileged": True},
+                    "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "readinessProbe": {"exec": {"command": ["cat", "/mps/ready"]}},
+                    "volumeMounts": [
+                        {
+                            "name": name,
+                            "mountPath": path,
+                            **({"readOnly": True} if name == "host" else {}),
+                        }
+                        for name, path in mounts.items()
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "host", "hostPath": {"path": "/"}},
+                {"name": "claim", "hostPath": {"path": str(places.folder)}},
+                {"name": "shm", "hostPath": {"path": str(places.shm)}},
+                {"name": "pipe", "hostPath": {"path": str(places.pipe)}},
+                {"name": "log", "hostPath": {"path": str(places.log)}},
+            ],
+        },
+    }
+
+
+def _on_host(files: DriverFiles, path: str) -> str:
+    """Path in the daemon's container of a file below the driver's root."""
+    return f"{_HOST}{files.driver_root / path.lstrip('/')}"

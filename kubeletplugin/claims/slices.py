@@ -1,0 +1,498 @@
+"""Slices on the GPUs of this node, each with its journal entry: found, made, destroyed.
+
+An entry's steps are in the journal before the hardware changes. Of a slice that claims share each
+has an entry with the ids of the same instances: the first to be prepared makes them, others take
+part in what is whole, and the entry that goes last removes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from dra.gpu.geometry import Placement, Profile
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import ANY_TENANT
+from kubeletplugin.claims.wanted import (
+    check_available,
+    check_room_in_slice,
+    mode_is_off,
+    shape_of,
+)
+from kubeletplugin.errors import BusyError, HardwareError, PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.ownership.identity import FoundInstance, how_to_remove
+from kubeletplugin.host.processes import Holders, nobody_seen
+from kubeletplugin.journal.entries import (
+    ARRIVING,
+    LEAVING,
+    Entry,
+    EntryKey,
+    State,
+    ready_entry,
+    share_slice,
+    suspect_entry,
+)
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.errors import (
+    GpuLostError,
+    HangError,
+    InsufficientResourcesError,
+    InUseError,
+    NotSupportedError,
+    NvmlError,
+    UndeliverableError,
+    reset,
+)
+from kubeletplugin.nvml.gpus import mig_mode
+from kubeletplugin.nvml.instances import (
+    GpuInstance,
+    create_compute_instance,
+    create_gpu_instance,
+    destroy_compute_instances,
+    destroy_gpu_instance,
+    list_gpu_instances,
+    processes,
+)
+from kubeletplugin.telemetry.logfields import device
+
+_log = logging.getLogger(__name__)
+
+
+class Slices:
+    """The slices of this boot. The lock of the entry's GPU is held wherever one is named.
+
+    Every method raises NvmlError where the GPU cannot be asked, and HostError where the journal
+    cannot be written. ``look`` has a GPU looked at soon (``Looks.ask``). ``holders`` says who has
+    one open. ``doubt`` hears of claims whose slices, made before kubelet asked for them, are in the
+    way; neither must block.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        *,
+        look: Callable[[str, Iterable[EntryKey] | None], None],
+        holders: Holders = nobody_seen,
+        doubt: Callable[[ClaimRef], None] = lambda _: None,
+    ) -> None:
+        self.look = look
+        self.hardware = hardware
+        self.journal = journal
+        self.holders = holders
+        self._doubt = doubt
+        self._session = hardware.session
+        self._identity = hardware.identity
+        self._boot_id = hardware.boot_id
+
+    # -- found
+
+    def is_bare(self, entry: Entry) -> bool:
+        """True if of an entry's slice only the GPU instance is left."""
+        return self._identity.find_own_instance(entry).bare
+
+    def processes(self, entry: Entry) -> tuple[int, ...]:
+        """Ids of the processes that lose an entry's slice with it, as far as NVML tells.
+
+        None do while other claims share it; whose they are NVML does not tell.
+        """
+        if self._stays(entry):
+            return ()
+        found = self._identity.own_instance(entry)
+        return () if found is None else processes(self._session, entry.gpu, found.id)
+
+    def foreign(self, unit: GpuUnit) -> list[GpuInstance]:
+        """The instances of others on a GPU."""
+        present = self._present(unit)
+        owners = self._identity.owners(present, self.journal.of_gpu(unit.uuid))
+        return [gi for gi in present if gi.id not in owners]
+
+    def _present(self, unit: GpuUnit) -> tuple[GpuInstance, ...]:
+        geometry = unit.known.card.geometry
+        return () if geometry is None else list_gpu_instances(self._session, unit.uuid, geometry)
+
+    def _sharers(self, entry: Entry) -> tuple[Entry, ...]:
+        """The entries that share the slice of ``entry``, without it; none if it is not shared."""
+        if entry.share is None and not entry.quarantined:
+            return ()
+        return tuple(e for e in self.journal.of_gpu(entry.gpu) if share_slice(entry, e))
+
+    def _whole_of_sharers(self, entry: Entry) -> Entry | None:
+        """The entry of another claim whose slice is there, and ``entry``'s as well; or None."""
+        there = (e for e in self._sharers(entry) if e.state not in LEAVING and not e.quarantined)
+        return next((e for e in there if self._identity.is_whole(e)), None)
+
+    def _stays(self, entry: Entry) -> bool:
+        """True if the slice is another entry's too, which removes it when it goes itself."""
+        return any(self._identity.own_instance(e) is not None for e in self._sharers(entry))
+
+    # -- made
+
+    def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
+        """The entry with its slice: as it was left, finished, or made anew at its placement.
+
+        A share has the slice that other claims have already, if they have. All calls of NVML are
+        one operation, which wakes its thread once.
+
+        Raises:
+            BusyError: somebody holds the placement; nothing was done.
+            DeviceError: the GPU does not offer it now.
+            HardwareError: the driver says that the placement or an engine is taken.
+        """
+        if self.journal.get(entry) is None:
+            check_available(unit.known)  # of a GPU that is released NVML cannot be asked
+        return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
+
+    def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:
+        recorded = self.journal.get(entry)
+        if recorded is None or recorded.gpu != unit.uuid:
+            return self._shared(unit, entry, is_new=True) or self._make(unit, entry)
+        if recorded.state is not State.INTENT and self._identity.is_whole(recorded):
+            return recorded
+        _log.info("made again", extra=device(entry))
+        if (shared := self._shared(unit, entry, is_new=False)) is not None:
+            return shared
+        profile, _ = shape_of(unit, entry)
+        seen = self._identity.find_own_instance(recorded)
+        if seen.own is not None:
+            if seen.bare:
+                return self._compute(unit, self._bare(entry, seen.own.id), profile)
+            self.remove(replace(recorded, remade=recorded.kubelet_knows))
+        return self._make(unit, entry)
+
+    def _shared(self, unit: GpuUnit, entry: Entry, *, is_new: bool) -> Entry | None:
+        """The entry with the slice that other claims have, None if none has; a new one has to fit.
+
+        Raises:
+            BusyError: it does not fit.
+        """
+        if entry.share is None:
+            return None
+        profile, _ = shape_of(unit, entry)
+        whole = self._whole_of_sharers(entry)
+        if is_new:
+            others = self._sharers(entry)
+            if whole is None:  # what is on its way out is removed before anything is made
+                others = tuple(e for e in others if e.state not in LEAVING or e.quarantined)
+            try:
+                check_room_in_slice(unit, entry, others, memory_mib=profile.memory_mib)
+            except BusyError:
+                self._doubt_early(others)
+                raise
+        if whole is None:
+            return None
+        detail = f"the slice of {whole.holder()} is shared"
+        _log.info("slice shared", extra=device(entry, detail=detail))
+        entry = entry.at(
+            State.CI_CREATED,
+            boot_id=self._boot_id,
+            gi_id=whole.gi_id,
+            ci_id=whole.ci_id,
+            mig_uuid=whole.mig_uuid,
+        )
+        self.journal.note(entry)
+        return entry
+
+    def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
+        """Record the intent, make both instances, read them back."""
+        profile, placement = shape_of(unit, entry)
+        leftover = self.make_room(unit, entry, placement)
+        if leftover is not None and leftover.gi_id is not None:
+            detail = f"the GPU instance was left by {leftover.holder()}"
+            _log.info("GPU instance used again", extra=device(entry, detail=detail))
+            entry = self._bare(entry, leftover.gi_id)
+            self.journal.exchange(leftover, entry)
+            return self._compute(unit, entry, profile)
+        before = self.journal.get(entry)
+        entry = entry.at(State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="")
+        self.journal.note(entry)
+        try:
+            gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
+        except (UndeliverableError, InUseError, InsufficientResourcesError) as error:
+            # Nothing was made: an instance at its place is another's.
+            if before is None:
+                self.journal.remove(entry)
+            else:
+                self.journal.put(before)
+            raise self._why_not_made(unit, profile, error) from error
+        return self._compute(unit, self._bare(entry, gi.id), profile)
+
+    def _compute(self, unit: GpuUnit, entry: Entry, profile: Profile) -> Entry:
+        """The entry, whose GPU instance is there, with a compute instance."""
+        if self.journal.get(entry) != entry:
+            self.journal.note(entry)
+        if entry.gi_id is None:
+            raise ValueError(f"{entry.device} has no GPU instance")
+        try:
+            ci = create_compute_instance(
+                self._session, unit.uuid, gi_id=entry.gi_id, profile=profile
+            )
+        except UndeliverableError as error:  # known only once a GPU instance exists
+            raise self._why_not_made(unit, profile, error) from error
+        except NotSupportedError as error:
+            self._require_mode(unit, error)
+            raise
+        unit.delivered(profile.id)
+        entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
+        self.journal.note(entry)
+        return entry
+
+    def _bare(self, entry: Entry, gi_id: int) -> Entry:
+        return entry.at(
+            State.GI_CREATED, boot_id=self._boot_id, gi_id=gi_id, ci_id=None, mig_uuid=""
+        )
+
+    def _why_not_made(self, unit: GpuUnit, profile: Profile, error: NvmlError) -> HardwareError:
+        """Error for a slice that the driver did not make, with what is in the way.
+
+        What is undeliverable is published as it can be had, or not for a while. A first refusal of
+        it passes: it is asked for again once the profile is offered again.
+        """
+        if isinstance(error, UndeliverableError):
+            self._require_mode(unit, error)
+            unit.strike(profile.id, str(error), multiprocessors=error.deliverable)
+            _log.error("%s: %s", unit.name, error)
+            return HardwareError(str(error), passing=unit.refused_once(profile.id))
+        present = self._present(unit)
+        if isinstance(error, InUseError):
+            # The first instance of a GPU switches its memory over, which fails while anybody has a
+            # channel or memory on it (open-gpu-kernel-modules 595, kernel_mig_manager.c:7680).
+            why = (
+                ""
+                if present
+                else (
+                    f"; {unit.name} has no instance yet, and its first one can be made only while "
+                    "no program works on the GPU or has memory of it"
+                )
+            )
+            text = f"{error}{why}{self.holders(unit.uuid, ())}"
+            return HardwareError(text, passing=error.passing)
+        known = self.journal.of_gpu(unit.uuid)
+        owners = self._identity.owners(present, known)
+        taken = [
+            f"{gi.placement} GPU instance {gi.id} "
+            f"({owners[gi.id].holder() if gi.id in owners else 'not made by this plugin'})"
+            for gi in present
+        ]
+        return HardwareError(
+            f"{error}; on {unit.name} now: {', '.join(taken) or 'no instances'}",
+            passing=any(e.state in LEAVING for e in known),
+        )
+
+    def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
+        """Check MIG mode, without which NVML answers NOT_SUPPORTED to everything.
+
+        Raises:
+            ModeError: it is off, so that nothing was said of a profile.
+        """
+        mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
+        if mode is not None and not mode[0]:
+            raise mode_is_off(unit.known) from error
+
+    # -- in the way
+
+    def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
+        """Remove leftovers of ours in the way.
+
+        Returns the leftover whose GPU instance has the very shape that is wanted and no compute
+        instance, left by a claim of the same namespace or ready for any, and is kept for that or
+        cannot be destroyed: it is to be used again. A driver was seen to refuse to destroy one
+        (IN_USE) with no process left.
+
+        Raises:
+            BusyError: somebody holds the placement; ``passing`` if it is on its way out.
+        """
+        where = f"memory slices {placement} of {unit.name} are held by"
+        reusable: Entry | None = None
+        for other in self.journal.of_gpu(unit.uuid):
+            apart = other.placement is not None and not other.placement.overlaps(placement)
+            if other.key == entry.key or apart:
+                continue
+            if other.state not in LEAVING or other.quarantined or other.remade:
+                if self._has_nothing_yet(other, entry):
+                    continue
+                self._doubt_early((other,))
+                raise BusyError(
+                    f"{where} {other.holder()}; it is free once that claim is unprepared",
+                    passing=other.early,
+                )
+            same = (other.profile_id, other.placement) == (entry.profile_id, placement)
+            akin = other.ready or _is_akin(other, entry)
+            if other.idle and same and akin and self.is_bare(other):
+                reusable = other
+                continue
+            try:
+                self.remove(other)
+            except NvmlError as error:
+                left = self.journal.get(other)  # as this attempt has left it
+                bare = same and left is not None and self.is_bare(left)
+                if bare and akin:
+                    reusable = left
+                    continue
+                kept = " (kept from other namespaces than its own)" if bare else ""
+                raise BusyError(
+                    f"{where} {other.holder()}{kept}, which is being removed: {error}; it is tried "
+                    "again",
+                    passing=error.passing,
+                ) from error
+        self._check_foreign(unit, entry, placement, reusable)
+        return reusable
+
+    def _has_nothing_yet(self, other: Entry, entry: Entry) -> bool:
+        """True if ``other`` shares the slice that ``entry`` is to have, and it is not there.
+
+        Raises:
+            BusyError: it is half made for ``other``, and is finished or removed by it.
+        """
+        if other.quarantined or not share_slice(other, entry):
+            return False
+        if self._identity.own_instance(other) is not None:
+            raise BusyError(
+                f"the slice {entry.device} is half made for {other.holder()}, which shares it; it "
+                "is tried again",
+                passing=True,
+            )
+        return True
+
+    def _check_foreign(
+        self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
+    ) -> None:
+        # What is not on record was never made: an instance in its place is another's.
+        recorded = self.journal.get(entry)
+        seen = FoundInstance()
+        if recorded is not None and recorded.gpu == unit.uuid:
+            seen = self._identity.find_own_instance(recorded)
+        ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
+        for gi in self._present(unit):
+            if gi.id not in ids and gi.placement.overlaps(placement):
+                raise BusyError(
+                    f"memory slices {placement} of {unit.name} are held by GPU instance {gi.id} "
+                    f"(profile {gi.profile_id} at {gi.placement}), which this plugin did not make"
+                    f"{' as far as it can tell: ' + seen.other if seen.other else ''}; "
+                    f"{how_to_remove(unit.uuid, gi.id)}, or let the claim be placed elsewhere"
+                )
+
+    def _doubt_early(self, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
+            if entry.early:
+                self._doubt(entry.claim)
+
+    # -- destroyed
+
+    def remove(self, entry: Entry, *, keep: bool = False, ready: bool = False) -> str:
+        """Destroy what is left of an entry's slice and forget the entry.
+
+        One that kubelet was told of is lost instead (``Entry.gone``). With ``keep`` the GPU
+        instance stays, and the entry says that it is idle; if ``ready``, it is a claim's no more.
+        A slice that other claims have too stays as it is. Nothing left is fine, and so is what may
+        be another's in its place: it is left alone, and the answer says in words what it is.
+
+        Where a GPU instance vanishes although its destruction failed, the place is suspect: another
+        entry keeps it unavailable (``Entry.suspect``). To remove that one an instance is made there
+        first.
+
+        Raises:
+            NvmlError: something is left, InUseError if processes hold it.
+            HardwareError: the place is suspect still.
+        """
+        if keep and entry.idle:
+            return ""
+        if self._stays(entry):
+            self.forget(entry)
+            return ""
+        seen = self._identity.find_own_instance(entry)
+        if entry.suspect and seen == FoundInstance():
+            seen = self._made_there(entry)
+        if seen.own is not None:
+            gi_id = seen.own.id
+            if not seen.bare:  # what somebody puts into it keeps it from being destroyed
+                self._empty(entry, gi_id)
+            bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
+            if keep:
+                self.journal.exchange(
+                    entry, ready_entry(bare) if ready else replace(bare, idle=True)
+                )
+                return ""
+            if entry.state is not State.CI_DESTROYED:
+                self._note(bare)
+            self._destroy(entry, gi_id)
+        self.forget(entry)
+        if not seen.other:
+            return ""
+        return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
+
+    def forget(self, entry: Entry) -> None:
+        """Forget an entry of which nothing is left, or record that it is lost."""
+        gone = entry.gone()
+        if gone is None:
+            self.journal.remove(entry)
+        else:
+            self.journal.put(gone)
+
+    def _made_there(self, entry: Entry) -> FoundInstance:
+        """An instance at a place that is suspect; none where MIG mode is off, which ends it.
+
+        Raises:
+            HardwareError: the GPU makes none there.
+        """
+        mode = mig_mode(self._session, self._session.device(entry.gpu), gpu=entry.gpu)
+        if entry.placement is None or entry.profile_id is None or (mode and not mode[0]):
+            return FoundInstance()
+        shape = Profile(entry.profile_id, entry.profile, 0, 0, 0, (entry.placement,))
+        try:
+            create_gpu_instance(self._session, entry.gpu, profile=shape, placement=entry.placement)
+        except (GpuLostError, HangError):
+            raise
+        except NvmlError as error:
+            raise HardwareError(_still_held(entry.gpu, error), passing=error.passing) from error
+        return self._identity.find_own_instance(entry)
+
+    def _destroy(self, entry: Entry, gi_id: int) -> None:
+        try:
+            destroy_gpu_instance(self._session, entry.gpu, gi_id)
+        except (GpuLostError, HangError, InUseError):
+            raise  # nothing was destroyed, or nothing is known of it
+        except NvmlError as error:
+            if self._identity.find_own_instance(entry.at(State.CI_DESTROYED, gi_id=gi_id)).own:
+                raise
+            why = _still_held(entry.gpu, error)
+            _log.warning("placement unavailable", extra=device(entry, error=why))
+            self.journal.put(suspect_entry(entry, why))
+
+    def _empty(self, entry: Entry, gi_id: int) -> None:
+        """Destroy the compute instances, once that is on record.
+
+        A whole slice stays until it can be recorded: without the mark a process that finds half of
+        it could not tell whose it is. What is half made itself goes all the same.
+        """
+        if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
+            marked = entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None)
+            if entry.state in ARRIVING:
+                self._note(marked)
+            else:
+                self.journal.note(marked)
+        destroy_compute_instances(self._session, entry.gpu, gi_id)
+
+    def _note(self, entry: Entry) -> None:
+        """Record a step; on a full disk the next is taken all the same, as the entry stays."""
+        try:
+            self.journal.note(entry)
+        except PluginError as error:
+            _log.warning("the journal cannot be written", extra=device(entry, error=str(error)))
+
+
+def _is_akin(left: Entry, entry: Entry) -> bool:
+    """True if ``entry`` may have what ``left`` has left: no other namespace had a part in that."""
+    alone = left.share is None or left.share.tenant != ANY_TENANT
+    return alone and left.claim.namespace == entry.claim.namespace
+
+
+def _still_held(gpu: str, error: NvmlError) -> str:
+    return (
+        "the GPU may still hold the place of an instance whose removal failed and which NVML lists "
+        f"no more ({error}); it is offered again once an instance can be made there, which is "
+        f"tried again and again; if that takes long, {reset(gpu)}"
+    )

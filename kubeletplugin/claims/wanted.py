@@ -1,0 +1,265 @@
+"""Devices that a claim was given, as this node has them, and whether they can be had now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dra.claims.allocation import AllocatedDevice
+from dra.gpu.geometry import Placement, Profile
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device, profile_label
+from dra.gpu.names import gpu_name as name_of_gpu
+from dra.gpu.shares import Share, ShareOffer, share_of, sum_of, why_full
+from kubeletplugin.errors import BusyError, DeviceError, ModeError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, MpsLimits, State
+from kubeletplugin.nvml.errors import enable_mig
+
+_ONCE_OFFERED = ShareOffer(1)
+"""An offer that is no more: a share that does not say how large it is counts as all of it."""
+
+
+def intent(
+    device: AllocatedDevice,
+    claim: ClaimRef,
+    hardware: Hardware,
+    *,
+    total: int = 1,
+    is_there: bool = False,
+) -> tuple[GpuUnit, Entry]:
+    """The GPU that an allocated device's name stands for, and the record of the intent to make it.
+
+    ``total`` is how many devices the claim has here. What ``is_there`` already may be a share where
+    the node offers none any more.
+
+    Raises:
+        DeviceError: the name does not parse, or this node has or offers no such thing.
+    """
+    try:
+        parsed = parse_device(device.device)
+    except DeviceNameError as error:
+        raise DeviceError(f"{error}; the claim must be allocated by this driver") from error
+    unit = hardware.named(name_of_gpu(parsed.minor))
+    entry = Entry(
+        claim=claim,
+        device=device.device,
+        state=State.INTENT,
+        gpu=unit.uuid,
+        boot_id=hardware.boot_id,
+        pool=device.pool,
+        requests=(device.base_request,),
+        total=total,
+    )
+    if isinstance(parsed, GpuDevice) and device.admin_access:
+        return unit, replace(entry, view=True)
+    if isinstance(parsed, GpuDevice):
+        entry = replace(entry, interval=device.sharing.interval)
+        share = _share_of_gpu(device, unit.known, is_there=is_there)
+    else:
+        profile, placement = _slice(parsed, unit)
+        entry = replace(entry, profile_id=profile.id, profile=profile.name, placement=placement)
+        share = _share_of_slice(device, parsed, unit, profile, is_there=is_there)
+    if share is not None and not share.tenant:  # unless its class says otherwise
+        share = replace(share, tenant=claim.namespace)
+    return unit, replace(
+        entry, share=share, share_id=device.share_id, mps=mps_limits(device, share)
+    )
+
+
+def _share_of_gpu(device: AllocatedDevice, gpu: KnownGpu, *, is_there: bool) -> Share | None:
+    """Share of a whole GPU; None of one that the claim has alone.
+
+    Raises:
+        DeviceError: the GPU cannot be used whole, or is not shared.
+    """
+    if gpu.card.mig_enabled:
+        raise DeviceError(
+            f"{gpu} is in MIG mode and cannot be used whole; ask for its largest profile instead"
+        )
+    if gpu.unwell:
+        raise DeviceError(f"{gpu} cannot be used: {gpu.unwell}")
+    is_part = bool(device.share_id) or device.ask.stated
+    offer = gpu.sharing or (_ONCE_OFFERED if is_there and is_part else None)
+    if offer is not None:
+        return share_of(device.ask, offer, gpu.card.memory_mib, namespace="")
+    if is_part:
+        raise DeviceError(
+            f"{gpu} is not shared, and the claim was given a part of it; have the node share its "
+            "GPUs again, or delete the pod"
+        )
+    return None
+
+
+def _slice(parsed: MigDevice, unit: GpuUnit) -> tuple[Profile, Placement]:
+    gpu = unit.known
+    check_mig(gpu)
+    profiles = gpu.geometry.profiles if gpu.geometry else ()
+    profile = next((p for p in profiles if p.id == parsed.profile_id), None)
+    if profile is None or profile_label(profile.name) != parsed.profile_label:
+        offered = ", ".join(f"{p.name} ({profile_label(p.name)}-{p.id})" for p in profiles)
+        why = unit.struck(parsed.profile_id)
+        raise DeviceError(
+            f"{unit.name} has no profile {parsed.profile_label}-{parsed.profile_id}"
+            f"{' now: ' if why else ''}{why}; it has: {offered or 'none'}",
+            passing=bool(why) and unit.refused_once(parsed.profile_id),
+        )
+    placement = next((p for p in profile.placements if p.start == parsed.start), None)
+    if placement is None:
+        starts = ", ".join(str(p.start) for p in profile.placements) or "none"
+        why = f" (its layout is {gpu.layout.name})" if gpu.layout is not None else ""
+        raise DeviceError(
+            f"{profile.name} on {unit.name} cannot start at memory slice {parsed.start}; "
+            f"it can at: {starts}{why}"
+        )
+    return profile, placement
+
+
+def _share_of_slice(
+    device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit, profile: Profile, *, is_there: bool
+) -> Share | None:
+    if not parsed.shared:
+        return None
+    offer = unit.known.slice_sharing or (_ONCE_OFFERED if is_there else None)
+    if offer is None:
+        raise DeviceError(
+            f"slices of {unit.known} are not shared, and the claim was given a part of one; have "
+            "the node share its slices again (sliceShares of its class), or delete the pod"
+        )
+    return share_of(device.ask, offer, profile.memory_mib, namespace="")
+
+
+def mps_limits(device: AllocatedDevice, share: Share | None) -> MpsLimits | None:
+    """The limits of its MPS clients; None of a device that no daemon shares.
+
+    Of a ``share`` no client gets more than that, whatever the configuration says.
+    """
+    mps = device.sharing.mps
+    if not device.sharing.by_mps:
+        return None
+    threads = mps.active_thread_percentage if mps.limits_threads else None
+    if share is None:
+        return MpsLimits(threads, mps.memory_mebibytes)
+    return MpsLimits(
+        _least(threads, share.cores or None), _least(mps.memory_mebibytes, share.memory_mib)
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
+
+def shape_of(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
+    """Profile and placement of an entry, as its GPU offers them now.
+
+    Raises:
+        DeviceError: MIG mode is off, or the GPU does not offer them any more.
+        BusyError: another program is changing the GPU.
+    """
+    gpu = unit.known
+    check_available(gpu)
+    check_mig(gpu)
+    profile_id, geometry = entry.profile_id, gpu.geometry
+    profile = geometry.by_id(profile_id) if geometry and profile_id is not None else None
+    if profile is None or entry.placement not in profile.placements:
+        struck = "" if profile_id is None else unit.struck(profile_id)
+        why = struck or (f"its layout is {gpu.layout.name}" if gpu.layout is not None else "")
+        raise DeviceError(
+            f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
+            + (f": {why}" if why else ""),
+            passing=bool(struck) and unit.refused_once(profile_id or 0),
+        )
+    return profile, entry.placement
+
+
+def check_mig(gpu: KnownGpu) -> None:
+    """Refuse a GPU on which no slice can be made now.
+
+    Raises:
+        DeviceError: says why, and what to do.
+    """
+    card = gpu.card
+    if gpu.unwell:
+        raise DeviceError(f"{gpu} cannot be used: {gpu.unwell}")
+    if not card.mig_capable:
+        raise DeviceError(f"{gpu.name} ({gpu.uuid}, {card.product_name}) has no MIG")
+    if not card.mig_enabled:
+        raise mode_is_off(gpu)
+
+
+def mode_is_off(gpu: KnownGpu) -> ModeError:
+    """The error of a GPU without MIG mode, with the way to turn it on."""
+    return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
+
+
+def check_available(gpu: KnownGpu) -> None:
+    """Refuse a GPU that another program manages.
+
+    Raises:
+        BusyError: it is at work, and will have ended by itself; or the GPU is released.
+        DeviceError: it stays until somebody takes it away.
+    """
+    if gpu.released:
+        raise BusyError(f"{gpu} is {gpu.released}")
+    if gpu.conflict is None:
+        return
+    kind = BusyError if gpu.conflict.passing else DeviceError
+    raise kind(f"{gpu} is unavailable: {gpu.conflict.problem}")
+
+
+def check_room_on_gpu(gpu: KnownGpu, entry: Entry, others: Iterable[Entry]) -> None:
+    """Refuse a whole GPU that ``others`` have, unless they share it and leave room for ``entry``.
+
+    What is prepared already stays, whatever the node says of sharing since.
+
+    Raises:
+        BusyError: says who has it, or what of it is left.
+    """
+    shares = []
+    for other in others:
+        if entry.share is None or other.share is None:
+            raise BusyError(
+                f"{gpu} is held by claim {other.claim} (UID {other.claim.uid}); it is free once "
+                "that claim is unprepared"
+            )
+        shares.append(other.share)
+    if entry.share is None or entry.state not in ARRIVING:
+        return
+    if gpu.sharing is None:
+        raise BusyError(f"{gpu} is not shared any more, and the claim was given a part of it")
+    why = why_full(sum_of(shares), entry.share, gpu.sharing, gpu.card.memory_mib)
+    if why:
+        raise BusyError(f"{gpu} has no room for one more claim: {why}")
+
+
+def check_room_in_slice(
+    unit: GpuUnit, entry: Entry, others: tuple[Entry, ...], *, memory_mib: int
+) -> None:
+    """Refuse a share for which ``others`` leave no room on a slice of ``memory_mib``.
+
+    Raises:
+        BusyError: says what is left of it; ``passing`` if some of that may be given back soon.
+    """
+    share, offer = entry.share, unit.known.slice_sharing
+    where = f"the slice {entry.profile} at {entry.placement} of {unit.known}"
+    if share is None:
+        return
+    if offer is None:
+        raise BusyError(
+            f"{where} is not shared any more, and the claim was given a part of it; have the node "
+            "share its slices again (sliceShares of its class), or delete the pod"
+        )
+    for other in others:
+        if other.quarantined:
+            raise BusyError(
+                f"{where} is held by {other.holder()}; it is free once that claim is unprepared"
+            )
+    why = why_full(sum_of(e.share for e in others if e.share), share, offer, memory_mib)
+    if why:
+        raise BusyError(
+            f"{where} has no room for one more claim: {why}; it has once a claim that shares it is "
+            "unprepared",
+            passing=any(e.early or e.state in LEAVING for e in others),
+        )
