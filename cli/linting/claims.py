@@ -14,7 +14,7 @@ from dra.cel.questions import CostlySelectorError, SelectorError
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.claims import Request, read_claim, read_requests
 from dra.claims.classes import PROFILE_CLASS, meant, names_driver
-from dra.claims.requests import RequestedSharing, find_unsupported
+from dra.claims.requests import RequestedSettings, find_unsupported
 from dra.claims.trimming import is_stub, trim_claim_spec
 from dra.gpu.names import DEFAULT_DRIVER
 
@@ -91,14 +91,14 @@ class Manifests:
             return False
         return self.kinds.selects_others(expressions, DEFAULT_DRIVER)
 
-    def sharing(self, spec: ClaimSpec) -> RequestedSharing:
+    def sharing(self, spec: ClaimSpec) -> RequestedSettings:
         """The sharing that a claim asks for, as far as these files tell."""
 
         def of_class(name: str) -> Sequence[Mapping[str, Any]]:
             found = self.classes.get(name)
             return _opaque(mapping(found.obj, "spec")) if found is not None else ()
 
-        return RequestedSharing(_opaque(spec.devices), of_class, DEFAULT_DRIVER)
+        return RequestedSettings(_opaque(spec.devices), of_class, DEFAULT_DRIVER)
 
 
 def claim_spec(document: Document) -> ClaimSpec | None:

@@ -11,7 +11,7 @@ from dra.claims.claims import container_uses, crowded, find_crowd
 from dra.claims.classes import DeviceClass
 from dra.claims.reader import Fault, KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests import requested_sharing
+from dra.claims.requests import requested_settings
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
 from dra.pods.residents import Hosts
@@ -131,7 +131,7 @@ def _find_crowded(
         or k.claim.ref in wanted
     }
     by_mps = {
-        name: requested_sharing(claim.config, known.classes, known.driver).by_mps(claim.requests)
+        name: requested_settings(claim.config, known.classes, known.driver).by_mps(claim.requests)
         for name, claim in ours.items()
     }
     is_shared = any(any(requests.values()) for requests in by_mps.values())

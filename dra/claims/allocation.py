@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from api.config import decode_share
-from api.errors import InvalidObjectError
-from dra.claims.sharing import UNSHARED, Sharing
+from dra.claims.sharing import UNSHARED, Settings, Sharing, asked_share, settings_of
 from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.common.resources import at
 from dra.gpu.devices import ENGINES
@@ -85,7 +82,24 @@ class Allocation:
 def read_allocation(obj: Mapping[str, Any]) -> Allocation:
     """The allocation in ``status.allocation``."""
     config = tuple(at(obj, "devices", "config"))
-    shares = _Shares(config)
+    settings: dict[str, Settings] = {}
+
+    def ask(result: Mapping[str, Any]) -> Ask:
+        """Limits of a share: what was consumed goes before what the configuration says."""
+        driver = result["driver"]
+        if driver not in settings:
+            settings[driver] = settings_of(config, driver)
+        said = asked_share(settings[driver], result["request"])
+        consumed = at(result, "consumedCapacity", default={})
+        memory, cores = _whole(consumed.get("memory")), _whole(consumed.get("cores"))
+        if memory is None and cores is None:
+            return said
+        return replace(
+            said,
+            memory_mib=said.memory_mib if memory is None else memory // _MIB,
+            cores=said.cores if cores is None else cores,
+        )
+
     return Allocation(
         devices=tuple(
             AllocatedDevice(
@@ -96,7 +110,7 @@ def read_allocation(obj: Mapping[str, Any]) -> Allocation:
                 admin_access=bool(r.get("adminAccess")),
                 tolerations=tuple(at(r, "tolerations")),
                 share_id=r.get("shareID") or "",
-                ask=shares.ask(r) if _may_be_part(r["device"]) else NO_ASK,
+                ask=ask(r) if _may_be_part(r["device"]) else NO_ASK,
             )
             for r in at(obj, "devices", "results")
         ),
@@ -196,48 +210,6 @@ def _consumed(device: AllocatedDevice) -> dict[str, Any]:
 def _may_be_part(device: str) -> bool:
     """True for a whole GPU, which several claims may have, and for a share of a slice."""
     return _SLICE not in device or device.endswith("-share")
-
-
-class _Shares:
-    """Limits of shares that configuration states, each entry decoded once, if it is asked for."""
-
-    def __init__(self, config: Iterable[Mapping[str, Any]]) -> None:
-        self._config = config
-        self._said: dict[str, list[tuple[frozenset[str], dict[str, Any]]]] = {}
-
-    def ask(self, result: Mapping[str, Any]) -> Ask:
-        """Limits of one result: what was consumed goes before what the configuration says."""
-        names = {result["request"], result["request"].partition("/")[0]}
-        said: dict[str, Any] = {}
-        for wanted, fields in self._of(result["driver"]):
-            if not wanted or not names.isdisjoint(wanted):
-                said |= fields
-        consumed = at(result, "consumedCapacity", default={})
-        memory, cores = _whole(consumed.get("memory")), _whole(consumed.get("cores"))
-        if not said and memory is None and cores is None:
-            return NO_ASK
-        return Ask(
-            said.get("memory_mib") if memory is None else memory // _MIB,
-            said.get("cores") if cores is None else cores,
-            anybody=said.get("tenants") == "any",
-        )
-
-    def _of(self, driver: str) -> list[tuple[frozenset[str], dict[str, Any]]]:
-        if driver not in self._said:
-            self._said[driver] = [*self._decoded(driver)]
-        return self._said[driver]
-
-    def _decoded(self, driver: str) -> Iterator[tuple[frozenset[str], dict[str, Any]]]:
-        """Requests and fields; configuration that cannot be understood is told of elsewhere."""
-        for entry in self._config:
-            opaque = entry.get("opaque") or {}
-            if opaque.get("driver") != driver:
-                continue
-            of_class = entry.get("source") == "FromClass"
-            with suppress(InvalidObjectError):
-                fields = decode_share(opaque.get("parameters"), of_class=of_class)
-                if fields:
-                    yield frozenset(at(entry, "requests")), fields
 
 
 def _whole(amount: Any) -> int | None:

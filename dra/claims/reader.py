@@ -15,12 +15,10 @@ from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, meant_ours, no_such_class
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import (
-    Placements,
-    ask_of,
+    RequestedSettings,
     constrained_attribute,
     find_unsupported,
-    read_placements,
-    requested_sharing,
+    requested_settings,
 )
 from dra.claims.wants import ClaimWants, Constraint, Want
 from dra.common.cache import BoundedCache, json_weight
@@ -112,13 +110,10 @@ class Reader:
         obstacle = find_unsupported(claim)
         if obstacle is not None:
             return obstacle
-        placements = read_placements(claim, self._classes, self._driver)
-        if isinstance(placements, Obstacle):
-            return placements
-        sharing = requested_sharing(claim.config, self._classes, self._driver)
-        if problem := sharing.problem(claim.requests):
+        settings = requested_settings(claim.config, self._classes, self._driver)
+        if problem := settings.fault(claim.requests) or settings.problem(claim.requests):
             return Obstacle(Reason.BAD_CONFIG, problem)
-        choices = tuple(tuple(self._want(r, placements) for r in q.choices) for q in claim.requests)
+        choices = tuple(tuple(self._want(r, settings) for r in q.choices) for q in claim.requests)
         obstacle = self._bad_selector(want for alternatives in choices for want in alternatives)
         obstacle = obstacle or self._unjudged(claim)
         if obstacle is not None:
@@ -130,7 +125,7 @@ class Reader:
             class_config={
                 r.name: self._classes[r.class_name].config for r in _exact_requests(claim)
             },
-            sharing=sharing.strategies(claim.requests),
+            sharing=settings.strategies(claim.requests),
         )
 
     def _bad_selector(self, wants: Iterable[Want]) -> Obstacle | None:
@@ -194,18 +189,18 @@ class Reader:
         except SelectorError:
             return True
 
-    def _want(self, request: Request, placements: Placements) -> Want:
-        placement = placements.of(request)
+    def _want(self, request: Request, settings: RequestedSettings) -> Want:
+        placement = settings.placement(request)
         return Want(
             request.name,
             request.class_name,
-            expressions=self._expressions(request, placements.kind_of_share(request)),
+            expressions=self._expressions(request, settings.part(request)),
             count=request.count,
             policy=placement.policy,
             nodes=placement.nodes,
             everything=request.mode == ALL,
             admin=request.admin_access,
-            ask=ask_of(request, placements.share(request), self._driver),
+            ask=settings.ask(request),
         )
 
     def _expressions(self, request: Request, kind_of_share: str = "") -> tuple[str, ...]:

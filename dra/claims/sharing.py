@@ -1,14 +1,15 @@
-"""Sharing that a claim's configuration sets for its devices, and combinations that are refused.
+"""Configuration for this driver, of claims and classes, and the sharing of devices that it sets.
 
-One text each, whoever finds it: controller, node or command line.
+Combinations that are refused have one text each, whoever finds them: controller, node or command
+line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from api.config import (
     GPU_KIND,
@@ -16,11 +17,15 @@ from api.config import (
     NOT_SHARED,
     MpsConfig,
     SharingConfig,
+    decode_placement,
     decode_share,
     decode_sharing,
 )
+from api.errors import InvalidObjectError
 from dra.common.resources import at
+from dra.gpu.shares import NO_ASK, Ask
 
+T = TypeVar("T")
 MPS = "MPS"
 TIME_SLICING = "TimeSlicing"
 OFFERED = {MPS: "SharingMPS", TIME_SLICING: "SharingTimeSlicing"}
@@ -57,52 +62,75 @@ UNSHARED = Sharing()
 class Setting:
     """A configuration for the driver: the devices of some requests, or of all, are to be so.
 
-    It is decoded once, when a request that it concerns is first asked about: a claim may have
-    dozens, and hundreds of requests that each of them concerns.
+    Each part of it is decoded once, when a request that it concerns is first asked about: a claim
+    may have dozens, and hundreds of requests that each of them concerns. The parts raise
+    InvalidObjectError where it cannot be understood.
     """
 
-    def __init__(self, requests: Iterable[str], parameters: object) -> None:
-        self._requests = frozenset(requests)
-        self._parameters = parameters
+    def __init__(self, number: int, entry: Mapping[str, Any], *, of_class: bool) -> None:
+        """``entry`` is that of this ``number`` of a class, if ``of_class``, or of a claim."""
+        self.number = number
+        self.requests = frozenset(at(entry, "requests"))
+        self._parameters: Any = entry["opaque"].get("parameters")
+        self._of_class = of_class or entry.get("source") == "FromClass"
+        self._known: dict[str, InvalidObjectError | tuple[Any]] = {}
 
-    def concerns(self, names: Collection[str]) -> bool:
-        """True if it is for a request that is called one of ``names``."""
-        return not self._requests or not self._requests.isdisjoint(names)
-
-    @cached_property
-    def sharing(self) -> Sharing | None:
-        """Sharing that it sets; None where it does not speak of it.
-
-        Raises:
-            InvalidObjectError: it cannot be understood.
-        """
-        said = decode_sharing(self._parameters)
-        return Sharing(*said) if said is not None else None
-
-    @cached_property
-    def share(self) -> Mapping[str, Any]:
-        """Fields of the share that it sets, as ``decode_share`` has them.
-
-        Raises:
-            InvalidObjectError: it cannot be understood.
-        """
-        return decode_share(self._parameters, of_class=True)
+    def concerns(self, request: str) -> bool:
+        """True if it is for ``request``, which may be ``request/subrequest``."""
+        names = self.requests
+        return not names or request in names or request.partition("/")[0] in names
 
     @property
-    def kind(self) -> str:
-        """Kind of a configuration that can be understood."""
-        return str(self._parameters["kind"]) if isinstance(self._parameters, dict) else ""
+    def sharing(self) -> Sharing | None:
+        """Sharing that it sets; None where it does not speak of it."""
+        said = self._once("sharing", decode_sharing)
+        return Sharing(*said) if said is not None else None
+
+    @property
+    def placement(self) -> Mapping[str, Any]:
+        """Fields of the placement that it sets, as ``decode_placement`` has them."""
+        return self._once("placement", decode_placement)
+
+    @property
+    def share(self) -> Mapping[str, Any]:
+        """Fields of the share that it sets, as ``decode_share`` has them."""
+        return self._once("share", partial(decode_share, of_class=self._of_class))
+
+    @property
+    def part(self) -> str:
+        """Its kind, if it says how large a part of a device is; else empty."""
+        share = self._once("part", partial(decode_share, of_class=True))
+        is_stated = Ask(share.get("memory_mib"), share.get("cores")).stated
+        return str(self._parameters["kind"]) if is_stated else ""
+
+    def _once(self, part: str, decode: Callable[[object], T]) -> T:
+        known = self._known.get(part)
+        if known is None:
+            try:
+                known = (decode(self._parameters),)
+            except InvalidObjectError as error:
+                known = error
+            self._known[part] = known
+        if isinstance(known, InvalidObjectError):
+            raise known.with_traceback(None)
+        (found,) = known
+        return found
 
 
-def settings_of(entries: Iterable[Mapping[str, Any]], driver: str) -> tuple[Setting, ...]:
+Settings = tuple[Setting, ...]
+
+
+def settings_of(
+    entries: Iterable[Mapping[str, Any]], driver: str, *, of_class: bool = False
+) -> Settings:
     """Those of the configurations that are for ``driver``, in their order.
 
-    They are entries of ``spec.devices.config`` or of ``status.allocation.devices.config``; those of
-    a class come first.
+    They are entries of ``spec.config`` of a class, of ``spec.devices.config`` of a claim, or of
+    ``status.allocation.devices.config``; those of a class come first.
     """
     return tuple(
-        Setting(at(entry, "requests"), entry["opaque"].get("parameters"))
-        for entry in entries
+        Setting(number, entry, of_class=of_class)
+        for number, entry in enumerate(entries)
         if at(entry, "opaque", "driver") == driver
     )
 
@@ -110,34 +138,37 @@ def settings_of(entries: Iterable[Mapping[str, Any]], driver: str) -> tuple[Sett
 def sharing_of(settings: Iterable[Setting], request: str) -> Sharing:
     """Sharing of the devices of ``request``, of which the last that concerns it decides.
 
-    ``request`` may be ``request/subrequest``.
-
     Raises:
         InvalidObjectError: one that concerns the request cannot be understood.
     """
-    names = (request, request.partition("/")[0])
-    said = [each.sharing for each in settings if each.concerns(names)]
+    said = [each.sharing for each in settings if each.concerns(request)]
     return next((sharing for sharing in reversed(said) if sharing is not None), UNSHARED)
 
 
 def states_share(settings: Iterable[Setting], request: str) -> str:
-    """Kind of the configuration that says how large a part the devices of ``request`` are.
+    """Kind of the last configuration that says how large a part of a device ``request`` asks for.
 
-    It is that of the last, as above, that says so; empty if none does.
+    It is empty if none does.
 
     Raises:
-        InvalidObjectError: as above.
+        InvalidObjectError: one that concerns the request cannot be understood.
     """
-    names = (request, request.partition("/")[0])
-    kind = ""
+    said = [each.part for each in settings if each.concerns(request)]
+    return next(filter(None, reversed(said)), "")
+
+
+def asked_share(settings: Iterable[Setting], request: str) -> Ask:
+    """Share that is configured for ``request``; what cannot be understood is told of elsewhere."""
     said: dict[str, Any] = {}
     for each in settings:
-        if not each.concerns(names):
-            continue
-        said |= each.share
-        if each.share.get("memory_mib") is not None or each.share.get("cores") is not None:
-            kind = each.kind
-    return kind if any(said.get(field) is not None for field in ("memory_mib", "cores")) else ""
+        if each.concerns(request):
+            try:
+                said |= each.share
+            except InvalidObjectError:
+                continue
+    if not said:
+        return NO_ASK
+    return Ask(said.get("memory_mib"), said.get("cores"), anybody=said.get("tenants") == "any")
 
 
 def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:

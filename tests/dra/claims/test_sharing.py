@@ -14,7 +14,7 @@ from dra.allocator.problem import Problem
 from dra.claims.allocation import read_allocation
 from dra.claims.claims import Use, crowded, read_requests
 from dra.claims.reader import Fault, Reader
-from dra.claims.requests import requested_sharing
+from dra.claims.requests import requested_settings
 from dra.claims.sharing import (
     Sharing,
     misplaced,
@@ -237,11 +237,11 @@ def test_a_class_may_share_and_its_claim_may_do_without() -> None:
     known = cluster("node-a")
     known.set_class(versioned(body))
     requests = read_requests([request("r", "mine")])
-    assert requested_sharing((), known.classes, DRIVER).by_mps(requests) == {"r": True}
+    assert requested_settings((), known.classes, DRIVER).by_mps(requests) == {"r": True}
     own = [config(SLICE, "None")]
-    assert requested_sharing(own, known.classes, DRIVER).by_mps(requests) == {"r": False}
+    assert requested_settings(own, known.classes, DRIVER).by_mps(requests) == {"r": False}
     unreadable = [config(SLICE, "Mps")]
-    assert requested_sharing(unreadable, known.classes, DRIVER).by_mps(requests) == {"r": False}
+    assert requested_settings(unreadable, known.classes, DRIVER).by_mps(requests) == {"r": False}
 
 
 def many_choices(configs: int) -> Obj:

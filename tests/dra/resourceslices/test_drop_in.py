@@ -14,7 +14,7 @@ from dra.cel.data import device_data
 from dra.cel.selectors import Selectors
 from dra.claims.claims import Request, Use, class_selectors, find_crowd, read_requests
 from dra.claims.classes import generated_classes, read_class
-from dra.claims.requests import requested_sharing
+from dra.claims.requests import requested_settings
 from dra.common.resources import Obj
 from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from dra.resourceslices.nvidiadra import dra_driver, summary
@@ -166,12 +166,12 @@ def test_the_sharing_of_its_samples_is_refused_nowhere(name: str) -> None:
     sample = SAMPLES[name]
     requests = read_requests(sample.devices["requests"])
     known = {n: read_class(obj, NVIDIA_DRIVER) for n, obj in classes().items()}
-    sharing = requested_sharing(sample.devices.get("config", ()), known, NVIDIA_DRIVER)
+    sharing = requested_settings(sample.devices.get("config", ()), known, NVIDIA_DRIVER)
     assert sharing.problem(requests) == ""
     by_mps = dict.fromkeys(sample.claims, sharing.by_mps(requests))
     for container in sample.containers:
         assert find_crowd([Use(*use) for use in container], by_mps) == ()
-    told = [(sharing.of(r).interval, sharing.of(r).by_mps) for r in requests]
+    told = [(sharing.sharing(r).interval, sharing.sharing(r).by_mps) for r in requests]
     if name == "gpu-test5":
         assert told == [("Long", False), ("", True)]
 
