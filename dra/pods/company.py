@@ -11,95 +11,96 @@ from dra.pods.pods import Pod
 from dra.pods.residents import Residents
 from dra.pods.selectors import PodTerm, Spread, matches_terms
 
+_FULL = 100.0
 
-class Affinity:
-    """Meaning of others on ``nodes`` for one pod; good until any of it changes."""
+Check = Callable[[NodeFacts], Misfit | None]
+"""Misfit of a pod and a node; None where they fit. Good until anything changes."""
 
-    def __init__(
-        self,
-        pod: Pod,
-        residents: Residents,
-        nodes: Mapping[str, NodeFacts],
-        *,
-        together: int = 1,
-    ) -> None:
-        """``together`` pods are decided at a time: each looks at fewer of those that shun it."""
-        self._pod = pod
-        self._residents = residents
-        self._nodes = nodes
-        self._terms = pod.needs.company.affinity
-        self._sought: dict[str, set[str]] = {}
-        self._is_first = False
-        if self._terms:
-            self._seek()
-        own = pod.needs.company.anti_affinity
-        self._avoided = self._domains(
-            (term, g.nodes) for term in own for g in residents.meant(term, owner=pod.key)
-        )
-        self._closed = self._domains(
-            (term, on) for _, term, on in residents.shunning(pod, together=together)
-        )
 
-    def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Misfit by other pods that keep the pod from ``node``; None when they do not."""
-        return self._find_unsought(node) or self._find_unwanted(node)
+def seeking_check(pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]) -> Check:
+    """Required affinity between pods, as kube-scheduler reads it.
 
-    def _find_unsought(self, node: NodeFacts) -> Misfit | None:
-        for term in self._terms:
-            value = node.labels.get(term.topology)
+    A pod that is allocated and not bound yet does not count: kube-scheduler may come to the pod
+    that seeks it first, and refuse.
+    """
+    terms = pod.needs.company.affinity
+    meant = residents.meant(terms[0], owner=pod.key)
+    groups = [g for g in meant if _all_mean(pod, residents, g.namespace, g.labels)]
+    sought = _domains(nodes, ((t, g.nodes) for t in terms for g in groups if g.bound))
+    # The first of several that seek each other goes wherever it likes.
+    anywhere = any(_domains(nodes, [(t, g.nodes)]) for g in groups for t in terms)
+    is_first = not anywhere and _all_mean(pod, residents, pod.key[0], pod.labels)
+
+    def check(node: NodeFacts) -> Misfit | None:
+        for key in (term.topology for term in terms):
+            value = node.labels.get(key)
             if value is None:
-                text = f"pod affinity: the node has no label {term.topology}"
+                text = f"pod affinity: the node has no label {key}"
                 return Misfit(MisfitReason.POD_AFFINITY, text)
-            if not self._is_first and value not in self._sought.get(term.topology, ()):
-                text = f"pod affinity: no such pod runs in its {term.topology}"
+            if not is_first and value not in sought.get(key, ()):
+                text = f"pod affinity: no such pod runs in its {key}"
                 return Misfit(MisfitReason.POD_AFFINITY, text)
         return None
 
-    def _find_unwanted(self, node: NodeFacts) -> Misfit | None:
-        for key, values in self._avoided.items():
+    return check
+
+
+def shunning_check(
+    pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts], *, together: int
+) -> Check:
+    """Required anti-affinity between pods, both ways; of pods that are not bound yet, too.
+
+    ``together`` pods are decided at a time: each looks at fewer of those that shun it.
+    """
+    own = pod.needs.company.anti_affinity
+    avoided = _domains(
+        nodes, ((term, g.nodes) for term in own for g in residents.meant(term, owner=pod.key))
+    )
+    shunned = _domains(
+        nodes, ((term, on) for _, term, on in residents.shunning(pod, together=together))
+    )
+
+    def check(node: NodeFacts) -> Misfit | None:
+        for key, values in avoided.items():
             if node.labels.get(key) in values:
                 text = f"pod anti-affinity: such a pod is in its {key}"
                 return Misfit(MisfitReason.POD_ANTI_AFFINITY, text)
-        for key, values in self._closed.items():
+        for key, values in shunned.items():
             if node.labels.get(key) in values:
-                text = f"anti-affinity of a pod in its {key}"
-                return Misfit(MisfitReason.SHUNNED, text)
+                return Misfit(MisfitReason.SHUNNED, f"anti-affinity of a pod in its {key}")
         return None
 
-    def _seek(self) -> None:
-        """Find where pods run that all terms mean.
+    return check
 
-        The first of several that seek each other goes wherever it likes.
-        """
-        first, *_ = self._terms
-        meant = self._residents.meant(first, owner=self._pod.key)
-        found = [group for group in meant if self._all_mean(group.namespace, group.labels)]
-        terms = self._terms
-        self._sought = self._domains((t, g.nodes) for t in terms for g in found if g.bound)
-        anywhere = any(self._domains([(t, g.nodes)]) for g in found for t in terms)
-        self._is_first = not anywhere and self._all_mean(self._pod.key[0], self._pod.labels)
 
-    def _all_mean(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        return all(
-            term.selector.matches(labels)
-            and self._residents.covers(term, namespace, owner=self._pod.key[0])
-            for term in self._terms
-        )
+def _domains(
+    nodes: Mapping[str, NodeFacts], found: Iterable[tuple[PodTerm, Iterable[str]]]
+) -> dict[str, set[str]]:
+    """By label the values of the domains that the nodes of terms are in."""
+    domains: dict[str, set[str]] = {}
+    for term, names in found:
+        for name in names:
+            facts = nodes.get(name)
+            if facts is not None and term.topology in facts.labels:
+                domains.setdefault(term.topology, set()).add(facts.labels[term.topology])
+    return domains
 
-    def _domains(self, found: Iterable[tuple[PodTerm, Iterable[str]]]) -> dict[str, set[str]]:
-        """By label the values of the domains that the nodes of terms are in."""
-        domains: dict[str, set[str]] = {}
-        for term, nodes in found:
-            values = domains.setdefault(term.topology, set())
-            for name in nodes:
-                facts = self._nodes.get(name)
-                if facts is not None and term.topology in facts.labels:
-                    values.add(facts.labels[term.topology])
-        return {key: values for key, values in domains.items() if values}
+
+def _all_mean(pod: Pod, residents: Residents, namespace: str, labels: Mapping[str, str]) -> bool:
+    """True if all terms by which ``pod`` seeks others mean one in ``namespace`` with ``labels``."""
+    return all(
+        term.selector.matches(labels) and residents.covers(term, namespace, owner=pod.key[0])
+        for term in pod.needs.company.affinity
+    )
 
 
 class Domains:
-    """Numbers of pods like one, by the value of the topology label of their nodes."""
+    """Numbers of pods like one, by the value of the topology label of their nodes.
+
+    kube-scheduler takes pods in an order of its own. So what is allocated and not bound yet counts
+    in the domain that a pod may go to, and not in those that it is compared with: whichever of
+    several pods is bound first, none is refused.
+    """
 
     def __init__(
         self,
@@ -180,77 +181,77 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + count
 
 
-_FULL = 100.0
+def preference(
+    pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]
+) -> Callable[[Sequence[NodeFacts]], NodeFacts]:
+    """Choice of the node that ``pod`` likes best, the first of equals, as kube-scheduler weighs it.
 
-_Score = Callable[[NodeFacts], float]
+    Preferred affinity to nodes and between pods, and spread that is ``ScheduleAnyway``, count
+    alike, each from 0 to 100 over the nodes that are compared. What others prefer of this pod does
+    not count.
+    """
+    company = pod.needs.company
+    near = _liked(pod, residents, nodes)
+    spread = find_domains(pod, company.soft_spread, residents, nodes)
 
+    def by_nodes(node: NodeFacts) -> float:
+        terms = company.nodes
+        return sum(t.weight for t in terms if matches_terms([t.term], node.labels, node.name))
 
-class Preferences:
-    """Preferences of one pod among pods and nodes as they are now."""
+    def by_pods(node: NodeFacts) -> float:
+        return sum(weights.get(node.labels.get(key), 0) for key, weights in near.items())
 
-    def __init__(self, pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]) -> None:
-        self._pod = pod
-        self._nodes = nodes
-        self._near = self._find_near(residents)
-        self._domains = find_domains(pod, pod.needs.company.soft_spread, residents, nodes)
-
-    def best(self, nodes: Sequence[NodeFacts]) -> NodeFacts:
-        """The node that the pod likes best, the first of equals."""
-        totals = [0.0] * len(nodes)
-        for scores in (self._by_nodes(nodes), self._by_pods(nodes), self._by_spread(nodes)):
-            totals = [total + score for total, score in zip(totals, scores, strict=True)]
-        return nodes[max(range(len(nodes)), key=lambda n: (totals[n], -n))]
-
-    def _by_nodes(self, nodes: Sequence[NodeFacts]) -> list[float]:
-        terms = self._pod.needs.company.nodes
-        found = [
-            sum(t.weight for t in terms if matches_terms([t.term], node.labels, node.name))
-            for node in nodes
+    def best(compared: Sequence[NodeFacts]) -> NodeFacts:
+        liked, close = [*map(by_nodes, compared)], [*map(by_pods, compared)]
+        most, (low, high) = max(liked), (min(close), max(close))
+        totals = [
+            (_FULL * here / most if most else 0.0)
+            + (_FULL * (beside - low) / (high - low) if high > low else 0.0)
+            + free
+            for here, beside, free in zip(liked, close, _by_spread(spread, compared), strict=True)
         ]
-        most = max(found)
-        return [_FULL * score / most if most else 0.0 for score in found]
+        return compared[max(range(len(compared)), key=lambda n: (totals[n], -n))]
 
-    def _by_pods(self, nodes: Sequence[NodeFacts]) -> list[float]:
-        found = [
-            sum(weights.get(n.labels.get(key), 0) for key, weights in self._near.items())
-            for n in nodes
-        ]
-        least, most = min(found), max(found)
-        return [_FULL * (f - least) / (most - least) if most > least else 0.0 for f in found]
+    return best
 
-    def _by_spread(self, nodes: Sequence[NodeFacts]) -> list[float]:
-        if not self._domains:
-            return [0.0] * len(nodes)
-        found = [self._crowd(node) for node in nodes]
-        known = [crowd for crowd in found if crowd is not None]
-        least, most = min(known, default=0.0), max(known, default=0.0)
-        return [
-            0.0 if crowd is None else _FULL * (most + least - crowd) / most if most else _FULL
-            for crowd in found
-        ]
 
-    def _crowd(self, node: NodeFacts) -> float | None:
-        """Number of pods like the pod near ``node``; None where a topology label lacks."""
-        total = 0.0
-        for domains in self._domains:
-            value = node.labels.get(domains.spread.topology)
-            if value is None:
-                return None
-            weight = log(len(domains.counts) + 2)
-            total += domains.counts.get(value, 0) * weight + domains.spread.max_skew - 1
-        return float(round(total))
+def _by_spread(spread: Sequence[Domains], nodes: Sequence[NodeFacts]) -> list[float]:
+    if not spread:
+        return [0.0] * len(nodes)
+    found = [_crowd(spread, node) for node in nodes]
+    known = [crowd for crowd in found if crowd is not None]
+    least, most = min(known, default=0.0), max(known, default=0.0)
+    return [
+        0.0 if crowd is None else _FULL * (most + least - crowd) / most if most else _FULL
+        for crowd in found
+    ]
 
-    def _find_near(self, residents: Residents) -> dict[str, dict[str | None, int]]:
-        """By label and value the weight of the pods there that are liked, less the disliked."""
-        near: dict[str, dict[str | None, int]] = {}
-        company = self._pod.needs.company
-        for terms, sign in ((company.liked, 1), (company.disliked, -1)):
-            for term in terms:
-                weights = near.setdefault(term.topology, {})
-                for group in residents.meant(term, owner=self._pod.key):
-                    for name, count in group.nodes.items():
-                        facts = self._nodes.get(name)
-                        value = None if facts is None else facts.labels.get(term.topology)
-                        if value is not None:
-                            weights[value] = weights.get(value, 0) + sign * term.weight * count
-        return near
+
+def _crowd(spread: Sequence[Domains], node: NodeFacts) -> float | None:
+    """Number of pods like the pod near ``node``; None where a topology label lacks."""
+    total = 0.0
+    for domains in spread:
+        value = node.labels.get(domains.spread.topology)
+        if value is None:
+            return None
+        weight = log(len(domains.counts) + 2)
+        total += domains.counts.get(value, 0) * weight + domains.spread.max_skew - 1
+    return float(round(total))
+
+
+def _liked(
+    pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]
+) -> dict[str, dict[str | None, int]]:
+    """By label and value the weight of the pods there that are liked, less the disliked."""
+    near: dict[str, dict[str | None, int]] = {}
+    company = pod.needs.company
+    for terms, sign in ((company.liked, 1), (company.disliked, -1)):
+        for term in terms:
+            weights = near.setdefault(term.topology, {})
+            for group in residents.meant(term, owner=pod.key):
+                for name, count in group.nodes.items():
+                    facts = nodes.get(name)
+                    value = None if facts is None else facts.labels.get(term.topology)
+                    if value is not None:
+                        weights[value] = weights.get(value, 0) + sign * term.weight * count
+    return near

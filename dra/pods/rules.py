@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple
 
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj, ObjectKey, at
-from dra.pods.company import Affinity, Preferences, find_domains
+from dra.pods.company import Check, find_domains, preference, seeking_check, shunning_check
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts, find_misfit, find_short
 from dra.pods.pods import Amounts, Pod, WantedPorts
 from dra.pods.residents import Hosts, Residents
@@ -186,25 +186,59 @@ decided together have that much together.
 """
 
 
-class Rule(Protocol):
-    """Something that keeps a pod from nodes."""
+class _Asked(NamedTuple):
+    """A pod, without its terms where they are too many, and what its rules look at.
 
-    def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Misfit of the pod and ``node``; None when it can."""
+    Pods that are ``thought_away`` take no host ports. So many are decided ``together``.
+    """
+
+    pod: Pod
+    hosts: Hosts
+    thought_away: Callable[[Pod], bool]
+    together: int
 
 
-class _HostPorts:
-    def __init__(self, pod: Pod, residents: Residents, thought_away: Callable[[Pod], bool]) -> None:
-        self._pod = pod
-        self._residents = residents
-        self._thought_away = thought_away
-        self._wanted = WantedPorts(pod.needs.host_ports)
+def _volumes(asked: _Asked) -> Iterator[Check]:
+    if asked.pod.volume_claims and asked.hosts.volumes.listed:
+        yield VolumeFit(asked.pod, asked.hosts.volumes, asked.hosts.residents).find_misfit
 
-    def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        there = self._residents.on(node.name)
-        others = (o for o in there if o.key != self._pod.key and not self._thought_away(o))
-        port = self._wanted.find_conflict(other.needs for other in others)
+
+def _host_ports(asked: _Asked) -> Iterator[Check]:
+    pod, residents = asked.pod, asked.hosts.residents
+    wanted = WantedPorts(pod.needs.host_ports)
+
+    def check(node: NodeFacts) -> Misfit | None:
+        there = residents.on(node.name)
+        others = (o for o in there if o.key != pod.key and not asked.thought_away(o))
+        port = wanted.find_conflict(other.needs for other in others)
         return None if port is None else Misfit(MisfitReason.HOST_PORT, f"host port {port} taken")
+
+    if pod.needs.host_ports:
+        yield check
+
+
+def _affinity(asked: _Asked) -> Iterator[Check]:
+    pod, residents, company = asked.pod, asked.hosts.residents, asked.pod.needs.company
+    if company.affinity:
+        yield seeking_check(pod, residents, asked.hosts.facts)
+    if company.anti_affinity or residents.may_shun(pod.key[0]):
+        yield shunning_check(pod, residents, asked.hosts.facts, together=asked.together)
+
+
+def _spread(asked: _Asked) -> Iterator[Check]:
+    pod, hosts = asked.pod, asked.hosts
+    if spread := pod.needs.company.hard_spread:
+        for domains in find_domains(pod, spread, hosts.residents, hosts.facts):
+            yield domains.find_misfit
+
+
+_RULES: tuple[Callable[[_Asked], Iterator[Check]], ...] = (
+    _volumes,
+    _host_ports,
+    _affinity,
+    _spread,
+)
+"""Rules for a pod beside those of the node itself, in the order in which a misfit is told."""
 
 
 class Rules:
@@ -231,7 +265,7 @@ class Rules:
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
         """Misfit of the pod and ``node``; None when it can."""
-        found = (rule.find_misfit(node) for rule in self._rules)
+        found = (check(node) for check in self._checks)
         return next((misfit for misfit in found if misfit is not None), None)
 
     @property
@@ -242,7 +276,7 @@ class Rules:
     def best(self, nodes: Sequence[str]) -> str:
         """The node that the pod likes best of those that are equal otherwise."""
         facts = self._hosts.facts
-        return self._preferences.best([facts[name] for name in nodes]).name
+        return self._preference([facts[name] for name in nodes]).name
 
     @cached_property
     def _read(self) -> Pod:
@@ -255,24 +289,13 @@ class Rules:
         return replace(pod, needs=replace(pod.needs, company=ALONE))
 
     @cached_property
-    def _preferences(self) -> Preferences:
-        return Preferences(self._read, self._hosts.residents, self._hosts.facts)
+    def _preference(self) -> Callable[[Sequence[NodeFacts]], NodeFacts]:
+        return preference(self._read, self._hosts.residents, self._hosts.facts)
 
     @cached_property
-    def _rules(self) -> list[Rule]:
-        return [*self._apply()]
-
-    def _apply(self) -> Iterator[Rule]:
-        pod, company, nodes = self._read, self._read.needs.company, self._hosts.facts
-        if pod.volume_claims and self._hosts.volumes.listed:
-            yield VolumeFit(pod, self._hosts.volumes, self._hosts.residents)
-        if pod.needs.host_ports:
-            yield _HostPorts(pod, self._hosts.residents, self._thought_away)
-        residents = self._hosts.residents
-        if company.affinity or company.anti_affinity or residents.may_shun(pod.key[0]):
-            yield Affinity(pod, residents, nodes, together=self.together)
-        if spread := company.hard_spread:
-            yield from find_domains(pod, spread, residents, nodes)
+    def _checks(self) -> list[Check]:
+        asked = _Asked(self._read, self._hosts, self._thought_away, self.together)
+        return [check for rule in _RULES for check in rule(asked)]
 
 
 def find_rules(
