@@ -26,7 +26,7 @@ from dra.common.cache import BoundedCache
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef, Gpu
 from dra.pods.pods import Pod
-from dra.sandbox.limits import SECONDS
+from dra.sandbox.messages import SECONDS
 from dra.sandbox.process import Sandbox, SandboxError
 
 _log = logging.getLogger(__name__)

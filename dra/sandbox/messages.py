@@ -1,4 +1,7 @@
-"""Messages between a caller and the process that evaluates: frames with JSON on two pipes."""
+"""Messages between a caller and the process that evaluates, and what the latter may take.
+
+The messages are frames with JSON on two pipes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,21 @@ from typing import TypeVar
 import msgspec
 
 from dra.cel.questions import Answer, Job
+
+SECONDS = 0.25
+"""CPU time for one question: a selector with those of its class, on the devices of one kind of GPU
+or on 128 GPUs. Usual ones take some hundred microseconds."""
+
+MEBIBYTES = 64
+"""Memory for one question, besides what the evaluating process takes at its start."""
+
+KEPT_MEBIBYTES = 24
+"""Growth of a worker's memory at which the worker is replaced: compiled expressions stay in it, and
+the runtime leaks a little."""
+
+NICENESS = 10
+"""Niceness of the workers: the process that decides goes first."""
+
 
 _LENGTH = 4
 

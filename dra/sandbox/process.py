@@ -15,8 +15,7 @@ from typing import IO
 import msgspec
 
 from dra.cel.questions import Answer, Job
-from dra.sandbox import limits
-from dra.sandbox.messages import Call, EndError, Reply, receive, send
+from dra.sandbox.messages import MEBIBYTES, SECONDS, Call, EndError, Reply, receive, send
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class Sandbox:
             reply = self._ask(job)  # others' leavings may have been in the way
         if reply.answer is not None:
             return reply.answer
-        return Answer(error=_TOO_MUCH[reply.ended], costly=True, cost=limits.SECONDS)
+        return Answer(error=_TOO_MUCH[reply.ended], costly=True, cost=SECONDS)
 
     def stop(self) -> None:
         """End the process, so that an ``answer`` that blocks raises. By any thread."""
@@ -123,9 +122,9 @@ class Sandbox:
 
 
 _TOO_MUCH = {
-    "time": f"it takes more than {limits.SECONDS:g} s of CPU time to evaluate: compare attributes "
+    "time": f"it takes more than {SECONDS:g} s of CPU time to evaluate: compare attributes "
     "as they are, without loops over lists that the selector makes itself",
-    "memory": f"it takes more than {limits.MEBIBYTES} MiB of memory to evaluate, or makes the CEL "
+    "memory": f"it takes more than {MEBIBYTES} MiB of memory to evaluate, or makes the CEL "
     "runtime fail: compare attributes as they are, without replace(), join() or + of long texts",
 }
 

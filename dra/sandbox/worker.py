@@ -24,7 +24,7 @@ import msgspec
 
 from dra.cel.questions import Answer, SelectorError
 from dra.cel.selectors import Selectors
-from dra.sandbox import limits
+from dra.sandbox import messages
 from dra.sandbox.confinement import confine
 from dra.sandbox.messages import Call, EndError, Reply, receive, send
 
@@ -39,7 +39,7 @@ _STATM_BYTES = 200
 def main() -> int:
     """Work until standard input ends."""
     selectors = Selectors()
-    os.nice(limits.NICENESS)
+    os.nice(messages.NICENESS)
     with contextlib.suppress(OSError):  # rather this process than the one that decides
         Path("/proc/self/oom_score_adj").write_text("1000")
     gc.freeze()
@@ -66,13 +66,13 @@ def main() -> int:
 def _work(selectors: Selectors, current: mmap.mmap) -> int:
     """Answer until there is nothing more to answer; returns the exit status."""
     statm = _limit()
-    most = _resident(statm) + limits.KEPT_MEBIBYTES * 2**20 // _PAGE
+    most = _resident(statm) + messages.KEPT_MEBIBYTES * 2**20 // _PAGE
     confine()
     try:
         while True:
             request = receive(_IN, Call)
             _NUMBER.pack_into(current, 0, request.number)
-            signal.setitimer(signal.ITIMER_PROF, limits.SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, messages.SECONDS)
             began = time.process_time()
             answer = _answer(selectors, request)
             cost = time.process_time() - began
@@ -109,7 +109,7 @@ def _limit() -> int | None:
     with contextlib.suppress(OSError):
         statm = os.open("/proc/self/statm", os.O_RDONLY)
         pages = int(os.pread(statm, _STATM_BYTES, 0).split()[0])
-        most = pages * _PAGE + limits.MEBIBYTES * 2**20
+        most = pages * _PAGE + messages.MEBIBYTES * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(kind, (0, 0))
