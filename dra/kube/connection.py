@@ -234,11 +234,20 @@ def _token(access: Access, file: Path) -> str:
 def _log_in(access: Access, plugin: Mapping[str, Any], seconds: float | None) -> tuple[Access, str]:
     """Access by what a credential plugin gives (client.authentication.k8s.io), and until when."""
     command = [str(plugin["command"]), *(str(a) for a in plugin.get("args") or ())]
-    info = {
+    may_ask = plugin.get("interactiveMode") != "Never" and sys.stdin is not None
+    info: dict[str, Any] = {
         "apiVersion": plugin.get("apiVersion") or "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",
-        "spec": {"interactive": sys.stdin.isatty()},
+        "spec": {"interactive": may_ask and sys.stdin.isatty()},
     }
+    if plugin.get("provideClusterInfo"):
+        info["spec"]["cluster"] = {
+            "server": access.server,
+            "tls-server-name": access.server_name,
+            "insecure-skip-tls-verify": access.insecure,
+            "certificate-authority-data": base64.b64encode(access.ca.encode()).decode(),
+            "proxy-url": access.proxy,
+        }
     given = {str(e["name"]): str(e["value"]) for e in plugin.get("env") or ()}
     environ = {**os.environ, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     what = f"{access.source}: credential plugin {command[0]}"

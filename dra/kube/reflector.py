@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from dra.common.resources import Obj, Resource, at
 from dra.kube.client import KubeApi
@@ -19,6 +19,14 @@ from dra.kube.errors import ForbiddenError, GoneError, KubeError, ObjectNotFound
 from dra.kube.http import WatchEvent, WatchStream
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
+
+
+class Selection(TypedDict, total=False):
+    """Objects to be mirrored of a resource; without any of these all are."""
+
+    namespace: str
+    label_selector: str
+    field_selector: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,9 @@ _log = logging.getLogger(__name__)
 
 _SHORT_WATCH_SECONDS = 1.0
 
+WATCH_SECONDS = 300.0
+"""Time after which a watch is renewed, or up to twice that."""
+
 DOUBTFUL_SECONDS = 30.0
 """Time of a watch after a failure, or after one in which nothing came: it may stay silent for ever.
 
@@ -144,44 +155,37 @@ class Reflector:
     changes; what it raises is logged and does not stop the mirror. It must not block for long.
     After a list that follows a gap the differences are reported as if they had been watched.
 
-    A watch is renewed after ``watch_seconds`` (plus up to as much again, so that many programs do
+    A watch is renewed after ``WATCH_SECONDS`` (plus up to as much again, so that many programs do
     not come back at once), sooner after a failure. When nothing has come, the version of the
     collection is asked for: if it went back, as after a restore of etcd, everything is read anew.
-    Failures are retried for ever, with backoff. ``keep`` says what of an
-    object is stored and reported, where the whole is more than is needed; ``metadata`` must stay.
+    Failures are retried for ever, with growing pauses. ``keep`` says what of an object is reported,
+    where the whole is more than is needed; ``metadata`` must stay. The store holds what
+    ``remember`` makes of that.
+
     ``on_listed`` is called after each list, when its changes were reported: of an empty one there
     are none.
     """
 
-    def __init__(  # noqa: PLR0913 - what to mirror, and the seams of its tests
+    def __init__(  # noqa: PLR0913 - what to mirror, and who hears of it
         self,
         api: KubeApi,
         resource: Resource,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         on_event: Callable[[Change], None] | None = None,
         on_listed: Callable[[], None] = lambda: None,
         keep: Callable[[Obj], Obj] = lambda obj: obj,
         remember: Callable[[Obj], Obj] = lambda obj: obj,
-        watch_seconds: float = 300.0,
-        backoff: Backoff | None = None,
         clock: Clock | None = None,
+        **selection: Unpack[Selection],
     ) -> None:
         self.store = Store(remember)
         self._api = api
         self.resource = resource
-        self._selection: dict[str, Any] = {
-            "namespace": namespace,
-            "label_selector": label_selector,
-            "field_selector": field_selector,
-        }
+        self._selection = selection
         self._on_event = on_event
         self._on_listed = on_listed
         self._keep = keep
-        self._watch_seconds = watch_seconds
-        self._backoff = backoff or Backoff()
+        self._backoff = Backoff()
         self._clock = clock or SystemClock()
         self._version = ""  # where the next watch starts; "" means list first
         self._latest = ""  # the last version that was seen of the collection
@@ -260,7 +264,7 @@ class Reflector:
     def _watch(self) -> None:
         """Follow one watch to its end."""
         started = self._clock.monotonic()
-        seconds = self._watch_seconds * (1 + random.random())  # noqa: S311 - jitter, not a secret
+        seconds = WATCH_SECONDS * (1 + random.random())  # noqa: S311 - jitter, not a secret
         stream = self._api.watch(
             self.resource,
             **self._selection,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dra.claims.claims import claim_names
 from dra.common.quantity import QuantityError, parse_quantity
@@ -33,51 +33,6 @@ def read_host_ports(spec: Mapping[str, Any]) -> tuple[HostPort, ...]:
     containers = [*at(spec, "containers")]
     containers += [c for c in at(spec, "initContainers") if c.get("restartPolicy") == "Always"]
     return tuple(dict.fromkeys(port for c in containers for port in _of(c)))
-
-
-class Holder(Protocol):
-    """Whoever takes host ports; it is hashed by its identity."""
-
-    @property
-    def host_ports(self) -> tuple[HostPort, ...]:
-        """The ports."""
-
-
-class WantedPorts:
-    """Host ports that a pod wants, compared with those of each holder once: there may be thousands.
-
-    Many pods may have the needs that are a holder, on many nodes.
-    """
-
-    def __init__(self, wanted: Iterable[HostPort]) -> None:
-        self._places: dict[HostPort, int] = {}
-        self._of_number: dict[tuple[str, int], list[HostPort]] = {}
-        for place, port in enumerate(wanted):
-            self._places[port] = place
-            self._of_number.setdefault((port.protocol, port.number), []).append(port)
-        self._known: dict[Holder, HostPort | None] = {}
-
-    def find_conflict(self, holders: Iterable[Holder]) -> HostPort | None:
-        """The first wanted one that one of ``holders`` rules out: a node cannot have both."""
-        if not self._places:
-            return None
-        found = (self._of(holder) for holder in holders if holder.host_ports)
-        ports = (port for port in found if port is not None)
-        return min(ports, key=self._places.__getitem__, default=None)
-
-    def _of(self, holder: Holder) -> HostPort | None:
-        if holder not in self._known:
-            self._known[holder] = self._compare(holder.host_ports)
-        return self._known[holder]
-
-    def _compare(self, taken: Iterable[HostPort]) -> HostPort | None:
-        ruled_out = (
-            port
-            for other in taken
-            for port in self._of_number.get((other.protocol, other.number), ())
-            if port.address == other.address or _EVERY_ADDRESS in (port.address, other.address)
-        )
-        return min(ruled_out, key=self._places.__getitem__, default=None)
 
 
 def _of(container: Mapping[str, Any]) -> Iterator[HostPort]:
@@ -197,6 +152,40 @@ def _add(total: dict[str, int], more: Amounts) -> None:
 def _raise(level: dict[str, int], to: Amounts) -> None:
     for name, amount in to.items():
         level[name] = max(level.get(name, 0), amount)
+
+
+class WantedPorts:
+    """Host ports that a pod wants, compared once with those of pods that are alike."""
+
+    def __init__(self, wanted: Iterable[HostPort]) -> None:
+        self._places: dict[HostPort, int] = {}
+        self._of_number: dict[tuple[str, int], list[HostPort]] = {}
+        for place, port in enumerate(wanted):
+            self._places[port] = place
+            self._of_number.setdefault((port.protocol, port.number), []).append(port)
+        self._known: dict[PodNeeds, HostPort | None] = {}
+
+    def find_conflict(self, holders: Iterable[PodNeeds]) -> HostPort | None:
+        """The first wanted one that one of ``holders`` rules out: a node cannot have both."""
+        if not self._places:
+            return None
+        found = (self._of(holder) for holder in holders if holder.host_ports)
+        ports = (port for port in found if port is not None)
+        return min(ports, key=self._places.__getitem__, default=None)
+
+    def _of(self, holder: PodNeeds) -> HostPort | None:
+        if holder not in self._known:
+            self._known[holder] = self._compare(holder.host_ports)
+        return self._known[holder]
+
+    def _compare(self, taken: Iterable[HostPort]) -> HostPort | None:
+        ruled_out = (
+            port
+            for other in taken
+            for port in self._of_number.get((other.protocol, other.number), ())
+            if port.address == other.address or _EVERY_ADDRESS in (port.address, other.address)
+        )
+        return min(ruled_out, key=self._places.__getitem__, default=None)
 
 
 DEFAULT_SCHEDULER = "default-scheduler"

@@ -127,7 +127,7 @@ class Bindings:
         self._bound: dict[str, float] = {}
         self._changed = threading.Condition()
         self._mirror = Reflector(
-            api, PODS, field_selector="spec.nodeName!=", on_event=self._take, watch_seconds=3600
+            api, PODS, field_selector="spec.nodeName!=", on_event=self._take
         )
 
     def __enter__(self) -> Self:

@@ -131,11 +131,12 @@ def test_a_list_follows_its_pages(kube: KubeApi, claim: Obj) -> None:
     assert {item["kind"] for item in listed.items} == {"ResourceClaim"}
 
 
-def test_a_reflector_reports_the_life_of_a_claim(kube: KubeApi, claim: Obj) -> None:
+def test_a_reflector_reports_the_life_of_a_claim(
+    kube: KubeApi, claim: Obj, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra.kube.reflector.WATCH_SECONDS", 1.0)
     changes: list[Change] = []
-    reflector = Reflector(
-        kube, RESOURCE_CLAIMS, namespace=NAMESPACE, on_event=changes.append, watch_seconds=1.0
-    )
+    reflector = Reflector(kube, RESOURCE_CLAIMS, namespace=NAMESPACE, on_event=changes.append)
     reflector.start()
     try:
         assert reflector.wait_synced(10)

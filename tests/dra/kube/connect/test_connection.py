@@ -253,12 +253,22 @@ def test_a_credential_plugin_is_told_its_arguments_and_environment(
 ) -> None:
     stub.calls.append(reply(thing("n")))
     script = tmp_path / "give"
-    script.write_text('#!/bin/sh\necho "{\\"status\\": {\\"token\\": \\"$WHO-$1\\"}}"\n')
+    script.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "server = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']['server']\n"
+        "token = f\"{os.environ['WHO']}-{sys.argv[1]}-{server}\"\n"
+        "print(json.dumps({'status': {'token': token}}))\n"
+    )
     script.chmod(0o755)
-    plugin = {"command": "./give", "args": ["x"], "env": [{"name": "WHO", "value": "me"}]}
+    plugin = {
+        "command": "./give",
+        "args": ["x"],
+        "env": [{"name": "WHO", "value": "me"}],
+        "provideClusterInfo": True,
+    }
     config = stub.kubeconfig(tmp_path / "k", user={"exec": plugin})
     KubeApi.connect(config, user_agent="t").get(NODES, "n")
-    assert stub.requests[0].headers["authorization"] == "Bearer me-x"
+    assert stub.requests[0].headers["authorization"] == f"Bearer me-x-{stub.url}"
 
 
 @pytest.mark.parametrize(

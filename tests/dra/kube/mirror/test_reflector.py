@@ -132,10 +132,13 @@ def test_a_server_that_lags_behind_is_listed_anew(stub: Stub, start: Start, behi
     eventually(lambda: watched_versions(stub) == ["10", "8"])
 
 
-def test_a_watch_is_renewed_after_its_time_with_jitter(stub: Stub, start: Start) -> None:
+def test_a_watch_is_renewed_after_its_time_with_jitter(
+    stub: Stub, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra.kube.reflector.WATCH_SECONDS", 100)
     stub.calls.append(listing(version=10))
     stub.watches += [events(bookmark(11))] * 20
-    start(watch_seconds=100)
+    start()
     eventually(lambda: len(watched_versions(stub)) == 21)
     asked = [int(r.query["timeoutSeconds"]) for r in stub.requests if r.is_watch]
     assert min(asked) >= 100

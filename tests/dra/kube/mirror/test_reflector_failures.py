@@ -1,13 +1,11 @@
 """A reflector when the server, the network or the consumer fails."""
 
 import logging
-import random
 from typing import Any
 
 import pytest
 
 from dra.kube.reflector import Change
-from dra.kube.timing import Backoff
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.mirror.mirrors import Start, bookmark, lists, summary, watched_versions
 from tests.dra.kube.stub import (
@@ -52,8 +50,7 @@ def test_pauses_grow_with_jitter_to_a_limit_and_start_over_after_progress(
 ) -> None:
     stub.calls.append(listing(version=10))
     stub.watches += [refuse(500)] * 9 + [events(bookmark(11))] + [refuse(500)] * 2
-    rng = random.Random(1)
-    start(backoff=Backoff(first=0.2, limit=30.0, rng=rng))
+    start()
     eventually(lambda: len(watched_versions(stub)) == 13)
     ceilings = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 0.2, 0.4]
     assert len(clock.waits) == len(ceilings)
