@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from http.client import HTTPResponse
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,20 +116,13 @@ class _Piecewise(io.RawIOBase):
         super().close()
 
 
-class _Limited:
-    """A socket, as far as http.client asks for one to read an answer."""
-
-    def __init__(self, sock: socket.socket, limit: Deadline) -> None:
-        self._sock = sock
-        self._limit = limit
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Piecewise(self._sock, self._limit), 2**16)
-
-
 def _answer(sock: Any, **options: Any) -> HTTPResponse:
+    """The answer that http.client reads from a socket, of which it asks for a file alone."""
     limit = _current.deadline
-    return HTTPResponse(sock if limit is None else _Limited(sock, limit), **options)  # type: ignore[arg-type]
+    if limit is not None:
+        pieces = io.BufferedReader(_Piecewise(sock, limit), 2**16)
+        sock = SimpleNamespace(makefile=lambda _mode: pieces)
+    return HTTPResponse(sock, **options)
 
 
 class _HttpConnection(HTTPConnection):

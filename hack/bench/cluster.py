@@ -126,9 +126,7 @@ class Bindings:
         self._numbers = itertools.count()
         self._bound: dict[str, float] = {}
         self._changed = threading.Condition()
-        self._mirror = Reflector(
-            api, PODS, field_selector="spec.nodeName!=", on_event=self._take
-        )
+        self._mirror = Reflector(api, PODS, field_selector="spec.nodeName!=", on_event=self._take)
 
     def __enter__(self) -> Self:
         self._mirror.start()
