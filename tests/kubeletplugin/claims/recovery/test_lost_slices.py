@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.errors import BusyError
@@ -141,7 +140,7 @@ def test_what_the_disk_does_not_take_is_compared_again_later(
 def test_one_that_changed_meanwhile_takes_nothing_back_of_what_did(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = [bench.made("a", State.PREPARED, replace(ELSEWHERE, start=n)) for n in (0, 1)]
+    gone = [bench.made("a", State.PREPARED, Placement(n, 1)) for n in (0, 1)]
     for entry in gone:
         bench.machine.destroy_slice(0, entry.gi_id or 0)
     later = gone[1].at(State.LEFTOVER)
@@ -160,9 +159,9 @@ def test_what_a_reset_took_is_made_again_for_a_claim_that_is_here(
     bench: Bench, fate: ClaimFate, wiped: tuple[bool, bool]
 ) -> None:
     for each, place in zip(wiped, (4, 0), strict=True):
-        place_of = replace(ELSEWHERE, start=place)
+        place_of = Placement(place, 1)
         bench.journal.put(bench.entry("a", place_of, state=State.LOST, wiped=each))
-    bench.journal.put(bench.entry("a", replace(ELSEWHERE, start=1), state=State.PREPARED))
+    bench.journal.put(bench.entry("a", Placement(1, 1), state=State.PREPARED))
     bench.fate = fate
     made = bench.recovery.restore(ClaimRef("default", "a", UID))
     assert made is (all(wiped) and fate is ClaimFate.HERE)

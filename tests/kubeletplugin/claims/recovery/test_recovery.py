@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dra.gpu.geometry import Placement
 from kubeletplugin.claims import recovery
 from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.errors import BusyError, HostError, StartingError
@@ -58,7 +58,7 @@ def test_what_cannot_be_finished_as_nobody_answers_stays(bench: Bench) -> None:
 
 def test_claims_are_recovered_beside_each_other(bench: Bench) -> None:
     bench.made("a", State.CI_CREATED)
-    bench.made("b", State.CI_CREATED, replace(ELSEWHERE, start=1))
+    bench.made("b", State.CI_CREATED, Placement(1, 1))
     both = threading.Barrier(2)
     bench.on_finish = lambda: both.wait(5.0)
     bench.recovery.run()
@@ -112,7 +112,7 @@ def test_what_is_prepared_stays_with_its_spec_whatever_became_of_the_claim(
 
 def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
     for name, place in (("a", 0), ("b", 1), ("a", 2)):
-        bench.made(name, State.CI_CREATED, replace(ELSEWHERE, start=place))
+        bench.made(name, State.CI_CREATED, Placement(place, 1))
     bench.recovery.run()
     assert sorted(bench.finished) == ["a", "b"]
 
@@ -120,7 +120,7 @@ def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
 def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:
     held = bench.made("a", State.PREPARED, total=1)
     bench.made("a", State.LEFTOVER, ELSEWHERE)
-    bench.made("a", State.GI_CREATED, replace(ELSEWHERE, start=1), ci_id=None, mig_uuid="")
+    bench.made("a", State.GI_CREATED, Placement(1, 1), ci_id=None, mig_uuid="")
     bench.fate = ClaimFate.GONE
     bench.recovery.run()
     assert (bench.journal.entries(), bench.places()) == ((held,), [4])

@@ -10,6 +10,7 @@ import pytest
 
 import sim.nvml
 from dra.claims.reasons import NodeReason
+from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.errors import HostError
@@ -40,7 +41,7 @@ def nothing(left: Remainder) -> bool:
 def test_all_devices_of_a_claim_go_with_its_spec(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.made("a", State.PREPARED, ELSEWHERE)
-    other = bench.made("b", State.PREPARED, replace(ELSEWHERE, start=1))
+    other = bench.made("b", State.PREPARED, Placement(1, 1))
     bench.specs.files = {UID: ["x"], "uid-b": ["y"]}
     assert nothing(bench.removal.remove_all(UID))
     assert (bench.places(), bench.journal.entries()) == ([1], (other,))
@@ -290,10 +291,10 @@ def test_processes_of_a_claim_are_those_in_all_its_slices_as_far_as_they_can_be_
 ) -> None:
     ref = ClaimRef("default", "a", UID)
     assert bench.removal.processes(ref) == ()
-    for pid, place in ((PID + 1, ELSEWHERE), (PID, replace(ELSEWHERE, start=4))):
+    for pid, place in ((PID + 1, ELSEWHERE), (PID, Placement(4, 1))):
         entry = bench.made("a", State.PREPARED, place)
         bench.machine.start_process(0, pid, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    other = bench.made("b", State.PREPARED, replace(ELSEWHERE, start=1))
+    other = bench.made("b", State.PREPARED, Placement(1, 1))
     bench.machine.start_process(0, 1, gpu_instance=other.gi_id or 0, compute_instance=0)
     bench.journal.put(replace(bench.entry("a", gpu="GPU-other"), device="gpu-9-mig-1g5gb-19-0"))
     assert bench.removal.processes(ref) == (PID, PID + 1)

@@ -10,12 +10,11 @@ import pytest
 
 import sim.nvml
 from dra.claims.reasons import NodeReason
-from dra.gpu.geometry import Geometry
+from dra.gpu.geometry import Geometry, Placement
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
 from kubeletplugin.gpus.coexistence.other_managers import Conflict
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.claims.prepare.slices.slicebench import Bench
-from tests.kubeletplugin.helpers.gpubench import ELSEWHERE
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_without_mig_mode_nothing_is_made(bench: Bench) -> None:
 NOT_OFFERED: dict[str, dict[str, object]] = {
     "no such profile": {"profile_id": 77},
     "a whole GPU": {"profile_id": None},
-    "no such place": {"placement": replace(ELSEWHERE, start=7)},
+    "no such place": {"placement": Placement(7, 1)},
     "no place": {"placement": None},
 }
 
