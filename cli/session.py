@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 
 from cli.exits import CliError, Exit
 from cli.output import Output, harmless
+from dra.cel.questions import Evaluator
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -31,8 +33,11 @@ from dra.kube.client import KubeApi
 from dra.kube.connection import Connection
 from dra.kube.http import HttpClient
 from dra.kube.kubeconfig import load_access
+from dra.sandbox.process import Sandbox, SandboxError
 
 _COMPLETION_SECONDS = 3.0
+_OF_CEL = ("cel_expr_python", "re2")
+"""Modules that evaluating selectors needs."""
 _OFFLINE = frozenset({"convert", "lint"})
 _OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
 _RESOURCES = {
@@ -160,3 +165,23 @@ def _connected(
         raise CliError(Exit.FINDING, f"the API server refused: {error}") from error
     finally:
         session.api.close()
+
+
+def missing_module() -> str:
+    """The first module that evaluating needs and that is not installed; empty when all are."""
+    return next((name for name in _OF_CEL if find_spec(name) is None), "")
+
+
+@contextmanager
+def evaluator() -> Iterator[Evaluator]:
+    """Evaluator of selectors, in a process of its own: a manifest may hold any CEL.
+
+    Raises CliError where they cannot be evaluated.
+    """
+    sandbox = Sandbox()
+    try:
+        yield sandbox
+    except SandboxError as error:
+        raise CliError(Exit.FINDING, f"{error}; try again") from error
+    finally:
+        sandbox.close()

@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 
 from cli.doctoring import installation, nodes
-from cli.doctoring.checks import Check, Examination, Status, folded
-from cli.doctoring.evidence import gather
+from cli.doctoring.examination import Check, Examination, Status, folded, gather
 from cli.exits import Exit
 from cli.output import Output
 from cli.session import Session

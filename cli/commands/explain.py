@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cli.evaluating import evaluator, missing_module
 from cli.exits import CliError, Exit
 from cli.explaining.explain import Explainer, ObjectExplanation
 from cli.explaining.findings import Progress
@@ -14,7 +13,7 @@ from cli.explaining.seats import Seat
 from cli.explaining.waiting import slots_of, text_of
 from cli.facts import ClusterFacts, Told, read_facts
 from cli.output import Output
-from cli.session import Session
+from cli.session import Session, evaluator, missing_module
 from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
 from dra.common.resources import PODS, ObjectKey

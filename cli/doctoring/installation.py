@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from api.crds import mignode_definition
-from cli.doctoring.checks import Check, fail, ok, unknown, warn
-from cli.doctoring.evidence import Evidence
+from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.output import counted, named
 from cli.site import NodeView
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, holders, is_generated, offered_profiles

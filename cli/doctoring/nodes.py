@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from cli.doctoring.checks import Check, fail, ok, unknown, warn
-from cli.doctoring.evidence import Evidence
+from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.drawing import remark
 from cli.output import counted, named
 from cli.site import NodeView, find_hindrance

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.crds import mignode_definition
-from cli.doctoring.checks import Check, Status
+from cli.doctoring.examination import Check, Status
 from cli.doctoring.installation import definition
 from dra.common.resources import Obj
 

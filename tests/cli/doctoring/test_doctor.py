@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from cli.doctoring.evidence import Evidence, gather, rewriters
+from cli.doctoring.examination import Evidence, gather, rewriters
 from cli.doctoring.installation import limits, rights
 from cli.facts import ClusterFacts
 from cli.output import Output
