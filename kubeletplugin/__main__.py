@@ -19,6 +19,7 @@ from dra.monitoring.probes import Probes
 from dra.monitoring.server import AddressError, serving
 from kubeletplugin.daemon.serving import serve
 from kubeletplugin.errors import PluginError
+from kubeletplugin.nvml.errors import serve_node
 from kubeletplugin.options import Options, flags
 from kubeletplugin.telemetry.telemetry import Telemetry
 
@@ -59,6 +60,7 @@ class _Program(click.Group):
 @click.pass_context
 def main(context: click.Context, /, **given: Any) -> None:
     """Prepare MIG slices for the pods of one node; with a subcommand, do that instead."""
+    serve_node(given["node_name"] or "")
     if context.invoked_subcommand is not None:
         return
     if not given["node_name"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,7 @@ from cli.explaining.findings import Progress
 from cli.explaining.seats import Seat
 from cli.explaining.waiting import slots_of, text_of
 from cli.facts import ClusterFacts, Told, read_facts
-from cli.output import Output
+from cli.output import Output, named
 from cli.session import Session, evaluator, missing_module
 from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
@@ -113,12 +113,7 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
         out.line()
         if verdict.wanted:
             out.line(f"wanted: {', '.join(verdict.wanted)}")
-    most = None if out.form == "wide" else _SHOWN_NODES
-    nodes = [*verdict.nodes.items()][:most]
-    for name, node in nodes:
-        _show_node(name, node, facts.site, out, said=said)
-    if len(verdict.nodes) > len(nodes):
-        out.line(out.dim(f"and {len(verdict.nodes) - len(nodes)} more nodes (-o wide)"))
+    _show_nodes(verdict.nodes, facts.site, out, said=said)
     if facts.unread:
         out.line(out.odd(f"not allowed to read, so left out: {', '.join(facts.unread)}"))
 
@@ -132,19 +127,27 @@ def _show_events(events: Sequence[Told], out: Output) -> None:
         out.paragraph("    ", out.dim(f"{each.source or 'nobody'}: "), said)
 
 
-def _show_node(
-    name: str, node: NodeAnswer, site: Site, out: Output, *, said: Sequence[str]
+def _show_nodes(
+    nodes: Mapping[str, NodeAnswer], site: Site, out: Output, *, said: Sequence[str]
 ) -> None:
-    """The answers of a node and of its GPUs, without what is ``said`` above."""
-    paint = out.good if node.fits else out.bold
-    is_new = not any(node.message in text for text in said)
-    message = f": {node.message}" if is_new else ""
-    out.line(f"  {paint(name)}  {node.reason}{message}")
-    texts: dict[str, list[str]] = {}
-    for gpu in node.gpus:
-        texts.setdefault(_said(gpu, name, site), []).append(gpu.name)
-    for text, names in texts.items():
-        out.paragraph("    ", f"{', '.join(names)}  ", text)
+    """The answers of nodes, those alike together, without what is ``said`` above."""
+    alike: dict[tuple[str, bool, str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for name, node in nodes.items():
+        texts: dict[str, list[str]] = {}
+        for gpu in node.gpus:
+            texts.setdefault(_said(gpu, name, site), []).append(gpu.name)
+        message = "" if any(node.message in text for text in said) else f": {node.message}"
+        lines = tuple((", ".join(names), text) for text, names in texts.items())
+        key = name if out.form == "wide" else ""
+        alike.setdefault((key, node.fits, f"{node.reason}{message}", lines), []).append(name)
+    shown = [*alike.items()][: None if out.form == "wide" else _SHOWN_NODES]
+    for (_, fits, answer, lines), names in shown:
+        paint = out.good if fits else out.bold
+        out.line(f"  {paint(named(names))}  {answer}")
+        for gpus, text in lines:
+            out.paragraph("    ", f"{gpus}  ", text)
+    if rest := len(nodes) - sum(len(names) for _, names in shown):
+        out.line(out.dim(f"and {rest} more nodes (-o wide)"))
 
 
 def _said(gpu: GpuAnswer, node: str, site: Site) -> str:

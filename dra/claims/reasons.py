@@ -1,6 +1,6 @@
 """Reasons of all events, of the controller and of the node. Programs read them: keep them.
 
-docs/events.md has each of them, with its remedy.
+docs/troubleshooting.md has each of them, with its remedy.
 """
 
 from __future__ import annotations

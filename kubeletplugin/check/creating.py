@@ -29,7 +29,7 @@ from kubeletplugin.check.report import Gpu, Profile, Report, Trial
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import owned_at_once
 from kubeletplugin.journal.journalfile import decode
-from kubeletplugin.nvml.errors import HangError, InUseError, NvmlError
+from kubeletplugin.nvml.errors import HangError, InUseError, NvmlError, node_name
 from kubeletplugin.nvml.instances import (
     GpuInstance,
     create_compute_instance,
@@ -288,8 +288,9 @@ def _alone(around: Surroundings) -> Iterator[None]:
             if not owned and not around.has_released():
                 raise Refused(
                     f"--create: a plugin, or another check, runs on this node (it owns {state}) "
-                    "and holds its GPUs: with kubectl mig drain <node> a plugin releases them as "
-                    "soon as no pod has a slice; afterwards kubectl mig resume <node>"
+                    f"and holds its GPUs: with kubectl mig drain {node_name()} a plugin releases "
+                    "them as soon as no pod has a slice; afterwards kubectl mig resume "
+                    f"{node_name()}"
                 )
             yield
     finally:

@@ -31,24 +31,37 @@ RELEASE_DCGM = (
     "nvidia.com/gpu.deploy.dcgm-exporter=false, until that is done"
 )
 """Remedy against monitors of the GPU operator, which hold GPUs and instances."""
-_NODE, _GPU = "<node>", "<gpu>"
+_GPU = "<gpu>"
+_node = "<node>"
 
 
-def reset(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+def serve_node(name: str) -> None:
+    """Have remedies name the node, of which a process has one; before that they say ``<node>``."""
+    global _node  # noqa: PLW0603 - texts are made where nothing else of the node is known
+    _node = name or _node
+
+
+def node_name() -> str:
+    """The node as remedies name it."""
+    return _node
+
+
+def reset(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
     """Remedy: reset of a GPU, named by UUID and, if known, as MigNode and kubectl name it.
 
     This program has every GPU open that it serves, and nobody can reset a GPU that is open: it
     begins with a drain, upon which this program releases the GPU.
     """
+    node = node or _node
     return (
         f"reset the GPU (kubectl mig drain {node} {gpu} --wait, nvidia-smi -r -i {uuid}, "
         f"kubectl mig resume {node} {gpu}) or reboot the node"
     )
 
 
-def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+def enable_mig(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
     """Remedy: turning on a GPU's MIG mode, which no client may have open meanwhile."""
-    return _set_mig(1, uuid, node=node, gpu=gpu)
+    return _set_mig(1, uuid, node=node or _node, gpu=gpu)
 
 
 def disable_mig(uuid: str, *, node: str, gpu: str, switches: bool) -> str:
@@ -64,9 +77,9 @@ def _set_mig(mode: int, uuid: str, *, node: str, gpu: str) -> str:
     )
 
 
-def at_hand(text: str, *, node: str, gpu: str) -> str:
-    """A text with remedies that were said where the node's or the GPU's name was not known."""
-    return text.replace(_NODE, node).replace(_GPU, gpu)
+def at_hand(text: str, *, gpu: str) -> str:
+    """A text with remedies that were said where the GPU's name was not known."""
+    return text.replace(_GPU, gpu)
 
 
 _REMEDIES = {
@@ -88,7 +101,6 @@ _REMEDIES = {
         "the kernel module or reboot the node"
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU fell off the bus; reboot the node",
-    pynvml.NVML_ERROR_RESET_REQUIRED: reset("<uuid>"),
     pynvml.NVML_ERROR_IN_USE: "end the processes that use it",
     pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (
         "the placement or an engine that it needs is taken; compare nvidia-smi mig -lgi"
@@ -134,6 +146,8 @@ class NvmlError(Exception):
 
     def remedy(self) -> str:
         """Remedy for the code; empty where none is known."""
+        if self.code == pynvml.NVML_ERROR_RESET_REQUIRED:
+            return reset(self.gpu or "<uuid>")
         return _REMEDIES.get(self.code, "")
 
     @property

@@ -100,8 +100,8 @@ class NodeInventory:
         )
 
     def _named(self, gpu: Gpu) -> Gpu:
-        """The GPU with its name and the node's in the remedies of its message."""
-        text = at_hand(gpu.unavailable, node=self._options.node_name, gpu=gpu.name)
+        """The GPU with its name in the remedies of its message."""
+        text = at_hand(gpu.unavailable, gpu=gpu.name)
         return gpu if text == gpu.unavailable else replace(gpu, unavailable=text)
 
     def _gpus_before(self) -> tuple[Gpu, ...]:

@@ -53,7 +53,7 @@ def demo() -> None:
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(1, 20), default=2, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, 40), default=2, show_default=True)
 @click.option(
     "--gpus", type=click.IntRange(1, 16), default=2, show_default=True, help="GPUs of each node."
 )

@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from dra.claims.claims import claim_names
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.placement_map import Style
 from dra.kube.reflector import Change, Reflector
-from sim.cluster.cluster import Cluster
 from sim.cluster.processes import ClusterError
+
+if TYPE_CHECKING:
+    from sim.cluster.cluster import Cluster
 
 _WIDTH = 92
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from dra.common.handbook import HANDBOOK
-from tests.docs.test_failures_table import ROOT
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin")
 CHART = ROOT / "deploy/helm/dra-driver-nvidia-mig"
 _PATH = re.compile(r"\b(docs|deploy|api/crds|hack)/\w|\bhandbook\b", re.IGNORECASE)

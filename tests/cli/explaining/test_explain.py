@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,19 @@ def test_text_names_blockers_per_gpu_and_the_remedy(classes: World, mig: Mig) ->
     )
     assert "kubectl mig profiles" in shown
     assert "gpu-0  no room for 3g.20gb (blocked by claim default/first of pod trainer-1" in shown
+
+
+def test_nodes_that_say_the_same_are_one_line_each_with_its_names(classes: World, mig: Mig) -> None:
+    for number in range(1, 41):
+        off = gpu(0, f"node-{number}", mig=False)
+        classes.add_node(f"node-{number}", dataclasses.replace(off, reason="MIGDisabled"))
+    waiting_pod(classes, request("mig-3g.20gb"))
+    classes.lead()
+    shown = mig("explain", f"pod/{WAITS}").out
+    assert shown.count("has no such device (MIG is off)") <= 2  # the finding and the nodes
+    assert "  node-1, node-10, node-11, node-12, node-13 and 35 more  MIGDisabled\n" in shown
+    wide = mig("explain", f"pod/{WAITS}", "-o", "wide").out
+    assert wide.count("  MIGDisabled\n") == 40
 
 
 def test_a_claim_without_a_pod_waits_for_one(classes: World, mig: Mig) -> None:

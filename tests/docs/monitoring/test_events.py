@@ -1,4 +1,4 @@
-"""docs/events.md has every reason of every event, with what the code says of it."""
+"""docs/troubleshooting.md has every reason of every event, with what the code says of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from dra.claims.reasons import NodeReason, Reason
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs/events.md"
+PAGE = ROOT / "docs/troubleshooting.md"
 OBJECTS = {"Pod", "ResourceClaim", "Node", "DeviceClass"}
-PARTS = {"## From the controller": Reason, "## From the node's plugin": NodeReason}
+PARTS = {"### From the controller": Reason, "### From the node's plugin": NodeReason}
 
 
 def rows(title: str) -> list[list[str]]:
     """The cells of the table under a title."""
-    part = PAGE.read_text().partition(f"{title}\n")[2].partition("\n## ")[0]
+    part = PAGE.read_text().partition(f"{title}\n")[2].partition("\n##")[0]
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in part.splitlines()
@@ -32,12 +32,14 @@ def test_every_reason_of_the_code_has_one_row_and_every_row_is_one(title: str) -
     documented = [row[0].strip("`") for row in rows(title)]
     known = {reason.value for reason in PARTS[title]}
     lacking, strange = sorted(known - set(documented)), sorted(set(documented) - known)
-    assert not lacking, f"docs/events.md, '{title}', lacks a row for {lacking}: add it"
+    assert not lacking, f"docs/troubleshooting.md, '{title}', lacks a row for {lacking}: add it"
     assert not strange, (
-        f"docs/events.md, '{title}', has rows for {strange}, which are not in "
+        f"docs/troubleshooting.md, '{title}', has rows for {strange}, which are not in "
         f"{PARTS[title].__name__} of dra/claims/reasons.py: take them away"
     )
-    assert len(documented) == len(known), f"docs/events.md, '{title}', has two rows for one reason"
+    assert len(documented) == len(known), (
+        f"docs/troubleshooting.md, '{title}', has two rows for one reason"
+    )
 
 
 @pytest.mark.parametrize("title", PARTS)
@@ -69,7 +71,7 @@ def emitted() -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_types_and_objects_are_those_of_the_plugin() -> None:
-    table = {row[0].strip("`"): row for row in rows("## From the node's plugin")}
+    table = {row[0].strip("`"): row for row in rows("### From the node's plugin")}
     found = sorted(set(emitted()))
     assert len(found) > 10
     for reason, kind, about in found:

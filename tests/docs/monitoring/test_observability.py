@@ -174,4 +174,4 @@ def test_every_field_of_a_log_line_is_documented_and_no_other() -> None:
 
 
 def test_the_page_of_events_is_the_one_that_is_linked() -> None:
-    assert f"({EVENTS.name})" in PAGE.read_text()
+    assert f"({EVENTS.name}#reasons)" in PAGE.read_text()

@@ -16,6 +16,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal, owned_at_once
+from kubeletplugin.nvml import errors
 from sim.check import main
 from sim.nvml.products import Variants
 from tests.helpers.waiting import PATIENCE
@@ -159,9 +160,11 @@ sys.stdin.read()
 
 
 def test_a_plugin_that_holds_the_gpus_is_not_overtaken_and_one_that_lets_go_is_no_obstacle(
-    make_node: MakeNode,
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make_node(A100)
+    monkeypatch.setenv("NODE_NAME", "worker-7")
+    monkeypatch.setattr(errors, "_node", "")  # put back afterwards
     with owned_at_once(state_of(node)) as owned:
         assert owned
         command = [sys.executable, "-c", HOLDER, str(node.machine.directory)]
@@ -170,6 +173,6 @@ def test_a_plugin_that_holds_the_gpus_is_not_overtaken_and_one_that_lets_go_is_n
         ) as plugin:
             assert plugin.stdout is not None
             assert plugin.stdout.readline() == "holds\n"
-            assert "kubectl mig drain" in refused(node, *CREATE).output
+            assert "kubectl mig drain worker-7 a" in refused(node, *CREATE).output
             plugin.kill()
         assert node.check(*CREATE).report.trials
