@@ -1,6 +1,5 @@
 """What holds for all tests."""
 
-import functools
 import gc
 import os
 import signal
@@ -93,13 +92,3 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
     """Pytest's, with nothing left mounted in it: it could not be removed, by no run of tests."""
     yield tmp_path
     unmount_below(tmp_path)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def tables() -> Iterator[None]:
-    """The table of a geometry, the dear part of a cluster, is made once: it says what is so."""
-    from dra.allocator.scoring import geometry_index, moves
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(geometry_index, "MoveTable", functools.cache(moves.MoveTable))
-        yield

@@ -14,10 +14,9 @@ from cli.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import Detail, Explanation, NodeAnswer
 from dra.allocator.explain.judge import explain
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet import Fleet
+from dra.allocator.moves import TooManyStatesError
 from dra.allocator.problem import Problem, pose_problem
-from dra.allocator.scoring.geometry_index import GeometryIndexes
-from dra.allocator.scoring.moves import TooManyStatesError
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.claims import Claim
@@ -66,7 +65,7 @@ class Judge:
         self._facts = facts
         kinds = Kinds(evaluator)
         self.reader = Reader(facts.driver, kinds, facts.classes)
-        self._fleet = Fleet(facts.driver, kinds, GeometryIndexes())
+        self._fleet = Fleet(facts.driver, kinds)
         for node in facts.site.nodes:
             try:
                 self._fleet.set_inventory(node.inventory)

@@ -17,8 +17,7 @@ from controller.cluster.known_volumes import KnownVolumes
 from controller.cluster.likeness import Likeness
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
-from dra.allocator.fleet.fleet import Fleet
-from dra.allocator.scoring.geometry_index import GeometryIndexes
+from dra.allocator.fleet import Fleet
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
@@ -48,8 +47,7 @@ class Cluster:
         self.driver = driver
         self.finalizer = finalizer
         self.schedulers = frozenset(schedulers)
-        self.geometry_indexes = GeometryIndexes()
-        self.fleet = Fleet(driver, kinds, self.geometry_indexes)
+        self.fleet = Fleet(driver, kinds)
         self.hosts = Hosts()
         self.classes: dict[str, DeviceClass] = {}
         self.class_objects: dict[str, Obj] = {}
@@ -261,4 +259,4 @@ class Cluster:
         """
         for allocation in self._claims.latest_allocations(_REMEMBERED):
             for profile in self.fleet.profiles_in(allocation):
-                self.geometry_indexes.observe(profile)
+                self.fleet.demand.observe(profile)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from controller.cluster.effects import Effects, TakenBack
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.trimming.trimming import Trimmer
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
 from dra.claims.otherdevices import OtherDevices

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet import Fleet
 from dra.common.resources import Obj, at
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode

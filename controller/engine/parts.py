@@ -50,7 +50,7 @@ from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writers import Writers
 from dra.allocator.allocate import Allocator
-from dra.allocator.pod_problem import examine
+from dra.allocator.problem import examine
 from dra.claims.reader import Reader
 from dra.gpu.layouts import Classes
 

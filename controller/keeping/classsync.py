@@ -115,7 +115,7 @@ class ClassSync:
         """Find out which classes are to be written, and which nothing needs."""
         cluster, now = self._cluster, self._now()
         present = {n for n, o in cluster.class_objects.items() if is_generated(o, cluster.driver)}
-        profiles = offered_profiles(cluster.fleet.profiles_by_node.values(), present)
+        profiles = offered_profiles(cluster.fleet.profiles_by_node(), present)
         todays = generated_classes(cluster.driver, profiles)
         names = {each["metadata"]["name"] for each in todays}
         self._unused_since = {

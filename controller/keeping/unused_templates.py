@@ -43,7 +43,7 @@ class UnusedTemplates:
         if effects.classes:
             cluster = self._cluster
             profiles = offered_profiles(
-                cluster.fleet.profiles_by_node.values(), cluster.class_objects.keys()
+                cluster.fleet.profiles_by_node(), cluster.class_objects.keys()
             )
             self.lasting = frozenset(filter(is_template_name, map(template_name, profiles)))
         for key in effects.templates:

@@ -180,7 +180,7 @@ class AllocationWrites:
         decision = write.decision
         for pick in write.picks:
             if pick.profile and pick.share is None:
-                self._cluster.geometry_indexes.observe(pick.profile)
+                self._cluster.fleet.demand.observe(pick.profile)
             _log.info(
                 "allocated",
                 extra={

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.giving_up import GivingUp
-from dra.allocator.pod_problem import Examined, Satisfied
+from dra.allocator.problem import Examined, Satisfied
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.kube.timing import Backoff

@@ -15,7 +15,7 @@ from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.claim_writer import ClaimWriter
 from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet.view import FleetView
+from dra.allocator.fleet import Fleet
 from dra.allocator.problem import Problem
 from dra.claims.reader import KnownClaim, Reader
 from dra.claims.wants import ClaimWants
@@ -42,7 +42,7 @@ class PartialAllocations:
         self._writes = writes
         self._allocator = allocator
 
-    def give_up(self, pod: Pod, problem: Problem, fleet: FleetView) -> bool:
+    def give_up(self, pod: Pod, problem: Problem, fleet: Fleet) -> bool:
         """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
 
         ``problem`` is what the pod still lacks on ``fleet``. What is reserved for the pod is
@@ -62,9 +62,7 @@ class PartialAllocations:
             self._writes.send(known, write, partial(_log.info, message, extra=fields))
         return True
 
-    def _fits_whole(
-        self, pod: Pod, problem: Problem, pins: list[KnownClaim], fleet: FleetView
-    ) -> bool:
+    def _fits_whole(self, pod: Pod, problem: Problem, pins: list[KnownClaim], fleet: Fleet) -> bool:
         """True if all claims fit somewhere once those in ``pins`` are given up."""
         cluster = self._cluster
         movable = {known.claim.ref.uid for known in pins}

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from dra.allocator.allocate import Allocator
-from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.problem import Outcome, Problem
 from dra.common.resources import ObjectKey
 

@@ -20,8 +20,7 @@ from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
 from controller.serving.waiting import Waiting
 from controller.writing.in_flight import InFlight
-from dra.allocator.pod_problem import Examined, Satisfied, examine
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Examined, Problem, Satisfied, examine
 from dra.cel.offers import UnansweredError
 from dra.claims.reader import Fault, Reader
 from dra.claims.reasons import Obstacle

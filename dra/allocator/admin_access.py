@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dra.allocator.fleet.view import NodeGpus
+from dra.allocator.fleet import NodeGpus
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
 from dra.cel.kinds import Kinds

@@ -1,17 +1,322 @@
-"""The allocator: which node, which GPUs, which placements serve all claims of a pod together."""
+"""The allocator: which node, which GPUs, which placements serve all claims of a pod together.
+
+A decision can be made in parts, with others in between. Between two parts GPUs may be taken and
+become free. A solution found before is looked at again before it is taken; that a node has none is
+not, so that each node is searched once and the search comes to an end however busy the cluster is.
+Whoever refuses because of it looks again when room was made meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, dropwhile, groupby
+from math import inf
 
-from dra.allocator.admin_access import looks_only, picks_on
-from dra.allocator.fleet.view import FleetView
-from dra.allocator.ongoing import OngoingDecision
-from dra.allocator.places import Places
-from dra.allocator.problem import Decision, Outcome, Problem
-from dra.allocator.search.budget import Budget
-from dra.allocator.search.search import Search
-from dra.claims.wants import choices
+from dra.allocator.admin_access import decide_view, looks_only, picks_on
+from dra.allocator.fleet import Fleet
+from dra.allocator.gpustate import GpuState
+from dra.allocator.places import Places, node_tiers
+from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
+from dra.allocator.score import Cost
+from dra.allocator.search.options import Budget
+from dra.allocator.search.rooms import Rooms
+from dra.allocator.search.search import Candidate, Search
+from dra.claims.wants import ClaimWants, choices
+from dra.pods.pods import Pod, WantedPorts
+from dra.pods.rules import find_rules, find_victims, may_preempt
+
+_GROUPS = 8
+"""Number of groups of nodes tried one after another; then all others are tried together."""
+
+RoomCost = tuple[int, int, int]
+"""The highest priority that ends, their sum, and how many, as kube-scheduler compares nodes."""
+
+
+def with_room_made(problem: Problem, places: Places) -> Problem:
+    """``problem`` as if kube-scheduler had made room on all nodes; itself where it makes none."""
+    pod, hosts = problem.pod, places.hosts
+    lowest = hosts.residents.lowest_priority
+    if not pod.needs.preempts or pod.node or problem.pins or lowest >= pod.priority:
+        return problem
+    rules = find_rules(
+        pod,
+        hosts,
+        thought_away=lambda other: may_preempt(pod, other),
+        together=1 if problem.rules is None else problem.rules.together,
+    )
+    return replace(problem, rules=rules, makes_room=True)
+
+
+def cost_of_room(problem: Problem, places: Places, node: str) -> RoomCost | None:
+    """Cost of the pods that end on ``node`` for that of ``problem``; None where none would."""
+    facts = places.hosts.facts.get(node)
+    if facts is None or node in problem.excluded:
+        return None
+    ports = WantedPorts(problem.pod.needs.host_ports)
+    victims = find_victims(
+        problem.pod, facts, places.hosts, delegated=places.delegated, ports=ports
+    )
+    return _cost(victims) if victims else None
+
+
+def in_order_of_cost(costs: Mapping[str, RoomCost], *, nominated: str) -> Iterator[Sequence[str]]:
+    """Ever other nodes, those first on which kube-scheduler would make room."""
+    if nominated in costs:  # victims are ending there already
+        yield [nominated]
+        return
+    ranked = sorted(costs, key=lambda name: (costs[name], name))
+    alike = [[*group] for _, group in groupby(ranked, key=costs.__getitem__)]
+    yield from alike[:_GROUPS]
+    if rest := [name for group in alike[_GROUPS:] for name in group]:
+        yield rest
+
+
+def _cost(victims: Sequence[Pod]) -> RoomCost:
+    priorities = [victim.priority for victim in victims]
+    return max(priorities), sum(p + 2**31 for p in priorities), len(victims)
+
+
+MANY = 64
+"""After this many misfits, only the nodes where the pod fits are searched."""
+
+_VICTIM_STEPS = 5
+"""Steps for each node on which it is looked who might end for a pod."""
+
+_OTHERS_END = "others would have to end there"
+
+Part = Generator[None, None, Decision | None]
+"""Work that stops now and then; what it comes to is None where no node would do."""
+
+_Ranked = defaultdict[Cost, list[Sequence[str]]]
+"""Groups of nodes that are alike, in name order, by the cost of what they were found to give."""
+
+
+class OngoingDecision:
+    """Decision for ``problem``, made in parts. Not thread-safe.
+
+    ``problem`` may be replaced by one whose claims are the same. With ``preempts`` nodes on which
+    kube-scheduler would make room are tried last.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.preempts = False
+        self.posed = problem
+        """``problem`` as it is tried at the time: maybe as if room were made, on some nodes."""
+        self._makes_room = False
+        self._elsewhere: Mapping[str, str] = {}
+        self._budget = Budget()
+        self._work = self._decide()
+        self._places: Places
+        self._search: Search | None = None
+        self._claims: Sequence[ClaimWants] = ()
+        self._end = inf
+        """Number of steps of the budget after which a part ends."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that were taken."""
+        return self._budget.used
+
+    def go_on(self, places: Places, *, steps: int | None = None) -> Outcome | None:
+        """Search on, on ``places`` as they are now; None when that took ``steps`` without an end.
+
+        A part takes at most the steps of one node more. After an exception it begins anew.
+        """
+        self._places = places
+        self._pose()
+        if self._search is not None:
+            self._search.fleet = places.fleet
+        self._end = inf if steps is None else self._budget.used + steps
+        try:
+            while self._budget.used < self._end:
+                next(self._work)
+        except StopIteration as found:
+            outcome: Outcome = found.value
+            return outcome
+        except Exception:
+            self._makes_room, self._elsewhere = False, {}
+            self._work = self._decide()
+            raise
+        return None
+
+    def _pose(self) -> None:
+        self.posed = self.problem
+        if self._makes_room:
+            excluded = {**self._elsewhere, **self.problem.excluded}
+            self.posed = replace(with_room_made(self.problem, self._places), excluded=excluded)
+
+    def _decide(self) -> Generator[None, None, Outcome]:
+        outcome = yield from self._decide_posed()
+        if not self.preempts or outcome != Outcome(None):
+            return outcome
+        if with_room_made(self.problem, self._places) is self.problem:
+            return outcome
+        self._makes_room = True
+        outcome = yield from self._decide_anew()  # for the resources alone
+        if outcome.decision is None:
+            return outcome
+        costs = yield from self._costs_of_room()
+        outcome = Outcome(None)
+        for group in in_order_of_cost(costs, nominated=self.problem.pod.nominated):
+            nodes = self._places.fleet.nodes.keys()
+            self._elsewhere = dict.fromkeys(nodes - {*group}, _OTHERS_END)
+            self._budget.used += len(nodes)
+            outcome = yield from self._decide_anew()
+            if outcome.decision is not None:
+                break
+        return outcome
+
+    def _decide_anew(self) -> Generator[None, None, Outcome]:
+        yield
+        self._pose()
+        self._budget.open_decision()
+        return (yield from self._decide_posed())
+
+    def _costs_of_room(self) -> Generator[None, None, Mapping[str, RoomCost]]:
+        costs: dict[str, RoomCost] = {}
+        for name in [*self._places.fleet.nodes]:
+            cost = cost_of_room(self.problem, self._places, name)
+            if cost is not None:
+                costs[name] = cost
+            self._budget.used += _VICTIM_STEPS
+            if self._budget.used >= self._end:
+                yield
+        return costs
+
+    def _decide_posed(self) -> Generator[None, None, Outcome]:
+        problem, budget = self.posed, self._budget
+        if looks_only(problem):
+            return Outcome(decide_view(problem, self._places))
+        rooms: Rooms | None = None
+        for claims in choices(problem.claims, self._places.fleet.kinds.selected):
+            fleet = self._places.fleet
+            if budget.is_used_up:
+                return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
+            budget.used += 1
+            given_up = GivenUp(budget.used, budget.too_hard) if budget.too_hard else None
+            self._claims = claims
+            search = self._search = Search(self.posed, fleet, budget, claims=claims)
+            if (request := search.anywhere) is not None:
+                decision = self._decide_single(search, request)
+                if decision is None and fleet.whole:
+                    decision = yield from self._decide_jointly(search)
+            else:
+                if claims is not problem.claims:
+                    rooms = rooms or Rooms(fleet)
+                decision = yield from self._decide_jointly(search, rooms)
+            if decision is not None:
+                return Outcome(decision._replace(given_up=given_up))
+            yield
+        if budget.too_hard or budget.is_used_up:
+            untried = budget.is_used_up
+            return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
+        return Outcome(None)
+
+    def _fits(self, node: str) -> bool:
+        self._budget.used += 1
+        return self._places.find_misfit(self.posed, node, self._claims) is None
+
+    def _decide_single(self, search: Search, request: OpenRequest) -> Decision | None:
+        """One slice: the first by cost on a node that fits."""
+        rules = self.posed.rules
+        fits: dict[str, bool] = {}
+        found: Candidate | None = None
+        equals: dict[str, Candidate] = {}
+        for candidate in search.slices():
+            name = candidate.gpu.node
+            if name not in fits:
+                fits[name] = self._fits(name)
+            if found is not None and candidate.cost != found.cost:
+                break
+            if fits[name]:
+                found = found or candidate
+                if rules is None or not rules.prefers:
+                    break
+                equals.setdefault(name, candidate)
+            if found is None and len(fits) >= MANY:
+                # Such as for a pod of a DaemonSet: the slices on other nodes are too many.
+                found = search.best_slice(self._where_it_fits(fits))
+                break
+        if rules is not None and equals:
+            found = equals[rules.best([*equals])]
+        if found is None:
+            return None
+        state = self._places.fleet.state(found.gpu)
+        return request.at(state, found.offer, found.placement)
+
+    def _where_it_fits(self, known: Mapping[str, bool]) -> Iterator[GpuState]:
+        """The GPUs of all nodes where the pod fits, which is known for some."""
+        for name, node in self._places.fleet.nodes.items():
+            if name not in known and self._fits(name):
+                yield from node.gpus
+
+    def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
+        budget, by_fingerprint = self._budget, search.by_fingerprint
+        for groups in self._tiers(search, rooms):
+            ranked: _Ranked = defaultdict(list)
+            nodes = self._places.fleet.nodes
+            for group in groups:
+                # To search a node by itself is dear.
+                names = group if by_fingerprint else [*dropwhile(self._misses, group)]
+                node = nodes.get(names[0]) if names else None
+                if node is not None:
+                    budget.used += search.node_steps * len(node.gpus)
+                    found = search.solution(node.gpus, node.fingerprints)
+                    if found is not None:
+                        ranked[found.cost].append(names)
+                budget.used += 1
+                if budget.is_enough and (ranked or budget.is_used_up):
+                    break
+                if budget.used >= self._end:
+                    yield
+                    nodes = self._places.fleet.nodes
+            decision = self._first(search, ranked)
+            if decision is not None or budget.is_used_up:
+                return decision
+        return None
+
+    def _misses(self, node: str) -> bool:
+        return not self._fits(node)
+
+    def _first(self, search: Search, ranked: _Ranked) -> Decision | None:
+        """The cheapest, then the first by name, that is still to be had."""
+        decision = self._liked_best(search, ranked)
+        if decision is not None:
+            return decision
+        fleet = self._places.fleet
+        for cost in sorted(ranked):
+            for name in sorted(chain.from_iterable(ranked[cost])):
+                node = fleet.nodes.get(name)
+                if node is not None and self._fits(name):
+                    # For a node that did not change it is the same, and known.
+                    decision = search.decision(node)
+                    if decision is not None:
+                        return decision
+        return None
+
+    def _liked_best(self, search: Search, ranked: _Ranked) -> Decision | None:
+        """The one of the cheapest that the pod prefers; None where it prefers nothing."""
+        rules, fleet = self.posed.rules, self._places.fleet
+        if rules is None or not rules.prefers or not ranked:
+            return None
+        every = sorted(chain.from_iterable(ranked[min(ranked)]))
+        fitting = [name for name in every if name in fleet.nodes and self._fits(name)]
+        return search.decision(fleet.nodes[rules.best(fitting)]) if fitting else None
+
+    def _tiers(self, search: Search, rooms: Rooms | None) -> Iterator[Iterable[Sequence[str]]]:
+        """The nodes in the order of preference: groups of nodes that are alike, in name order."""
+        fleet = self._places.fleet
+        if search.nodes.policy == "none":
+            fingerprints = rooms.where(search) if rooms is not None else None
+            yield search.groups(fingerprints)
+            return
+        pod = search.problem.pod.key
+        for names in node_tiers(search.nodes, fleet, self._places.hosts, pod=pod):
+            yield [[name] for name in names]
+
 
 ANSWER_STEPS = 5_000
 """After these it is too hard to tell whether nodes could serve a problem: tens of milliseconds."""
@@ -23,7 +328,7 @@ _CHOICE_STEPS = 40
 class Allocator(Places):
     """Decides on the state of its fleet and nodes at the time of the call; changes nothing."""
 
-    def on(self, fleet: FleetView) -> Allocator:
+    def on(self, fleet: Fleet) -> Allocator:
         """The allocator that decides likewise on another fleet, such as one that is supposed."""
         return Allocator(fleet, self.hosts, self.delegated)
 
@@ -56,7 +361,7 @@ class Allocator(Places):
             budget.used += _CHOICE_STEPS
             for node in fits:
                 budget.used += 1 + search.node_steps * len(node.gpus)
-                if search.solution(node.gpus, node.gpu_fingerprints) is not None:
+                if search.solution(node.gpus, node.fingerprints) is not None:
                     return True
                 if budget.too_hard or budget.used > ANSWER_STEPS:
                     return True

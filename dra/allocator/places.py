@@ -1,20 +1,108 @@
-"""The places where a pod could be served: GPUs and nodes as they are at the time of a call."""
+"""Fullness of nodes, and the order in which it prefers them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
-from dra.allocator.fleet.view import FleetView
-from dra.allocator.node_order import node_tiers, preference
+from api.config import NO_PREFERENCE, NodePolicy, NodesConfig
+from dra.allocator.fleet import Fleet, NodeGpus
+from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Problem
 from dra.claims.sharing import OFFERED
 from dra.claims.wants import ClaimWants, is_mixed
+from dra.common.resources import ObjectKey
 from dra.gpu.inventory import HOST_USERS_ONLY, Gpu
 from dra.gpu.shares import HAMI_CORE
 from dra.pods.nodefit import Misfit, MisfitReason, find_barrier, find_misfit
 from dra.pods.residents import Hosts
 from dra.pods.selectors import matches_selector
+
+_DIGITS = 9
+"""Nodes that differ by rounding alone are equally full."""
+
+
+class Taken(NamedTuple):
+    """Amount of a resource that is taken, and its total, in the same unit."""
+
+    requested: float
+    allocatable: float
+
+
+def gpu_memory(gpus: Iterable[tuple[int, int, int]]) -> Taken:
+    """The memory of several GPUs; for each its MiB, the memory slices taken, and all it has."""
+    known = [(mib, taken / slices) for mib, taken, slices in gpus if slices]
+    return Taken(sum(mib * share for mib, share in known), sum(mib for mib, _ in known))
+
+
+def fullness(resources: Iterable[Taken]) -> float:
+    """The mean share that is taken; 0 for an empty node, 1 for a full one.
+
+    A resource that the node has nothing of is left out, as kube-scheduler leaves it out
+    (plugin NodeResourcesFit).
+    """
+    shares = [r.requested / r.allocatable for r in resources if r.allocatable > 0]
+    return round(sum(shares) / len(shares), _DIGITS) if shares else 0.0
+
+
+def tiers(fullness_of: Mapping[str, float], policy: NodePolicy) -> Iterable[list[str]]:
+    """Nodes by name in groups that are alike to ``policy``, the group preferred first."""
+    sign = {"none": 0, "binpack": -1, "spread": 1}[policy]
+    groups: dict[float, list[str]] = {}
+    for name, full in fullness_of.items():
+        groups.setdefault(sign * full, []).append(name)
+    return [sorted(groups[key]) for key in sorted(groups)]
+
+
+def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
+    """Preference of the first request that has one: all go to one node."""
+    stated = (want.nodes for claim in claims for want in claim.wants)
+    return next((nodes for nodes in stated if nodes.policy != "none"), NO_PREFERENCE)
+
+
+def node_tiers(
+    nodes: NodesConfig, fleet: Fleet, hosts: Hosts, *, pod: ObjectKey
+) -> Iterable[Iterable[str]]:
+    """The fleet's nodes in the groups that ``nodes`` tells apart, the group preferred first.
+
+    Each group is in name order. A node is as full as it is without ``pod``.
+    """
+    if nodes.policy == "none":
+        return [sorted(fleet.nodes)]
+    fingerprints: dict[Hashable, Taken] = {}
+    full: dict[str, float] = {}
+    for name, node in fleet.nodes.items():
+        facts = hosts.facts.get(name)
+        allocatable = facts.allocatable if facts else {}
+        used = hosts.used(name, without=pod)
+        taken = []
+        for resource in nodes.by:
+            if resource != "gpu-memory":
+                taken.append(Taken(used.get(resource, 0), allocatable.get(resource, 0)))
+                continue
+            if node.fingerprints not in fingerprints:
+                fingerprints[node.fingerprints] = _gpus(node)
+            taken.append(fingerprints[node.fingerprints])
+        full[name] = fullness(taken)
+    return tiers(full, nodes.policy)
+
+
+def _gpus(node: NodeGpus) -> Taken:
+    """Fullness of the GPUs of which something can be given out."""
+    return gpu_memory((s.gpu.memory_mib, *_slices(s)) for s in node.gpus if not s.blocked)
+
+
+def _slices(state: GpuState) -> tuple[int, int]:
+    """Memory slices that are taken, and all of them; a GPU without slices is one.
+
+    Of a GPU that several claims may have, MiB.
+    """
+    if state.shared is not None:
+        return state.shared.memory_mib, state.gpu.memory_mib
+    slices = state.table.geometry.memory_slices if state.table else 1
+    return (slices if state.whole_held else state.usage.mask.bit_count()), slices
+
 
 _ONE_LIMIT = Misfit(
     MisfitReason.SHARING,
@@ -36,7 +124,7 @@ class Places:
     """
 
     def __init__(
-        self, fleet: FleetView, hosts: Hosts, delegated: AbstractSet[str] = frozenset()
+        self, fleet: Fleet, hosts: Hosts, delegated: AbstractSet[str] = frozenset()
     ) -> None:
         self.fleet = fleet
         self.hosts = hosts

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
 
+from dra.allocator.allocate import OngoingDecision
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import GivenUp, Outcome, Problem
 from dra.claims.reasons import Obstacle
 from dra.common.resources import ObjectKey

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention.outlook import Outlook
+from dra.allocator.contention import Outlook
 from dra.allocator.problem import Problem
 from dra.common.resources import ObjectKey
 from dra.gangs.outcome import Placed, Questions

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet import Fleet
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import node_selector
 from dra.pods.pods import Pod

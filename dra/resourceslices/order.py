@@ -1,7 +1,7 @@
 """Order in which a first-fit allocator should meet the placements of a GPU.
 
 kube-scheduler takes the first device of a list that fits and scores none, so that the order of the
-list is the whole placement policy. This is the static form of what ``dra.allocator.scoring.score``
+list is the whole placement policy. This is the static form of what ``dra.allocator.score``
 charges: a placement costs the placements that it makes impossible, each by its memory slices. It
 cannot know what the cluster is short of, nor look at the GPU.
 """

@@ -24,8 +24,7 @@ from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Decision, Problem
+from dra.allocator.problem import Decision, Problem, examine
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.claims.allocation import AllocatedDevice, write_allocation
@@ -135,7 +134,7 @@ class Bench:
         self.cluster.set_pod(pod)
         self.cluster.take_effects()
         for pick in decision.picks:
-            self.cluster.geometry_indexes.observe(pick.profile)
+            self.cluster.fleet.demand.observe(pick.profile)
         self._held.append((pod, claim))
 
     def _remove(self, pod: Obj, claim: Obj) -> None:

@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 
 import click
 
-from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
-from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.scoring.score import POLICIES, Demand, scarcity_weights
+from dra.allocator.gpustate import GpuId
+from dra.allocator.moves import MoveTable
+from dra.allocator.score import POLICIES, Census, Demand, Situation, scarcity_weights
 from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
 from hack.bench.objects import MIXES, geometry, sizes
 
@@ -58,14 +58,16 @@ class Fleet:
         self.table = table
         self._policy = policy
         self._demand = Demand()
-        self._index = GeometryIndex(table)
+        self._census = Census(table)
+        self._usages: dict[GpuId, Usage] = {}
         self._held: dict[GpuId, list[Held]] = {
             GpuId(f"node-{i // per_node:03}", i % per_node): [] for i in range(gpus)
         }
         self._nodes: dict[str, list[GpuId]] = {}
         self._pods: dict[str, int] = {}
         for gpu in self._held:
-            self._index.put(gpu, EMPTY, instances=0)
+            self._usages[gpu] = EMPTY
+            self._census.add(EMPTY)
             self._nodes.setdefault(gpu.node, []).append(gpu)
             self._pods[gpu.node] = 0
 
@@ -102,25 +104,32 @@ class Fleet:
     def _settle(self, gpu: GpuId) -> None:
         held = self._held[gpu]
         usage = self.table.geometry.usage(Occupant(h.placement, h.profile.id) for h in held)
-        self._index.put(gpu, usage, instances=len(held))
+        self._census.add(self._usages[gpu], count=-1)
+        self._census.add(usage)
+        self._usages[gpu] = usage
 
     def _best(self, profile: Profile) -> tuple[GpuId, Placement] | None:
         policy = POLICIES[self._policy]
         shares = self._demand.shares(self.table.geometry)
-        weights = scarcity_weights(self._index.census, shares)
-        best = next(self._index.ranked_moves(profile, policy, weights), None)
-        return (best.gpu, best.move.placement) if best else None
+        weights = scarcity_weights(self._census, shares)
+        first: dict[tuple[Usage, int], GpuId] = {}
+        for gpu in sorted(self._held):
+            first.setdefault((self._usages[gpu], len(self._held[gpu])), gpu)
+        found = (
+            (policy(Situation(usage, instances, weights), move), gpu, move.placement)
+            for (usage, instances), gpu in first.items()
+            for move in self.table.moves(usage, profile)
+        )
+        best = min(found, default=None)
+        return best[1:] if best is not None else None
 
     def _kube(self, profile: Profile) -> tuple[GpuId, Placement] | None:
         for node in sorted(self._nodes, key=lambda n: (self._pods[n], n)):
             for gpu in self._nodes[node]:
-                moves = self.table.moves(self._usage(gpu), profile)
+                moves = self.table.moves(self._usages[gpu], profile)
                 if moves:
                     return gpu, moves[0].placement
         return None
-
-    def _usage(self, gpu: GpuId) -> Usage:
-        return self._index.usage(gpu) or EMPTY
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ def rooms() -> list[Path]:
 def places(page: Path) -> list[tuple[str, str]]:
     """Path and name within the file, empty without, of each that a page names.
 
-    In a room's row a name with a slash behind it, such as ``scoring/``, is of a room within.
+    In a room's row a name with a slash behind it, such as ``search/``, is of a room within.
     """
     found = set()
     for line in page.read_text().splitlines():

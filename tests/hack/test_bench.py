@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from controller.cluster.cluster import Cluster
-from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.scoring.score import POLICIES
+from dra.allocator.moves import MoveTable
+from dra.allocator.score import POLICIES
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS

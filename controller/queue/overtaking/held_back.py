@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from controller.queue.overtaking.line import priority
 from controller.queue.overtaking.waiter import Waiter
-from dra.allocator.contention.blocked import blockers, memory_in_use
-from dra.allocator.fleet.fleet import Fleet
-from dra.allocator.fleet.view import FleetView
+from dra.allocator.contention import blockers, memory_in_use
+from dra.allocator.fleet import Fleet
 from dra.allocator.problem import Decision
 from dra.claims.allocation import Allocation
 from dra.common.resources import ObjectKey
@@ -74,12 +73,12 @@ class Hold:
         """The first of its pods."""
         return next(iter(self.places.values()))[0].key
 
-    def blockers(self, fleet: FleetView) -> frozenset[str]:
+    def blockers(self, fleet: Fleet) -> frozenset[str]:
         """UIDs of the claims that have some of it now."""
         found = (blockers(decision, fleet) for _, decision in self.places.values())
         return frozenset().union(*found)
 
-    def memory_in_use(self, fleet: FleetView) -> int:
+    def memory_in_use(self, fleet: Fleet) -> int:
         """Memory slices of it that somebody has now."""
         return sum(memory_in_use(decision, fleet) for _, decision in self.places.values())
 

@@ -9,8 +9,7 @@ from itertools import chain, islice
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
 from controller.queue.overtaking.line import urgency
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, examine
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
 from dra.common.resources import ObjectKey

@@ -9,7 +9,7 @@ from controller.cluster.known_gangs import Gang
 from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.room import Room
 from controller.serving.agenda import Agenda
-from dra.allocator.making_room import with_room_made
+from dra.allocator.allocate import with_room_made
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle
 from dra.common.resources import ObjectKey

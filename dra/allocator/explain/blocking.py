@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dra.allocator.explain.answers import AnswerReason, Blocker
-from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.gpustate import GpuState
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.holdings import Holding

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer
 from dra.allocator.explain.blocking import blocker, cost_of, in_the_way, reason_of, ways
-from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.gpustate import GpuState
 from dra.allocator.search.search import Search
 from dra.cel.kinds import Kinds
 from dra.cel.offers import SHARE_OF, Offer

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from dra.allocator.explain.gpus import lacks_mig_mode, names
-from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import FleetView, NodeGpus
-from dra.allocator.search.search import Search, all_of
+from dra.allocator.fleet import Fleet, NodeGpus
+from dra.allocator.gpustate import GpuState
+from dra.allocator.search.constraints import all_of
+from dra.allocator.search.search import Search
 from dra.cel.kinds import Match
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
@@ -16,13 +17,13 @@ from dra.claims.reasons import Obstacle, Reason
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 
 
-def find_impossible(search: Search, fleet: FleetView) -> Obstacle | None:
+def find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
     """Reason why no node of ``fleet`` could ever serve ``search``; None where one could."""
     found = _unmatched(search, fleet) or _overlapping(search, fleet)
     return found or (None if fleet.schedulers else _too_many(search, fleet))
 
 
-def _unmatched(search: Search, fleet: FleetView) -> Obstacle | None:
+def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
     """The first want that no GPU of the fleet could ever serve."""
     for index, group in enumerate(search.wants):
         failure = Match(())
@@ -36,7 +37,7 @@ def _unmatched(search: Search, fleet: FleetView) -> Obstacle | None:
     return None
 
 
-def _overlapping(search: Search, fleet: FleetView) -> Obstacle | None:
+def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
     """The first want of everything that no node could ever serve."""
     wanted = [i for i, kind in enumerate(search.types) if kind.everything]
     for index in wanted:
@@ -62,7 +63,7 @@ def _overlapping(search: Search, fleet: FleetView) -> Obstacle | None:
     return None
 
 
-def _too_many(search: Search, fleet: FleetView) -> Obstacle | None:
+def _too_many(search: Search, fleet: Fleet) -> Obstacle | None:
     """The first want of more devices than a node can hold, or the one GPU that is to give all."""
     known: dict[GpuKind, int] = {}
 
@@ -88,7 +89,7 @@ def _too_many(search: Search, fleet: FleetView) -> Obstacle | None:
     return None
 
 
-def _most(search: Search, state: GpuState, index: int, fleet: FleetView) -> int:
+def _most(search: Search, state: GpuState, index: int, fleet: Fleet) -> int:
     """Most devices that a GPU can hold; as many as are wanted where that cannot be told."""
     offers = search.match(state, index).offers
     profiles = [o.profile for o in offers if o.profile is not None]
@@ -118,9 +119,7 @@ def _who(search: Search, index: int) -> str:
     return f"request {search.wants[index][0].want.request!r}: allocationMode All"
 
 
-def _impossible(
-    search: Search, index: int, failure: Match, fleet: FleetView, request: str
-) -> Obstacle:
+def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, request: str) -> Obstacle:
     offered = sorted(fleet.profiles(), key=_profile_order)
     have = f"profiles are: {', '.join(offered)}" if offered else "no GPU is in MIG mode"
     expressions = " ".join(search.types[index].expressions)
@@ -149,7 +148,7 @@ def _impossible(
     )
 
 
-def _reason(search: Search, index: int, fleet: FleetView) -> Reason:
+def _reason(search: Search, index: int, fleet: Fleet) -> Reason:
     """The word for what no GPU has: what MIG mode would bring is told apart."""
     states = (state for node in fleet.nodes.values() for state in node.gpus)
     if any(lacks_mig_mode(search, state, index, fleet.kinds) for state in states):
@@ -157,7 +156,7 @@ def _reason(search: Search, index: int, fleet: FleetView) -> Reason:
     return Reason.NO_SUCH_PROFILE
 
 
-def about_schedulers(fleet: FleetView) -> str:
+def about_schedulers(fleet: Fleet) -> str:
     """``; kube-scheduler allocates the GPUs of node a``; empty where it allocates none."""
     names = sorted(fleet.schedulers)
     if not names:
@@ -166,7 +165,7 @@ def about_schedulers(fleet: FleetView) -> str:
     return f"; kube-scheduler allocates the GPUs of {who}"
 
 
-def _largest(fleet: FleetView) -> str:
+def _largest(fleet: Fleet) -> str:
     """``; the largest is 7g.40gb with 40192Mi``; empty without profiles."""
     kinds = {id(s.kind): s.kind for node in fleet.nodes.values() for s in node.gpus}
     profiles = [o.profile for kind in kinds.values() for o in kind.offers if o.profile is not None]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer, NodeAnswer
 from dra.allocator.explain.gpus import answer_gpu, names
-from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import NodeGpus
+from dra.allocator.fleet import NodeGpus
+from dra.allocator.gpustate import GpuState
 from dra.allocator.search.search import Search
 from dra.cel.kinds import Kinds
 
@@ -47,7 +47,7 @@ class NodeAnswers:
         """The same without the names of GPUs and claims, for messages without room for more."""
         if not self._search.by_fingerprint:
             return self._told(node)
-        fingerprints = frozenset(node.gpu_fingerprints)
+        fingerprints = frozenset(node.fingerprints)
         known = self._alike.get(fingerprints)
         if known is None:
             known = self._alike[fingerprints] = self._told(node)
@@ -57,7 +57,7 @@ class NodeAnswers:
         if not node.gpus:
             return _NO_GPU
         gpus = (
-            dict(zip(node.gpu_fingerprints, node.gpus, strict=True)).values()
+            dict(zip(node.fingerprints, node.gpus, strict=True)).values()
             if self._search.by_fingerprint
             else node.gpus
         )

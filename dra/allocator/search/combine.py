@@ -1,29 +1,28 @@
-"""Several devices at once: exact, over the GPUs of one node.
-
-What a GPU could give is worked out for every combination of wants that fits it; the GPUs are then
-combined by dynamic programming over how much of each want is served. A solution is found whenever
-one exists, and it is the cheapest as long as costs add up over GPUs, which those of SWS do: what a
-set of placements costs a GPU depends on its state before and after only.
-"""
+"""The budget of a decision, in steps of some microseconds: no clock decides what is found."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from dra.allocator.scoring.score import Cost
-from dra.allocator.search.budget import Budget
-from dra.allocator.search.constraint_values import (
+from dra.allocator.gpustate import GpuState
+from dra.allocator.score import Cost
+from dra.allocator.search.constraints import (
     NO_MEMBERS,
     NO_VALUES,
+    Allowed,
+    ConstraintRules,
     ConstraintValues,
     Members,
     Vector,
     is_complete,
     joined,
 )
-from dra.allocator.search.options import Option
-from dra.allocator.search.pricing import add
+from dra.allocator.search.options import WHOLE, Budget, ChosenDevice, Option, add
+from dra.cel.offers import Offer
+from dra.gpu.geometry import Placement, Usage
 
 _OPTIONS_PER_STEP = 8
 
@@ -96,3 +95,137 @@ def _most_served_first(
     entry: tuple[tuple[Vector, ConstraintValues, ConstraintValues], object],
 ) -> int:
     return -sum(entry[0][0])
+
+
+_DEARER = 1e9
+"""Cost of what is found here: more than that of any solution that is known to be the cheapest."""
+
+_Place = tuple[int, int, Placement | None]
+"""GPU, rank of the offer, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittingGpu:
+    """A GPU that no claims share, with the offers allowed by type, and its constraints."""
+
+    state: GpuState
+    allowed: Allowed
+    rules: ConstraintRules
+
+
+class _Fill(NamedTuple):
+    """The GPUs after some devices were given; None stands for one that is given whole."""
+
+    usages: tuple[Usage | None, ...]
+    used: ConstraintValues = NO_VALUES
+    bound: ConstraintValues = NO_VALUES
+
+
+class _Chosen(NamedTuple):
+    gpu: int
+    device: ChosenDevice
+
+
+def first_fit(
+    gpus: Sequence[FittingGpu], target: Vector, budget: Budget
+) -> tuple[Cost, list[Option]] | None:
+    """Devices for ``target``, one option per GPU, or None where there are none.
+
+    Raises:
+        TooHardError: that is not known when ``budget`` is used up.
+    """
+    return _FirstFit(gpus, target, budget).found()
+
+
+class _FirstFit:
+    def __init__(self, gpus: Sequence[FittingGpu], target: Vector, budget: Budget) -> None:
+        self._gpus = gpus
+        self._types = len(target)
+        self._budget = budget
+        rarest = sorted(range(len(target)), key=self._count)
+        self._wanted = [index for index in rarest for _ in range(target[index])]
+        self._failed: set[tuple[int, _Fill, _Place | None]] = set()
+
+    def found(self) -> tuple[Cost, list[Option]] | None:
+        chosen = self._serve(0, _Fill(tuple(_start(gpu.state) for gpu in self._gpus)), None)
+        if chosen is None:
+            return None
+        sizes = (WHOLE if c.device.placement is None else c.device.offer.size for c in chosen)
+        options = [self._option(gpu, chosen) for gpu in range(len(self._gpus))]
+        return (_DEARER + sum(sizes),), options
+
+    def _option(self, gpu: int, chosen: Sequence[_Chosen]) -> Option:
+        devices = tuple(c.device for c in chosen if c.gpu == gpu)
+        types = [device.type for device in devices]
+        return Option(tuple(map(types.count, range(self._types))), (), devices)
+
+    def _count(self, index: int) -> int:
+        offers = (offer for gpu in self._gpus for offer in gpu.allowed[index])
+        return sum(len(o.profile.placements) if o.profile is not None else 1 for o in offers)
+
+    def _serve(self, at: int, fill: _Fill, last: _Place | None) -> tuple[_Chosen, ...] | None:
+        """Devices for the wants from ``at`` on; of one type they come in order, after ``last``."""
+        if at == len(self._wanted):
+            return ()
+        if (at, fill, last) in self._failed:
+            return None
+        index = self._wanted[at]
+        is_last = at + 1 == len(self._wanted) or self._wanted[at + 1] != index
+        for place, device, after in self._ways(index, fill, last):
+            rest = self._serve(at + 1, after, None if is_last else place)
+            if rest is not None:
+                return (_Chosen(place[0], device), *rest)
+        self._failed.add((at, fill, last))
+        return None
+
+    def _ways(
+        self, index: int, fill: _Fill, last: _Place | None
+    ) -> Iterator[tuple[_Place, ChosenDevice, _Fill]]:
+        """Every device that would do for type ``index``, and the GPUs after it was given."""
+        for number, (gpu, usage) in enumerate(zip(self._gpus, fill.usages, strict=True)):
+            if usage is None or (last is not None and number < last[0]):
+                continue
+            for rank, offer in enumerate(sorted(gpu.allowed[index], key=lambda o: o.size)):
+                values = self._values(number, (index, offer), fill)
+                if values is None:
+                    continue
+                for placement, following in _room(gpu.state, usage, offer):
+                    self._budget.spend(1)
+                    place = (number, rank, placement)
+                    if last is None or place > last:
+                        usages = (*fill.usages[:number], following, *fill.usages[number + 1 :])
+                        device = ChosenDevice(index, offer, placement)
+                        yield place, device, _Fill(usages, *values)
+
+    def _values(
+        self, number: int, given: tuple[int, Offer], fill: _Fill
+    ) -> tuple[ConstraintValues, ConstraintValues] | None:
+        """Values used and bound after a device was given; None where a constraint forbids it."""
+        rules = self._gpus[number].rules
+        new = _of_gpu(number, rules.distinct.get(given, NO_VALUES))
+        bound = joined(fill.bound, _of_gpu(number, rules.same.get(given, NO_VALUES)))
+        return None if new & fill.used or bound is None else (fill.used | new, bound)
+
+
+def _of_gpu(number: int, values: ConstraintValues) -> ConstraintValues:
+    """``values``, of which those that no other GPU could have are numbered for each GPU."""
+    return frozenset(v._replace(value=(number, v.value)) if v.local else v for v in values)
+
+
+def _start(state: GpuState) -> Usage | None:
+    is_shared = state.gpu.sharing is not None
+    is_held = state.whole_held or (state.table is None and state.holdings)
+    return None if state.blocked or is_shared or is_held else state.usage
+
+
+def _room(
+    state: GpuState, usage: Usage, offer: Offer
+) -> Iterator[tuple[Placement | None, Usage | None]]:
+    """The places for ``offer`` on a GPU, and its usage afterwards."""
+    if offer.shared:
+        return
+    if offer.profile is None:
+        yield None, None
+    elif state.table is not None:
+        for move in state.table.moves(usage, offer.profile):
+            yield move.placement, move.after

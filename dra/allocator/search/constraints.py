@@ -1,24 +1,83 @@
-"""Constraints of claims, and the GPUs of one node that they leave."""
+"""Attribute values that constraints of claims compare between devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.scoring.geometry_index import GpuId
-from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.search.constraint_values import (
-    UNCONSTRAINED,
-    ConstraintRules,
-    ConstraintValue,
-    Members,
-)
+from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.moves import MoveTable
+from dra.allocator.problem import OpenRequest
+from dra.cel.kinds import Kinds
 from dra.cel.offers import Offer, attributes_of
-from dra.claims.wants import Constraint
+from dra.claims.wants import ClaimWants, Constraint
 from dra.gpu.devices import PCIE_ROOT
 from dra.gpu.shares import NO_ASK, Ask
+
+Vector = tuple[int, ...]
+"""Number of devices of each type of want."""
+
+Members = Mapping[int, tuple[int, ...]]
+"""By constraint, the types of want that it covers."""
+
+
+class ConstraintValue(NamedTuple):
+    """The value that a device has for a constrained attribute.
+
+    ``local``: only devices of one GPU could have it.
+    """
+
+    constraint: int
+    value: object
+    local: bool
+
+
+ConstraintValues = frozenset[ConstraintValue]
+NO_VALUES: ConstraintValues = frozenset()
+"""No values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintRules:
+    """The constraints for one GPU, by type of want and offer.
+
+    No two devices may have a value of ``distinct`` in common. All devices that serve the types
+    ``members[c]`` must have the same value of constraint ``c`` of ``same``.
+    """
+
+    distinct: Mapping[tuple[int, Offer], ConstraintValues]
+    same: Mapping[tuple[int, Offer], ConstraintValues]
+    members: Members
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for GPUs of one node that are under the same rules."""
+        return (tuple(self.distinct.items()), tuple(self.same.items()))
+
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+NO_MEMBERS: Members = _NOTHING
+UNCONSTRAINED = ConstraintRules(_NOTHING, _NOTHING, _NOTHING)
+"""No constraints."""
+
+
+def joined(bound: ConstraintValues, new: ConstraintValues) -> ConstraintValues | None:
+    """Both together; None where a constraint would have two values."""
+    if not bound or not new:
+        return bound or new
+    known = {value.constraint: value for value in bound}
+    if any(known.get(value.constraint, value) != value for value in new):
+        return None
+    return bound | new
+
+
+def is_complete(value: ConstraintValue, served: Vector, target: Vector, members: Members) -> bool:
+    """True when all types of its constraint are served, so that it binds nobody any more."""
+    return all(served[index] == target[index] for index in members[value.constraint])
+
 
 Allowed = Sequence[tuple[Offer, ...]]
 """Per type of want, the offers of one GPU that would do."""
@@ -41,6 +100,62 @@ class WantType:
     everything: bool = False
     ask: Ask = NO_ASK
     uid: str = ""
+
+
+def group_wants(
+    claims: Sequence[ClaimWants], kinds: Kinds, *, shared: bool
+) -> dict[WantType, list[OpenRequest]]:
+    """Wants by type, in the order in which they are asked for.
+
+    ``shared``: there are GPUs that several claims may have, or slices of which.
+    """
+    grouped: dict[WantType, list[OpenRequest]] = {}
+    selecting: dict[Hashable, tuple[str, ...]] = {}
+    for claim in claims:
+        for want in claim.wants:
+            bound = tuple(c for c in claim.constraints if c.covers(want))
+            # Whatever they say: expressions that select the same make wants of one type.
+            selected = kinds.selected(want.expressions)
+            expressions = selecting.setdefault(selected, want.expressions)
+            kind = WantType(expressions, bound, want.policy, want.everything)
+            if shared and (selected is want.expressions or _of_shares(selected)):
+                kind = replace(kind, ask=want.ask, uid=claim.claim.ref.uid)
+            grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
+    return grouped
+
+
+def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
+    """The one device that is wanted, if any GPU of a kind would serve it alike."""
+    claim = claims[0]
+    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
+        return None
+    want = claim.choices[0][0]
+    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
+        return None
+    return OpenRequest(claim.claim.ref, want)
+
+
+def selects_shares(expressions: tuple[str, ...], kinds: Kinds) -> bool:
+    """True if they, which tell no GPUs of a kind apart, select what several claims may have."""
+    return _of_shares(kinds.selected(expressions))
+
+
+def _of_shares(selected: Hashable) -> bool:
+    """True if ``selected``, the offers of each kind, has a device that several claims may have."""
+    kinds = selected if isinstance(selected, Iterable) else ()
+    return any(offer.shared for offers in kinds for offer in offers)
+
+
+def all_of(gpus: Sequence[tuple[Offer, ...]]) -> int | None:
+    """Number of devices that ``gpus`` offer together; None where slices overlap and "all" is void.
+
+    Slices of one profile lie beside each other, those of different profiles do not.
+    """
+    if any(len(offers) > 1 for offers in gpus):
+        return None
+    return sum(
+        len(offer.profile.placements) if offer.profile else 1 for offers in gpus for offer in offers
+    )
 
 
 class Constrained:
@@ -160,7 +275,7 @@ class Constrained:
         if len(offers) == 1 and not constraints:
             return tuple(offers)
         values = {o: tuple(self._value(state, o, c) for c in constraints) for o in offers}
-        table = state.geometry_index.table if state.geometry_index is not None else None
+        table = state.table if state.table is not None else None
         has_all = [offer for offer in offers if None not in values[offer]]
         if table is None or len(has_all) == 1:
             return tuple(has_all)

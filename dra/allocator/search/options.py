@@ -1,14 +1,15 @@
-"""Options of one GPU: the combinations of devices that it could give, and what they cost."""
+"""Costs of moves on one GPU, in a form that can be added up over devices and GPUs."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dra.allocator.scoring.score import Cost, Situation
-from dra.allocator.search.budget import Budget
-from dra.allocator.search.constraint_values import (
+from dra.allocator.moves import Move, MoveTable
+from dra.allocator.score import MOST_COSTS, Cost, Policy, Situation, Weights
+from dra.allocator.search.constraints import (
     NO_VALUES,
     UNCONSTRAINED,
     ConstraintRules,
@@ -18,10 +19,125 @@ from dra.allocator.search.constraint_values import (
     is_complete,
     joined,
 )
-from dra.allocator.search.pricing import Prices, Pricing, add
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
-from dra.gpu.inventory import IdleInstance
+
+NODE_STEPS = 10_000
+"""Upper bound for the devices of one node; what people ask for takes tens of steps."""
+
+ENOUGH_STEPS = 300_000
+"""After these the best node found so far is taken, although others may be better."""
+
+DECISION_STEPS = 3_000_000
+"""After these no further node is searched: some seconds of work, done in parts."""
+
+
+class TooHardError(Exception):
+    """A node's steps are used up; whether there is a solution is not known."""
+
+
+class Budget:
+    """The steps that one decision has taken; ``too_hard`` counts the nodes that were given up."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.too_hard = 0
+        self._begun = 0
+        self._node_end = NODE_STEPS
+
+    @property
+    def is_enough(self) -> bool:
+        """True if the best node found so far is good enough."""
+        return self.used - self._begun >= ENOUGH_STEPS
+
+    @property
+    def is_used_up(self) -> bool:
+        """True if no further node is to be searched."""
+        return self.used - self._begun >= DECISION_STEPS
+
+    def open_decision(self) -> None:
+        """Begin with a decision that has as many steps as the one before."""
+        self._begun, self.too_hard = self.used, 0
+
+    def open_node(self) -> None:
+        """Begin with the devices of a node."""
+        self._node_end = self.used + NODE_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Count steps for the present node.
+
+        Raises:
+            TooHardError: it has had all of its own.
+        """
+        self.used += steps
+        if self.used > self._node_end:
+            raise TooHardError
+
+
+_COMPONENTS = MOST_COSTS + 1
+"""Upper bound on the entries of a cost, with the one that idle slices add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Pricing of placements on the GPUs of one geometry: by type, each with its policy."""
+
+    table: MoveTable
+    policies: Sequence[Policy]
+    weights: Weights
+
+
+def segmented(policies: Sequence[Policy]) -> list[Policy]:
+    """The same policies with costs that can be added up: each has components of its own.
+
+    Where they disagree, the policy that comes first decides.
+    """
+    order = {p: _shifted(p, n * _COMPONENTS) for n, p in enumerate(dict.fromkeys(policies))}
+    return [order[policy] for policy in policies]
+
+
+def _shifted(policy: Policy, places: int) -> Policy:
+    if not places:
+        return policy
+    padding = (0.0,) * places
+    return lambda situation, move: (*padding, *policy(situation, move))
+
+
+def add(one: Cost, other: Cost) -> Cost:
+    """The sum of two costs, component by component."""
+    if len(one) < len(other):
+        one, other = other, one
+    return (*map(operator.add, one, other), *one[len(other) :])
+
+
+class Prices:
+    """Costs of the moves on one GPU, worked out once for every state that it may come to."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._known: dict[tuple[object, ...], tuple[tuple[Cost, Move], ...]] = {}
+
+    def of(
+        self, index: int, offer: Offer, situation: Situation, seen: Situation
+    ) -> tuple[tuple[Cost, Move], ...]:
+        """The moves that make ``offer``, as the policy of type ``index`` judges them."""
+        policy = self._pricing.policies[index]
+        key = (policy, offer, situation.usage, seen.usage, seen.instances)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = tuple(self._judged(policy, offer, situation, seen))
+        return known
+
+    def _judged(
+        self, policy: Policy, offer: Offer, situation: Situation, seen: Situation
+    ) -> Iterable[tuple[Cost, Move]]:
+        if offer.profile is None:
+            return
+        moves = self._pricing.table.moves
+        judged = {m.placement: m for m in moves(seen.usage, offer.profile)}
+        for move in moves(situation.usage, offer.profile):
+            yield (offer.size, *policy(seen, judged[move.placement])), move
+
 
 K = TypeVar("K")
 
@@ -63,43 +179,6 @@ def nothing(types: int) -> Option:
     return Option((0,) * types, (), ())
 
 
-def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
-    usage: Usage,
-    instances: int,
-    pricing: Pricing,
-    *,
-    target: Vector,
-    allowed: Sequence[Iterable[Offer]],
-    rules: ConstraintRules = UNCONSTRAINED,
-    idle: tuple[IdleInstance, ...] = (),
-    budget: Budget | None = None,
-) -> list[Option]:
-    """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
-
-    ``idle`` are the idle slices on it, ``allowed`` per type the offers that would do. Of
-    combinations that are alike to other GPUs only the cheapest is returned, the one found first
-    (lowest starts) winning ties.
-
-    Raises:
-        TooHardError: there are more of them than ``budget`` suffices for.
-    """
-    budget = budget or Budget()
-    situation = Situation(usage, instances, pricing.weights, idle)
-    slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
-    layer = [(usage, nothing(len(target)))]
-    best: dict[object, Option] = {}
-    while layer:
-        following: dict[tuple[Usage, object], Option] = {}
-        for state, option in layer:
-            known = leaving(option, target, rules.members)
-            if known is not None:
-                _keep(best, known.key, known)
-            for after, longer in slices.with_one_more(state, option, budget):
-                _keep(following, (after, longer.key), longer)
-        layer = [(after, option) for (after, _), option in following.items()]
-    return list(best.values())
-
-
 class Slices:
     """The slices that a GPU could give to one want after another; ``empty`` is it before them."""
 
@@ -120,6 +199,28 @@ class Slices:
             [o for o in group if o.profile is not None and not o.shared] for group in allowed
         ]
         self._rules = rules
+
+    def options(self, budget: Budget) -> list[Option]:
+        """Every combination of slices, up to the target, that fits the GPU.
+
+        Of combinations that are alike to other GPUs only the cheapest is returned, the one found
+        first (lowest starts) winning ties.
+
+        Raises:
+            TooHardError: there are more of them than ``budget`` suffices for.
+        """
+        layer = [(self._empty.usage, nothing(len(self._target)))]
+        best: dict[object, Option] = {}
+        while layer:
+            following: dict[tuple[Usage, object], Option] = {}
+            for usage, option in layer:
+                known = leaving(option, self._target, self._rules.members)
+                if known is not None:
+                    keep(best, known.key, known)
+                for after, longer in self.with_one_more(usage, option, budget):
+                    keep(following, (after, longer.key), longer)
+            layer = [(after, option) for (after, _), option in following.items()]
+        return list(best.values())
 
     def with_one_more(
         self, usage: Usage, option: Option, budget: Budget
@@ -230,7 +331,8 @@ def leaving(option: Option, target: Vector, members: Members) -> Option | None:
     return replace(option, used=used, bound=frozenset(bound))
 
 
-def _keep(best: dict[K, Option], key: K, option: Option) -> None:
+def keep(best: dict[K, Option], key: K, option: Option) -> None:
+    """Take an option if it is cheaper than the one that is known for ``key``."""
     known = best.get(key)
     if known is None or option.cost < known.cost:
         best[key] = option

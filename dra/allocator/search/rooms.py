@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import FleetView
+from dra.allocator.fleet import Fleet
+from dra.allocator.gpustate import GpuState
 from dra.allocator.search.search import Search
 from dra.cel.offers import Offer
 
@@ -13,7 +13,7 @@ from dra.cel.offers import Offer
 class Rooms:
     """The rooms of a fleet as it is at first use, for searches that ask for much the same."""
 
-    def __init__(self, fleet: FleetView) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._most: dict[tuple[Hashable, tuple[Offer, ...]], int] = {}
         self._where: dict[tuple[Hashable, int], frozenset[Hashable]] = {}
@@ -60,10 +60,10 @@ def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
         return 0
     if offers[0].shared:
         return _shares_at_most(state)
-    if state.geometry_index is None:
+    if state.table is None:
         return int(not state.holdings)
     profiles = [o.profile for o in offers if o.profile is not None]
-    table = state.geometry_index.table
+    table = state.table
     if len(profiles) == 1:
         return table.most(state.usage, profiles[0])
     if not any(table.moves(state.usage, profile) for profile in profiles):
@@ -73,7 +73,7 @@ def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
 
 
 def _shares_at_most(state: GpuState) -> int:
-    gpu, index = state.gpu, state.geometry_index
+    gpu, index = state.gpu, state.table
     if gpu.sharing is not None:
         return gpu.sharing.shares - state.instances
     slices = index.geometry.memory_slices if index is not None else 0

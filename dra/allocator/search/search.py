@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import FleetView, GpuFingerprints, NodeGpus
-from dra.allocator.node_order import preference
+from dra.allocator.fleet import Fleet, GpuFingerprints, GpuGroup, NodeGpus
+from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.places import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
-from dra.allocator.scoring.idle import find_policy
-from dra.allocator.scoring.score import Cost
-from dra.allocator.search.budget import Budget, TooHardError
-from dra.allocator.search.combine import combine
-from dra.allocator.search.constraint_values import Vector
-from dra.allocator.search.constraints import Allowed, Constrained, WantType
-from dra.allocator.search.first_fit import FittingGpu, first_fit
-from dra.allocator.search.gpu_options import GpuOptions
-from dra.allocator.search.options import Option
-from dra.allocator.search.pricing import segmented
-from dra.cel.kinds import Kinds, Match
+from dra.allocator.score import Cost, Policy, Situation, Weights, find_policy
+from dra.allocator.search.combine import FittingGpu, combine, first_fit
+from dra.allocator.search.constraints import (
+    Allowed,
+    Constrained,
+    ConstraintRules,
+    Vector,
+    WantType,
+    all_of,
+    group_wants,
+    selects_shares,
+    single_request,
+)
+from dra.allocator.search.options import (
+    Budget,
+    Option,
+    Pricing,
+    Slices,
+    TooHardError,
+    nothing,
+    segmented,
+    whole_options,
+)
+from dra.allocator.search.shares import SharesWanted, share_options, slice_share_options
+from dra.cel.kinds import Match
 from dra.cel.offers import GpuKind, Offer
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.wants import ClaimWants
+from dra.claims.wants import ClaimWants, Want
 from dra.gpu.devices import PARENT, PCIE_ROOT
+from dra.gpu.geometry import Placement
 from dra.gpu.inventory import Gpu
 
 _NODE, _GPU = 10, 5
@@ -48,6 +64,15 @@ class Solution(NamedTuple):
     alike: Sequence[int]
 
 
+class Candidate(NamedTuple):
+    """One slice of one GPU that would serve a request. Lower costs are better."""
+
+    cost: Cost
+    gpu: GpuId
+    offer: Offer
+    placement: Placement
+
+
 class Search:
     """Search of many nodes for one problem; results are cached per GPU state.
 
@@ -58,7 +83,7 @@ class Search:
     def __init__(
         self,
         problem: Problem,
-        fleet: FleetView,
+        fleet: Fleet,
         budget: Budget | None = None,
         *,
         claims: Sequence[ClaimWants] = (),
@@ -73,12 +98,13 @@ class Search:
         self._gives: dict[Hashable, bool] = {}
         self._matches: dict[tuple[int, GpuKind], Match] = {}
         self._of_gpus: dict[tuple[int, str], tuple[Gpu, Match]] = {}
+        self._options: dict[tuple[object, ...], list[Option]] = {}
         self._budget = budget or Budget()
 
     @cached_property
     def wanted(self) -> dict[WantType, list[OpenRequest]]:
         """Wants by type, in the order in which they are asked for."""
-        shared = bool(self.fleet.candidates.shared)
+        shared = bool(self.fleet.shared)
         return group_wants(self.claims, self.fleet.kinds, shared=shared)
 
     @cached_property
@@ -101,12 +127,11 @@ class Search:
         return any(kind.everything for kind in self.types)
 
     @cached_property
-    def _gpu_options(self) -> GpuOptions:
-        idle, namespace = self.fleet.candidates.has_idle, self.namespace
-        names = {kind.policy for kind in self.types}
-        named = {name: find_policy(name, namespace=namespace, idle=idle) for name in names}
-        policies = segmented([named[kind.policy] for kind in self.types])
-        return GpuOptions(self.types, policies, namespace=self.namespace, budget=self._budget)
+    def _policies(self) -> list[Policy]:
+        """Policies per type, which can be added up."""
+        idle, names = self.fleet.has_idle, {kind.policy for kind in self.types}
+        named = {n: find_policy(n, namespace=self.namespace, idle=idle) for n in names}
+        return segmented([named[kind.policy] for kind in self.types])
 
     @cached_property
     def by_fingerprint(self) -> bool:
@@ -152,6 +177,86 @@ class Search:
     def single(self) -> OpenRequest | None:
         """The one device that is wanted, if any GPU of a kind would serve it alike."""
         return single_request(self.claims, self.fleet.kinds)
+
+    @property
+    def anywhere(self) -> OpenRequest | None:
+        """The one slice that is wanted, if the first of ``slices`` on a node that fits is best.
+
+        It is unless a node is preferred, or claims share slices.
+        """
+        request = self.single
+        if request is None or self.nodes.policy != "none":
+            return None
+        fleet, expressions = self.fleet, request.want.expressions
+        return None if fleet.shared and selects_shares(expressions, fleet.kinds) else request
+
+    def slices(self) -> Iterator[Candidate]:
+        """The best slice for the one request of each GPU that has one, best first.
+
+        Smaller profiles, then lower costs come first; ties go to the lower node name, then the
+        lower GPU. The fleet must not change meanwhile. Raises SelectorError.
+        """
+        heap = [
+            (cost, group.members[0], 0, group.members, offer, placement)
+            for cost, group, offer, placement in self._priced(self.fleet.groups.values())
+        ]
+        heapify(heap)
+        while heap:
+            cost, gpu, rank, members, offer, placement = heap[0]
+            yield Candidate(cost, gpu, offer, placement)
+            if rank + 1 < len(members):
+                heapreplace(heap, (cost, members[rank + 1], rank + 1, members, offer, placement))
+            else:
+                heappop(heap)
+
+    def best_slice(self, states: Iterable[GpuState]) -> Candidate | None:
+        """The first of ``slices`` that is of one of ``states``, found by these."""
+        ids: dict[Hashable, GpuId] = {}
+        for state in states:
+            ids[state.fingerprint] = min(state.id, ids.get(state.fingerprint, state.id))
+        groups = self.fleet.groups
+        found = [
+            Candidate(cost, ids[group.state.fingerprint], offer, placement)
+            for cost, group, offer, placement in self._priced(groups[number] for number in ids)
+        ]
+        return min(found, key=lambda each: each[:2], default=None)
+
+    def _priced(
+        self, groups: Iterable[GpuGroup]
+    ) -> Iterator[tuple[Cost, GpuGroup, Offer, Placement]]:
+        """Of each group the slice that costs least; equal ones by offer, then start."""
+        (want,) = self.claims[0].wants
+        policy = find_policy(want.policy, namespace=self.namespace, idle=self.fleet.has_idle)
+        kinds: dict[GpuKind, tuple[Weights, list[tuple[Offer, int]]]] = {}
+        for group in groups:
+            ways = group.moves
+            if not ways:
+                continue
+            state = group.state
+            known = kinds.get(state.kind)
+            if known is None:
+                known = kinds[state.kind] = self._slices_of(state, want)
+            weights, slices = known
+            best: tuple[Cost, GpuGroup, Offer, Placement] | None = None
+            for offer, profile in slices:
+                moves = ways.get(profile)
+                if moves is None or (best is not None and offer.size > best[2].size):
+                    continue
+                situation = Situation(state.usage, state.instances, weights, state.idle)
+                costs = [policy(situation, move) for move in moves]
+                least = min(costs)
+                cost = (float(offer.size), *least)
+                if best is None or cost < best[0]:
+                    best = cost, group, offer, moves[costs.index(least)].placement
+            if best is not None:
+                yield best
+
+    def _slices_of(self, state: GpuState, want: Want) -> tuple[Weights, list[tuple[Offer, int]]]:
+        """The slices of a kind of GPU that would serve, the smallest first, by profile id."""
+        found = self.fleet.kinds.match_kind(want.expressions, state.kind).offers
+        slices = [(o, o.profile.id) for o in found if o.profile is not None]
+        slices.sort(key=lambda each: each[0].size)
+        return self.fleet.weights(state.table) if state.table else Weights((), 0), slices
 
     def match(self, state: GpuState, index: int) -> Match:
         """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""
@@ -264,9 +369,7 @@ class Search:
             elif offer.shared:
                 if state.gives_share(offer.profile, self.types[index].ask, self.namespace):
                     return True
-            elif state.geometry_index and state.geometry_index.table.moves(
-                state.usage, offer.profile
-            ):
+            elif state.table and state.table.moves(state.usage, offer.profile):
                 return True
         return False
 
@@ -295,13 +398,7 @@ class Search:
         rules = [constrained.rules(i) for i in range(len(gpus))]
         try:
             options = [
-                self._gpu_options.of(
-                    state,
-                    constrained.allowed[i],
-                    rules[i],
-                    target,
-                    weights=self.fleet.weights,
-                )
+                self._options_of(state, constrained.allowed[i], rules[i], target)
                 for i, state in enumerate(gpus)
             ]
             found = combine(options, target, constrained.members, self._budget)
@@ -312,6 +409,35 @@ class Search:
             fitting = map(FittingGpu, gpus, constrained.allowed, rules)
             found = first_fit([*fitting], target, self._budget)
         return Solution(*found, alike) if found is not None else None
+
+    def _options_of(
+        self, state: GpuState, allowed: Allowed, rules: ConstraintRules, target: Vector
+    ) -> list[Option]:
+        """The sets of devices that a GPU could give, of what is ``allowed``, up to ``target``.
+
+        Raises:
+            TooHardError: there are more of them than the budget suffices for.
+        """
+        nothing_alone = [nothing(len(target))]
+        if state.blocked or state.whole_held or not any(allowed):
+            return nothing_alone
+        wanted = SharesWanted(self.types, target, self.namespace, allowed, rules)
+        if state.gpu.sharing is not None:
+            return share_options(state, wanted, self._budget)
+        table = state.table
+        if table is None:
+            return nothing_alone if state.holdings else whole_options(target, allowed, rules)
+        pricing = Pricing(table, self._policies, self.fleet.weights(table))
+        if state.gpu.slice_sharing is not None and any(o.shared for o in chain(*allowed)):
+            return slice_share_options(state, wanted, pricing, self._budget)
+        on_it = state.usage, state.instances, state.idle
+        key = (table, *on_it, tuple(allowed), target, rules.key)
+        known = self._options.get(key)
+        if known is None:
+            situation = state.situation(pricing.weights)
+            slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
+            known = self._options[key] = slices.options(self._budget)
+        return known
 
     def _alike(self, allowed: Sequence[Allowed]) -> Sequence[int]:
         """By type, the first that the same devices serve: of those no order is to be tried."""
@@ -368,59 +494,3 @@ class Search:
                 request = waiting[device.type].pop(0)
                 picks.append(request.pick(state, device.offer, device.placement))
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
-
-
-def all_of(gpus: Sequence[tuple[Offer, ...]]) -> int | None:
-    """Number of devices that ``gpus`` offer together; None where slices overlap and "all" is void.
-
-    Slices of one profile lie beside each other, those of different profiles do not.
-    """
-    if any(len(offers) > 1 for offers in gpus):
-        return None
-    return sum(
-        len(offer.profile.placements) if offer.profile else 1 for offers in gpus for offer in offers
-    )
-
-
-def group_wants(
-    claims: Sequence[ClaimWants], kinds: Kinds, *, shared: bool
-) -> dict[WantType, list[OpenRequest]]:
-    """Wants by type, in the order in which they are asked for.
-
-    ``shared``: there are GPUs that several claims may have, or slices of which.
-    """
-    grouped: dict[WantType, list[OpenRequest]] = {}
-    selecting: dict[Hashable, tuple[str, ...]] = {}
-    for claim in claims:
-        for want in claim.wants:
-            bound = tuple(c for c in claim.constraints if c.covers(want))
-            # Whatever they say: expressions that select the same make wants of one type.
-            selected = kinds.selected(want.expressions)
-            expressions = selecting.setdefault(selected, want.expressions)
-            kind = WantType(expressions, bound, want.policy, want.everything)
-            if shared and (selected is want.expressions or _of_shares(selected)):
-                kind = replace(kind, ask=want.ask, uid=claim.claim.ref.uid)
-            grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
-    return grouped
-
-
-def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
-    """The one device that is wanted, if any GPU of a kind would serve it alike."""
-    claim = claims[0]
-    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
-        return None
-    want = claim.choices[0][0]
-    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
-        return None
-    return OpenRequest(claim.claim.ref, want)
-
-
-def selects_shares(expressions: tuple[str, ...], kinds: Kinds) -> bool:
-    """True if they, which tell no GPUs of a kind apart, select what several claims may have."""
-    return _of_shares(kinds.selected(expressions))
-
-
-def _of_shares(selected: Hashable) -> bool:
-    """True if ``selected``, the offers of each kind, has a device that several claims may have."""
-    kinds = selected if isinstance(selected, Iterable) else ()
-    return any(offer.shared for offers in kinds for offer in offers)

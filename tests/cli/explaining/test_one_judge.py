@@ -14,8 +14,7 @@ from controller.cluster.trimming.trimming import Trimmer
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, examine
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.claims.reader import Fault, Reader

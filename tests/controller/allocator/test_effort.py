@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from controller.queue.known_failures import REST
-from dra.allocator.allocate import Allocator
+from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import Outcome
-from dra.allocator.search import budget
-from dra.allocator.search.budget import Budget, TooHardError
+from dra.allocator.search import options as budget
 from dra.allocator.search.combine import combine
-from dra.allocator.search.options import whole_options
+from dra.allocator.search.options import Budget, TooHardError, whole_options
 from dra.cel.offers import Offer
 from dra.claims.reasons import Reason
 from dra.claims.wants import MAX_CHOICES, choices

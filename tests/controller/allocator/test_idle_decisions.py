@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from controller.cluster.cluster import Cluster
-from dra.allocator import ongoing
 from dra.common.resources import Obj
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import IdleInstance
@@ -60,7 +59,7 @@ def test_several_claims_of_a_pod_get_idle_slices_together() -> None:
 
 
 def test_a_pod_that_few_nodes_would_do_gets_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ongoing, "MANY", 1)
+    monkeypatch.setattr("dra.allocator.allocate.MANY", 1)
     known = cluster("node-a", "node-b")
     known.set_node(versioned(node("node-a", unschedulable=True)))
     known.set_mignode(mignode("node-a", gpu(0, "node-a", idle=(SMALL,))))
@@ -88,7 +87,7 @@ def test_nobody_is_tried_again_because_an_idle_slice_came_or_went() -> None:
     taken = gpu(instances=(instance("1g.5gb", 2),))
     for idle in ((SMALL,), ()):
         assert not fleet.set_inventory(inventory("node-a", gpu(idle=idle)))
-        assert fleet.candidates.has_idle == bool(idle)
+        assert fleet.has_idle == bool(idle)
     fleet.set_inventory(inventory("node-a", taken))
     assert fleet.set_inventory(inventory("node-a", gpu(idle=(SMALL,)))), "it made room"
 
@@ -98,8 +97,8 @@ def test_what_if_a_claim_ended_its_idle_neighbour_counts_too() -> None:
     holder = allocated(claim("h", request("r", "mig-7g.40gb")), "node-a", "gpu-0-mig-7g40gb-0-0")
     known.set_claim(versioned(holder))
     known.set_mignode(mignode("node-a", gpu(0, "node-a", idle=(SMALL,))))
-    assert not known.fleet.candidates.has_idle, "the claim lies on it"
-    assert known.fleet.without(["uid-h"]).candidates.has_idle
+    assert not known.fleet.has_idle, "the claim lies on it"
+    assert known.fleet.without(["uid-h"]).has_idle
 
 
 def test_filled_gpus_show_no_idle_slice_where_an_instance_lies() -> None:

@@ -11,10 +11,8 @@ from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.fleet.fleet import Fleet
-from dra.allocator.fleet.view import FleetView, Holder
+from dra.allocator.fleet import Fleet, Holder
 from dra.allocator.problem import Decision, Problem
-from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
@@ -62,9 +60,7 @@ def filled(known: Cluster, wanted: Iterable[str]) -> list[Holder]:
 
 def made(known: Cluster, holders: Iterable[Holder]) -> Fleet:
     """A fleet of the same GPUs with nobody else's claims."""
-    geometry_indexes = GeometryIndexes()
-    geometry_indexes.demand = known.geometry_indexes.demand
-    fleet = Fleet(known.driver, known.fleet.kinds, geometry_indexes)
+    fleet = Fleet(known.driver, known.fleet.kinds, known.fleet.demand)
     for node in known.fleet.nodes.values():
         fleet.set_inventory(node.inventory)
     for ref, allocation in holders:
@@ -73,33 +69,20 @@ def made(known: Cluster, holders: Iterable[Holder]) -> Fleet:
 
 
 def books(fleet: Fleet) -> object:
-    """All that a fleet says, and keeps."""
+    """All that a fleet says, and who it is."""
     states = [s for node in fleet.nodes.values() for s in node.gpus]
-    indexes = {s.geometry_index for s in states if s.geometry_index is not None}
     return (
-        {name: (id(n), n.gpu_fingerprints, n.fingerprint) for name, n in fleet.nodes.items()},
-        [
-            (id(s), dict(s.claims), s.holdings, s.usage, s.whole_held, s.fingerprint, s.blocked)
-            for s in states
-        ],
-        {fingerprint: [*names] for fingerprint, names in fleet.alike.items()},
-        dict(fleet._allocations),
-        {name: {*uids} for name, uids in fleet._by_node.items()},
-        [
-            (dict(n._numbers), dict(n._uses))
-            for n in (fleet._node_fingerprints, fleet._gpu_fingerprints)
-        ],
-        {gpu: id(state) for gpu, state in fleet.candidates._states.items()},
-        {id(m): dict(kinds) for m, kinds in fleet.candidates._members.items()},
-        fleet.candidates.whole,
-        {
-            id(i): (dict(i._states), {s: [*g.gpus] for s, g in i._groups.items()}, str(i.census))
-            for i in indexes
-        },
+        {name: (id(n), n.fingerprints) for name, n in fleet.nodes.items()},
+        [(id(s), dict(s.claims), s.traits, s.fingerprint, s.blocked) for s in states],
+        dict(fleet.alike),
+        {number: (id(g.state), [*g.members]) for number, g in fleet.groups.items()},
+        {s.table: fleet.weights(s.table) for s in states if s.table is not None},
+        (fleet.whole, fleet.shared, fleet.has_idle),
+        {name: fleet.claims_on(name) for name in fleet.nodes},
     )
 
 
-def answers(found: Problem, known: Cluster, fleet: FleetView) -> object:
+def answers(found: Problem, known: Cluster, fleet: Fleet) -> object:
     """Decision on a problem, reasons against it, and what would be held back."""
     allocator = Allocator(known.fleet, known.hosts).on(fleet)
     decision = allocator.decide(found)
@@ -128,9 +111,13 @@ def test_decisions_on_a_supposed_fleet_are_those_of_such_a_fleet(
         added = [(kept[-1][0], each[1]) for each in freed[:1]]
         kept = [*kept[:-1], *added] if added else kept
     fleet = known.fleet
+    states = [state for node in fleet.nodes.values() for state in node.gpus]
+    pairs = {(state.fingerprint, state.traits) for state in states}
+    assert len(pairs) == len({f for f, _ in pairs}) == len({t for _, t in pairs})
+    assert fleet.groups.keys() == {f for f, _ in pairs}, "those in use, and no others"
     before = books(fleet)
     if steps:
-        view: FleetView = fleet.without((), holding=added).without(uids)
+        view: Fleet = fleet.without((), holding=added).without(uids)
     else:
         view = fleet.without(uids, holding=added)
     fresh = made(known, kept)

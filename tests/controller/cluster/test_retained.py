@@ -16,7 +16,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.trimming.trimming import MOST_FINALIZERS, Trimmer, remembering
 from controller.queue.known_failures import KnownFailures
 from controller.queue.room import Room
-from dra.allocator.pod_problem import examine
+from dra.allocator.problem import examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason

@@ -9,7 +9,7 @@ import pytest
 from controller.cluster.trimming.trimming import Trimmer
 from controller.lifecycle.cleanup import OWNED_GRACE_SECONDS
 from controller.serving.waiting import LOOK_AGAIN_SECONDS
-from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.allocate import OngoingDecision
 from dra.allocator.problem import Outcome
 from dra.claims.claims import POD_CLAIM
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj

@@ -7,12 +7,10 @@ from typing import Any
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention.emptied import Plan
-from dra.allocator.contention.outlook import Outlook
+from dra.allocator.contention import Outlook, Plan
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Decision, Problem
+from dra.allocator.problem import Decision, Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle

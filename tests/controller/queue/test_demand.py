@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.allocator.scoring.score import Demand
+from dra.allocator.score import Demand
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import allocated, claim, cluster, pod, request, versioned
 from tests.dra.gpus import A100
@@ -20,10 +20,10 @@ def test_a_fresh_controller_learns_the_mix_from_the_allocations_that_there_are()
     for (plural, _), obj in bench.api.objects.items():
         if plural == "resourceclaims":
             fresh.set_claim(obj)
-    assert fresh.geometry_indexes.demand.shares(A100) == Demand().shares(A100)
+    assert fresh.fleet.demand.shares(A100) == Demand().shares(A100)
     fresh.learn_demand()
-    before = bench.cluster.geometry_indexes.demand.shares(A100)
-    assert fresh.geometry_indexes.demand.shares(A100) == pytest.approx(before)
+    before = bench.cluster.fleet.demand.shares(A100)
+    assert fresh.fleet.demand.shares(A100) == pytest.approx(before)
 
 
 def test_later_allocations_weigh_more_whatever_the_names() -> None:
@@ -39,7 +39,7 @@ def test_later_allocations_weigh_more_whatever_the_names() -> None:
     fresh.learn_demand()
     expected.observe("1g.5gb")
     expected.observe("3g.20gb")
-    assert fresh.geometry_indexes.demand.shares(A100) == expected.shares(A100)
+    assert fresh.fleet.demand.shares(A100) == expected.shares(A100)
 
 
 def test_what_is_not_a_slice_of_ours_counts_for_nothing() -> None:
@@ -52,4 +52,4 @@ def test_what_is_not_a_slice_of_ours_counts_for_nothing() -> None:
     ):
         fresh.set_claim(allocated(versioned(claim(name)), node, device))
     fresh.learn_demand()
-    assert fresh.geometry_indexes.demand.shares(A100) == Demand().shares(A100)
+    assert fresh.fleet.demand.shares(A100) == Demand().shares(A100)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from controller.queue import exclusions as module
 from controller.queue.exclusions import REASON, TOPOLOGIES, Exclusions
 from controller.queue.worklist import WorkList
-from dra.allocator.fleet.numbering import Numbering
 from dra.pods.nodefit import NodeFacts
 
 
@@ -159,24 +156,6 @@ def test_failures_in_a_row_wait_ever_longer_until_one_succeeds() -> None:
     assert pauses[-1] == 30.0
     work.forget_failure("a")
     assert work.retry("a", 0) == 0.05
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=40))
-def test_equal_values_in_use_have_one_number_and_unused_ones_are_forgotten(
-    steps: list[tuple[str, bool]],
-) -> None:
-    numbering: Numbering[str] = Numbering()
-    held: dict[str, list[int]] = {}
-    for value, take in steps:
-        numbers = held.setdefault(value, [])
-        if take:
-            numbers.append(numbering.acquire(value))
-        elif numbers:
-            numbering.release(value)
-            numbers.pop()
-        assert all(len(set(n)) <= 1 for n in held.values())
-    in_use = [n[0] for n in held.values() if n]
-    assert len(set(in_use)) == len(in_use) == len(numbering)
 
 
 def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from controller.queue.overtaking.held_back import FIRST_SECONDS, REST_FACTOR
 from controller.queue.overtaking.line import OVERTAKEN
-from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.allocate import OngoingDecision
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
 from tests.controller.queue.test_overtaking import Stream

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
 from controller.serving import decisions
-from dra.allocator.allocate import Allocator
-from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.problem import Outcome
 from tests.controller.allocator.devices.test_single import clusters
 from tests.controller.allocator.test_what_if import ASKED

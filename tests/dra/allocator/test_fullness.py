@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dra.allocator.scoring.fullness import Taken, fullness, gpu_memory, tiers
+from dra.allocator.places import Taken, fullness, gpu_memory, tiers
 
 
 def test_a_node_is_as_full_as_the_mean_of_its_shares() -> None:

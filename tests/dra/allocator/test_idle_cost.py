@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId, RankedMove
-from dra.allocator.scoring.idle import heeding_idle
-from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.scoring.score import POLICIES, Demand, scarcity_weights
+from dra.allocator.moves import MoveTable
+from dra.allocator.score import (
+    POLICIES,
+    Census,
+    Cost,
+    Demand,
+    Situation,
+    find_policy,
+    scarcity_weights,
+)
 from dra.gpu.geometry import EMPTY, Occupant, Placement, Usage
 from dra.gpu.inventory import IdleInstance
 from tests.dra.gpus import A100
@@ -29,15 +35,21 @@ def used(profile: str, start: int) -> Usage:
     return A100.usage([Occupant(here.placement, here.profile_id)])
 
 
-def ranked(policy: str, gpus: list[tuple[Usage, Idle]], profile: str) -> list[RankedMove]:
-    """The placements on the GPUs of as many nodes, for a claim of the namespace "ours"."""
-    index = GeometryIndex(TABLE)
-    for number, (usage, kept) in enumerate(gpus):
-        index.put(GpuId(f"{number:02}", 0), usage, instances=usage.mask.bit_count(), idle=kept)
-    weights = scarcity_weights(index.census, Demand().shares(A100))
-    wanted = A100.by_name(profile)
+def ranked(
+    policy: str, gpus: list[tuple[Usage, Idle]], profile: str
+) -> list[tuple[Cost, int, Placement]]:
+    """Costs of the placements on the GPUs, the best first, for a claim of the namespace "ours"."""
+    census, wanted = Census(TABLE), A100.by_name(profile)
     assert wanted is not None
-    return [*index.ranked_moves(wanted, heeding_idle(POLICIES[policy], "ours"), weights)]
+    for usage, _ in gpus:
+        census.add(usage)
+    weights = scarcity_weights(census, Demand().shares(A100))
+    judge = find_policy(policy, namespace="ours", idle=True)
+    return sorted(
+        (judge(Situation(usage, usage.mask.bit_count(), weights, kept), move), n, move.placement)
+        for n, (usage, kept) in enumerate(gpus)
+        for move in TABLE.moves(usage, wanted)
+    )
 
 
 FREE: tuple[Usage, Idle] = (EMPTY, ())
@@ -106,8 +118,8 @@ CHOICES = {
 @pytest.mark.parametrize("case", CHOICES)
 def test_a_placement_is_chosen_with_regard_to_idle_slices(case: str) -> None:
     (policy, gpus, profile), expected = CHOICES[case]
-    first = ranked(policy, gpus, profile)[0]
-    assert (int(first.gpu.node), first.move.placement.start) == expected
+    _, gpu, placement = ranked(policy, gpus, profile)[0]
+    assert (gpu, placement.start) == expected
 
 
 KEPT = st.lists(
@@ -129,7 +141,6 @@ KEPT = st.lists(
 def test_idle_slices_take_no_placement_away(
     gpus: list[tuple[Usage, Idle]], profile: str, policy: str
 ) -> None:
-    with_idle = {(r.gpu, r.move) for r in ranked(policy, gpus, profile)}
-    assert with_idle == {
-        (r.gpu, r.move) for r in ranked(policy, [(u, ()) for u, _ in gpus], profile)
-    }
+    with_idle = {found[1:] for found in ranked(policy, gpus, profile)}
+    without = ranked(policy, [(usage, ()) for usage, _ in gpus], profile)
+    assert with_idle == {found[1:] for found in without}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.allocator.scoring.moves import Move, MoveTable
-from dra.allocator.scoring.score import (
+from dra.allocator.moves import Move, MoveTable
+from dra.allocator.score import (
     MOST_COSTS,
     POLICIES,
     Census,
@@ -167,7 +167,7 @@ def test_the_costs_of_a_policy_can_be_added_up(name: str) -> None:
     choose(measured, [EMPTY], "2g.10gb")
     assert max(lengths) <= MOST_COSTS, (
         f"a cost of policy {name} has {max(lengths)} entries; MOST_COSTS in "
-        f"dra/allocator/scoring/score.py allows {MOST_COSTS}: give it fewer, or raise the bound"
+        f"dra/allocator/score.py allows {MOST_COSTS}: give it fewer, or raise the bound"
     )
 
 
@@ -177,7 +177,7 @@ def test_every_policy_that_the_configuration_names_exists() -> None:
     from api.config import PlacementPolicy
 
     assert set(POLICIES) == set(get_args(PlacementPolicy)), (
-        "POLICIES in dra/allocator/scoring/score.py and PlacementPolicy in api/config.py have to "
+        "POLICIES in dra/allocator/score.py and PlacementPolicy in api/config.py have to "
         "name the same policies: add the one that is missing"
     )
 

@@ -9,8 +9,7 @@ import pytest
 
 from api.config import SLICES_TAKE_TURNS, GpuConfig, MigDeviceConfig, SharingConfig
 from api.config import decode as decoded
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, examine
 from dra.claims.allocation import read_allocation
 from dra.claims.claims import Use, crowded, read_requests
 from dra.claims.reader import Fault, Reader

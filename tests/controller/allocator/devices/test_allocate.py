@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Reason

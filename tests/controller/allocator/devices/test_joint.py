@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.scoring.score import Cost, Situation, Weights, best_fit, first_fit, sws
+from dra.allocator.moves import MoveTable
+from dra.allocator.score import Cost, Situation, Weights, best_fit, first_fit, sws
 from dra.allocator.search.combine import combine
-from dra.allocator.search.options import Option, nothing, slice_options, whole_options
-from dra.allocator.search.pricing import Pricing, add
+from dra.allocator.search.constraints import UNCONSTRAINED, Vector
+from dra.allocator.search.options import (
+    Budget,
+    Option,
+    Pricing,
+    Slices,
+    add,
+    nothing,
+    whole_options,
+)
 from dra.cel.offers import Offer
 from dra.gpu.geometry import EMPTY, Geometry, Usage
 from tests.dra.gpus import A100, THIRDS
@@ -33,6 +41,14 @@ def offers(geometry: Geometry, *names: str) -> list[Offer]:
     return [Offer(p, p.memory_mib) for p in geometry.profiles if p.name in names]
 
 
+def slice_options(
+    usage: Usage, of: Pricing, *, target: Vector, allowed: list[list[Offer]]
+) -> list[Option]:
+    situation = Situation(usage, 0, of.weights)
+    slices = Slices(situation, of, target=target, allowed=allowed, rules=UNCONSTRAINED)
+    return slices.options(Budget())
+
+
 def served(
     gpus: list[tuple[Geometry, Usage]], wanted: list[list[str]]
 ) -> tuple[Cost, list[Option]] | None:
@@ -42,7 +58,6 @@ def served(
         [
             slice_options(
                 usage,
-                0,
                 pricing(g, len(wanted)),
                 target=target,
                 allowed=[offers(g, *w) for w in wanted],
@@ -126,9 +141,7 @@ def test_a_4g_a_2g_and_a_1g_are_found_on_one_gpu_in_any_order() -> None:
 
 def test_many_equal_devices_are_spread_over_gpus_that_have_room_for_some_each() -> None:
     target = (14,)
-    options = slice_options(
-        EMPTY, 0, pricing(A100), target=target, allowed=[offers(A100, "1g.5gb")]
-    )
+    options = slice_options(EMPTY, pricing(A100), target=target, allowed=[offers(A100, "1g.5gb")])
     assert max(o.take for o in options) == (7,)
     assert combine([options], target) is None
     found = combine([options, options], target)
@@ -151,7 +164,6 @@ def test_ties_go_to_the_first_gpu() -> None:
     table = MoveTable(A100)
     options = slice_options(
         EMPTY,
-        0,
         Pricing(table, [first_fit], NO_WEIGHTS),
         target=(3,),
         allowed=[[Offer(p) for p in A100.profiles if p.name == "1g.5gb"]],
@@ -168,7 +180,6 @@ def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
     assert [o.take for o in options] == [(0, 0), (1, 0)]
     slices = slice_options(
         EMPTY,
-        0,
         Pricing(TABLES[id(A100)], [best_fit], NO_WEIGHTS),
         target=(1,),
         allowed=[offers(A100, "7g.40gb")],

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from api.config import API_VERSION, KIND
 from controller.cluster.cluster import Cluster
-from dra.allocator import ongoing
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision
-from dra.allocator.scoring.score import POLICIES
+from dra.allocator.score import POLICIES
 from dra.allocator.search.search import Search
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Occupant
@@ -114,7 +113,7 @@ def test_one_device_is_decided_by_state_as_it_is_by_node(
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": {"policy": policy}}
     config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ongoing, "MANY", many)
+        patch.setattr("dra.allocator.allocate.MANY", many)
         quick, thorough = both(known, claim("c", request("r", name), config=config))
     assert quick == thorough
 
@@ -150,16 +149,13 @@ def test_gpus_of_two_geometries_that_cost_the_same_are_taken_in_name_order() -> 
     assert quick.node == "node-b"
 
 
-def test_a_stock_forgets_the_gpus_that_leave_and_their_kinds_when_others_come() -> None:
+def test_a_fleet_forgets_the_gpus_that_leave() -> None:
     known = cluster("node-a", "node-b")
     for name in ("node-a", "node-b"):
         known.remove_mignode(name)
-    candidates = known.fleet.candidates
-    assert not candidates._states
-    assert not any(count for kinds in candidates._members.values() for count in kinds.values())
-    assert candidates.whole == 0
-    known.set_mignode(mignode("node-a", gpu(0, "node-a", geometry=THIRDS)))
-    assert [len(kinds) for kinds in candidates._members.values()] == [0, 1]
+    assert not known.fleet.groups
+    assert not known.fleet.alike
+    assert known.fleet.whole == 0
 
 
 def test_a_kind_of_gpu_that_comes_later_serves_what_was_asked_for_before() -> None:

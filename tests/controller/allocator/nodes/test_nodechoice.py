@@ -208,11 +208,11 @@ def test_nodes_are_not_even_ranked_where_nobody_prefers_any(
 ) -> None:
     known = half_full()
     expected = chosen(known, claim("c"))
-    monkeypatch.setattr("dra.allocator.node_order.fullness", None)
-    monkeypatch.setattr("dra.allocator.ongoing.OngoingDecision._decide_jointly", None)
+    monkeypatch.setattr("dra.allocator.places.fullness", None)
+    monkeypatch.setattr("dra.allocator.allocate.OngoingDecision._decide_jointly", None)
     assert chosen(known, claim("c")) == expected
     monkeypatch.undo()
-    monkeypatch.setattr("dra.allocator.node_order.fullness", None)
+    monkeypatch.setattr("dra.allocator.places.fullness", None)
     assert chosen(known, claim("c", request(count=2)))
 
 

@@ -7,8 +7,7 @@ from collections.abc import Hashable, Sequence
 from controller.cluster.cluster import Cluster
 from controller.queue.known_failures import alike
 from dra.allocator.allocate import Allocator
-from dra.allocator.pod_problem import examine
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.common.resources import Obj

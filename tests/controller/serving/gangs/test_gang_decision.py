@@ -32,7 +32,7 @@ def books(known: Cluster) -> Any:
         {n: sorted(known.fleet.claims_on(n)) for n, _ in nodes},
         {n: dict(known.hosts.used(n)) for n, _ in nodes},
         {key: residents.find(key) for key in known.pods},
-        known.fleet.geometry_indexes.demand,
+        known.fleet.demand,
     )
 
 

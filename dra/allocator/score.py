@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import NamedTuple
 
-from dra.allocator.scoring.moves import Move, MoveTable
+from dra.allocator.moves import Move, MoveTable
 from dra.gpu.geometry import Geometry, Usage
 from dra.gpu.inventory import IdleInstance
 
@@ -39,6 +39,8 @@ class Demand:
     """
 
     def __init__(self, *, memory: float = 200.0) -> None:
+        self.observed = 0
+        """Number of the requests: what follows from the mix stays as long as it does."""
         self._decay = 1.0 - 1.0 / memory
         self._counts: dict[str, float] = {}
 
@@ -47,6 +49,7 @@ class Demand:
         for name in self._counts:
             self._counts[name] *= self._decay
         self._counts[profile] = self._counts.get(profile, 0.0) + 1.0
+        self.observed += 1
 
     def shares(self, geometry: Geometry) -> tuple[float, ...]:
         """Per profile of ``geometry``, its share of the requests; they sum to one."""
@@ -190,3 +193,43 @@ POLICIES: Mapping[str, Policy] = {
     "spread": spread,
 }
 """By the names that ``MigDeviceConfig.placement.policy`` takes."""
+
+
+REUSE_CREDIT = 0.1
+"""Worth of an instance that need not be made, in what the first component of a cost counts.
+
+By the default policy, expected memory slices: a slice is used again unless that is as bad as making
+a memory slice unusable. The other policies count whole memory slices there: it decides among
+placements that are equal by it.
+"""
+
+
+def find_policy(name: str, *, namespace: str, idle: bool) -> Policy:
+    """The policy that is called ``name``, for claims of ``namespace``.
+
+    ``idle``: there are idle slices, which it heeds.
+    """
+    return heeding_idle(POLICIES[name], namespace) if idle else POLICIES[name]
+
+
+def heeding_idle(policy: Policy, namespace: str) -> Policy:
+    """``policy`` for claims of ``namespace``, with regard to the idle slices of a GPU.
+
+    A placement where an idle slice of the namespace lies, of the very profile, is credited. Of
+    placements that are equal otherwise, the one that destroys the fewest memory slices of idle ones
+    is preferred. Both add up over devices, as long as costs of ``policy`` do.
+    """
+
+    def cost(situation: Situation, move: Move) -> Cost:
+        first, *rest = policy(situation, move) or (0.0,)
+        reused, destroyed = 0, 0
+        for idle in situation.idle:
+            if (idle.placement, idle.profile_id) == (move.placement, move.profile_id) and (
+                idle.namespace == namespace
+            ):
+                reused = 1
+            else:
+                destroyed += (idle.placement.mask & move.placement.mask).bit_count()
+        return (first - REUSE_CREDIT * reused, *rest, destroyed)
+
+    return cost

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
+from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +176,16 @@ class _Waste(dict[int, int]):
         usable = self._table.usable
         self[wanted] = usable(before, wanted) - usable(after, wanted) - taken
         return self[wanted]
+
+
+@lru_cache(maxsize=64)
+def move_table(geometry: Geometry) -> MoveTable:
+    """The moves of ``geometry``; equal ones share them.
+
+    Raises:
+        TooManyStatesError: no GPU has such a geometry.
+    """
+    table = MoveTable(geometry)
+    # The expensive part, now instead of at the first decision.
+    table.usable(EMPTY, table.every)
+    return table

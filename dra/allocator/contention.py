@@ -1,19 +1,138 @@
-"""Nodes by how much has to become free before they serve a pod, looked at in parts."""
+"""Devices of a decision that others have now, and who has them."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention.emptied import Plan, least_blocked
-from dra.allocator.problem import Decision, Problem
+from dra.allocator.fleet import Fleet, NodeGpus
+from dra.allocator.gpustate import GpuState
+from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
+from dra.cel.offers import Offer
 from dra.claims.wants import choices
+from dra.gpu.holdings import Holding
 
-NODE_STEPS = 20
+GPU_SLICES = 64
+"""A whole GPU that is in use counts as more than any of its slices."""
+
+
+def memory_in_use(decision: Decision, fleet: Fleet) -> int:
+    """Memory slices of the devices of ``decision`` that somebody has now; 0 of an unknown node."""
+    node = fleet.nodes.get(decision.node)
+    return memory_in_use_on(decision, node) if node is not None else 0
+
+
+def memory_in_use_on(decision: Decision, node: NodeGpus) -> int:
+    """As ``memory_in_use``, of a node that is known."""
+    total = 0
+    for pick in decision.picks:
+        state = node.gpu(pick.gpu)
+        if state is None or state.whole_held or pick.placement is None:
+            total += GPU_SLICES if state is None or state.holdings else 0
+        else:
+            held = 0
+            for holding in state.holdings:
+                held |= holding.occupant.placement.mask if holding.occupant else 0
+            total += (held & pick.placement.mask).bit_count()
+    return total
+
+
+def blockers(decision: Decision, fleet: Fleet) -> frozenset[str]:
+    """UIDs of the claims that have some of the devices of ``decision`` now."""
+    node = fleet.nodes.get(decision.node)
+    return frozenset(
+        holding.claim_uid
+        for pick in decision.picks
+        if node is not None and (state := node.gpu(pick.gpu)) is not None
+        for holding in state.holdings
+        if holding.claim_uid and _overlaps(holding, pick)
+    )
+
+
+def _overlaps(holding: Holding, pick: Pick) -> bool:
+    if holding.occupant is None or pick.placement is None:
+        return True
+    return bool(holding.occupant.placement.mask & pick.placement.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Devices to wait for. ``blocked`` counts the memory slices of them that others have now."""
+
+    decision: Decision
+    blocked: int
+
+
+def least_blocked(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Plan | None:
+    """The devices of ``node`` that serve it once the fewest memory slices become free.
+
+    None where it would not be served even if the node were empty of claims. What nobody claims
+    stays, and so do the claims whose UIDs are in ``stays``.
+    """
+    best: Plan | None = None
+    for decision in _decisions(search, node, stays):
+        found = Plan(decision, memory_in_use_on(decision, node))
+        if best is None or found.blocked < best.blocked:
+            best = found
+    return best
+
+
+def _decisions(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Iterator[Decision]:
+    """Decisions on ``node`` with ever more of its GPUs emptied, the least used first."""
+    order = sorted(range(len(node.gpus)), key=lambda n: (_held(node.gpus[n]), n))
+    gpus = [*node.gpus]
+    for index in order:
+        gpus[index] = _emptied(node.gpus[index], stays)
+        decision = search.decision(node, gpus)
+        if decision is not None:
+            yield decision
+    request = search.single
+    if request is not None:
+        for state in node.gpus:
+            yield from _single(search, request, _emptied(state, stays))
+
+
+def _single(search: Search, request: OpenRequest, state: GpuState) -> Iterator[Decision]:
+    """Every placement on an emptied GPU of the smallest profile that would do."""
+    if state.blocked or state.table is None:
+        return
+    offers = [o for o in search.match(state, 0).offers if _may_be_made(o, search, state)]
+    for offer in sorted(offers, key=lambda o: o.size)[:1]:
+        if offer.profile is not None:
+            for placement in (
+                state.gpu.geometry.free_placements(state.usage, offer.profile)
+                if (state.gpu.geometry)
+                else ()
+            ):
+                yield request.at(state, offer, placement)
+
+
+def _may_be_made(offer: Offer, search: Search, state: GpuState) -> bool:
+    """True of a slice, and of a share that fits a slice by itself."""
+    if offer.profile is None or not offer.shared:
+        return offer.profile is not None
+    share = state.share(search.types[0].ask, search.namespace, offer.profile)
+    return share is not None and not state.why_slice_full(share, offer.profile)
+
+
+def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:
+    """The GPU without what claims hold but those that stay."""
+    kept = tuple(i for i in state.gpu.instances if i.claim is None or i.claim.uid in stays)
+    claims = {key: held for key, held in state.claims.items() if key[0] in stays}
+    emptied = replace(state, gpu=replace(state.gpu, instances=kept), claims=claims)
+    emptied.fingerprint = emptied.traits
+    return emptied
+
+
+def _held(state: GpuState) -> int:
+    return GPU_SLICES if state.whole_held else state.usage.mask.bit_count()
+
+
+PLAN_STEPS = 20
 """Steps that a node counts for whose GPUs are looked at; to find that a pod may not go there
 counts one."""
 
@@ -129,7 +248,7 @@ class Outlook:
         node = allocator.fleet.nodes.get(name)
         if node is None:
             return None
-        self.steps += NODE_STEPS
+        self.steps += PLAN_STEPS
         return least_blocked(search, node, stays)
 
 

@@ -1,0 +1,421 @@
+"""All GPUs that the controller allocates, kept up to date from MigNodes and allocations.
+
+GPUs in equal states are grouped, and nodes whose GPUs are: a cluster has thousands of GPUs and a
+few hundred states, so that whoever decides looks at each state once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from dra.allocator.gpustate import GpuId, GpuState, Held
+from dra.allocator.moves import Move, MoveTable
+from dra.allocator.score import Census, Demand, Weights, scarcity_weights
+from dra.cel.kinds import Kinds
+from dra.claims.allocation import Allocation
+from dra.gpu.holdings import Device, why_blocked
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
+from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+from dra.gpu.shares import NO_ASK
+
+GpuFingerprints = tuple[Hashable, ...]
+Holder = tuple[ClaimRef, Allocation]
+"""A claim and what it holds."""
+
+Claims = Mapping[tuple[str, Device], Held]
+"""Claims on a GPU by UID and device."""
+
+
+@dataclass(slots=True, eq=False)
+class NodeGpus:
+    """A node's inventory, and the state of its GPUs in the order of their names.
+
+    ``fingerprints`` are theirs: what fits one node, fits another with equal ones.
+    """
+
+    inventory: Inventory
+    gpus: Sequence[GpuState]
+    fingerprints: GpuFingerprints = ()
+
+    def gpu(self, name: str) -> GpuState | None:
+        """The state of ``gpu-<minor>``."""
+        return next((g for g in self.gpus if g.gpu.name == name), None)
+
+
+@dataclass(slots=True, eq=False)
+class GpuGroup:
+    """GPUs in equal states, in the order of nodes and numbers; ``state`` is that of one of them.
+
+    ``moves`` are, by profile id, the ways to make a slice on each of them now, lowest start first;
+    without the profiles of which none can be made.
+    """
+
+    state: GpuState
+    members: list[GpuId] = field(default_factory=list)
+    moves: dict[int, tuple[Move, ...]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        state, table = self.state, self.state.table
+        if table is not None and state.takes_slices:
+            found = {p.id: table.moves(state.usage, p) for p in table.geometry.profiles}
+            self.moves = {profile: moves for profile, moves in found.items() if moves}
+
+
+class _NodeFacts(NamedTuple):
+    """Claims by UID that a node has instances of, and the profiles of its GPUs by name."""
+
+    instance_claims: frozenset[str]
+    profiles: frozenset[str]
+
+
+class Fleet:
+    """The GPUs of every node whose allocator is the controller, and who holds them.
+
+    ``nodes`` are these by name; ``schedulers`` are the names of those whose GPUs kube-scheduler
+    allocates. ``groups`` are the GPUs by fingerprint, ``alike`` the names of nodes by those of
+    their GPUs, in order. ``whole`` is the number of GPUs given out whole, ``shared`` of those that
+    several claims may share, or slices of which. Not thread-safe.
+    """
+
+    def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
+        self.driver = driver
+        self.kinds = kinds
+        self.demand = demand or Demand()
+        self.nodes: dict[str, NodeGpus] = {}
+        self.schedulers: set[str] = set()
+        self.groups: dict[Hashable, GpuGroup] = {}
+        self.alike: dict[GpuFingerprints, tuple[str, ...]] = {}
+        self.whole = 0
+        self.shared = 0
+        self._idle = 0
+        self._facts: dict[str, _NodeFacts] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._last_number = 0
+        self._census: dict[MoveTable, Census] = {}
+        self._weights: dict[MoveTable, tuple[int, Weights]] = {}
+        self._holders: dict[str, Holder | None] = {}
+        self._by_node: dict[str, set[str]] = {}
+        self._left_out: dict[tuple[str, str], str] = {}
+        self._base: Fleet | None = None
+
+    def set_inventory(self, inventory: Inventory) -> bool:
+        """Take a node's inventory; True when that may have made room.
+
+        Raises:
+            TooManyStatesError: no GPU has such a geometry.
+        """
+        name = inventory.node
+        if inventory.driver != self.driver:
+            return self.drop_inventory(name)
+        self._facts[name] = _facts(inventory)
+        if inventory.allocator is not AllocatorKind.CONTROLLER:
+            self._put(name, None)
+            self.schedulers.add(name)
+            return False
+        before = self.nodes.get(name)
+        if before is not None and before.inventory == inventory:
+            return False
+        gpus = sorted(inventory.gpus, key=lambda g: g.minor)
+        claims: list[dict[tuple[str, Device], Held]] = [{} for _ in gpus]
+        for uid in self._by_node.get(name, ()):
+            known = self._holder(uid)
+            for index, device, held in self._devices(gpus, known) if known else ():
+                claims[index][uid, device] = held
+        node = NodeGpus(
+            inventory,
+            [
+                GpuState(
+                    gpu, inventory, self.kinds.of(gpu, inventory), self._why(gpu, inventory), on_it
+                )
+                for gpu, on_it in zip(gpus, claims, strict=True)
+            ],
+        )
+        self.schedulers.discard(name)
+        self._put(name, None)
+        self._put(name, node)
+        if before is None or before.inventory.capabilities != inventory.capabilities:
+            return True
+        return [s.room for s in before.gpus] != [s.room for s in node.gpus]
+
+    def drop_inventory(self, node: str) -> bool:
+        """Forget a node; False, because that makes no room."""
+        self._put(node, None)
+        self.schedulers.discard(node)
+        self._facts.pop(node, None)
+        return False
+
+    def leave_out(self, node: str, gpu: str, why: str) -> None:
+        """Give out nothing of ``gpu-<minor>`` of a node for the reason ``why``; "" ends that."""
+        if why:
+            self._left_out[node, gpu] = why
+        else:
+            self._left_out.pop((node, gpu), None)
+        known = self.nodes.get(node)
+        if known is not None:
+            gpus = [
+                replace(s, blocked=self._why(s.gpu, s.inventory)) if s.gpu.name == gpu else s
+                for s in known.gpus
+            ]
+            self._put(node, NodeGpus(known.inventory, gpus))
+
+    def hold(self, ref: ClaimRef, allocation: Allocation) -> None:
+        """Count what a claim holds; an earlier allocation of the same claim is replaced."""
+        before = self._holder(ref.uid)
+        if before is not None and self._holds(before[1]) == self._holds(allocation):
+            self._holders[ref.uid] = ref, allocation
+        else:
+            self._exchange([ref.uid], [(ref, allocation)])
+
+    def release(self, claim_uid: str) -> bool:
+        """Count it no longer; True when it was counted."""
+        was_counted = self.counts(claim_uid)
+        self._exchange([claim_uid], ())
+        return was_counted
+
+    def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> Fleet:
+        """The fleet as it would be if these claims held nothing, and others what is given.
+
+        Nothing of this fleet changes, and all but the GPUs in question is shared: what is returned
+        is good until this fleet changes.
+        """
+        supposed = Fleet(self.driver, self.kinds, self.demand)
+        supposed._base = self
+        supposed.nodes, supposed.groups = dict(self.nodes), dict(self.groups)
+        supposed.alike, supposed.schedulers = dict(self.alike), self.schedulers
+        supposed.whole, supposed.shared, supposed._idle = self.whole, self.shared, self._idle
+        supposed._facts, supposed._numbers = self._facts, dict(self._numbers)
+        supposed._census, supposed._weights = dict(self._census), dict(self._weights)
+        added = [*holding]
+        supposed._exchange([*claim_uids, *(ref.uid for ref, _ in added)], added)
+        return supposed
+
+    def state(self, gpu: GpuId) -> GpuState:
+        """The state of a GPU that is known."""
+        return next(s for s in self.nodes[gpu.node].gpus if s.gpu.minor == gpu.minor)
+
+    def weights(self, table: MoveTable) -> Weights:
+        """Weights of slices of a geometry now."""
+        known = self._weights.get(table)
+        if known is None or known[0] != self.demand.observed:
+            census = self._census.get(table) or Census(table)
+            found = scarcity_weights(census, self.demand.shares(table.geometry))
+            known = self._weights[table] = self.demand.observed, found
+        return known[1]
+
+    @property
+    def has_idle(self) -> bool:
+        """True if there are idle slices on any GPU that takes slices."""
+        return bool(self._idle)
+
+    def counts(self, claim_uid: str) -> bool:
+        """True if a claim is counted: it is allocated, or may be."""
+        return self._holder(claim_uid) is not None
+
+    def instance_claims(self, node: str) -> frozenset[str] | None:
+        """UIDs of the claims that the node has instances of, None without a MigNode of ours.
+
+        Whoever allocates the node: claims of an earlier mode may still be on it.
+        """
+        known = self._facts.get(node)
+        return known.instance_claims if known is not None else None
+
+    def claims_on(self, node: str) -> frozenset[str]:
+        """UIDs of the claims that are allocated on ``node``."""
+        return frozenset(self._by_node.get(node, ()))
+
+    def profiles_of(self, node: str) -> frozenset[str]:
+        """Names of the profiles that a node's GPUs have, whoever allocates them."""
+        return self._facts[node].profiles if node in self._facts else frozenset()
+
+    def profiles_by_node(self) -> Collection[frozenset[str]]:
+        """Names of the profiles that the GPUs of each node have, whoever allocates them."""
+        return [facts.profiles for facts in self._facts.values()]
+
+    def profiles(self) -> frozenset[str]:
+        """Names of the profiles that any node's GPUs have."""
+        return frozenset().union(*{facts.profiles for facts in self._facts.values()})
+
+    def profiles_in(self, allocation: Allocation) -> Iterator[str]:
+        """The profile names of the slices in an allocation of ours, where its node is known.
+
+        Shares are left out: most of them are of a slice that is there.
+        """
+        known = self.nodes.get(allocation.node)
+        gpus = [state.gpu for state in known.gpus] if known is not None else []
+        for index, device, _ in self._devices(gpus, (_NOBODY, allocation)):
+            geometry = gpus[index].geometry
+            if isinstance(device, MigDevice) and not device.shared and geometry is not None:
+                profile = geometry.by_id(device.profile_id)
+                if profile is not None:
+                    yield profile.name
+
+    def _why(self, gpu: Gpu, inventory: Inventory) -> str:
+        return why_blocked(gpu, inventory) or self._left_out.get((inventory.node, gpu.name), "")
+
+    def _holds(self, allocation: Allocation) -> tuple[str, frozenset[object]]:
+        """The node, and the names of the devices that nobody else may have, or share."""
+        devices = allocation.of_driver(self.driver)
+        return allocation.node, frozenset(
+            d.device if d.ask is NO_ASK else (d.device, d.ask)
+            for d in devices
+            if not d.admin_access
+        )
+
+    def _devices(self, gpus: Sequence[Gpu], holder: Holder) -> Iterator[tuple[int, Device, Held]]:
+        """The devices that a claim holds of ``gpus``, with the index of each one's GPU."""
+        ref, allocation = holder
+        indexes = {gpu.name: index for index, gpu in enumerate(gpus)}
+        for allocated in allocation.of_driver(self.driver):
+            if allocated.admin_access:
+                continue
+            try:
+                device = parse_device(allocated.device)
+            except DeviceNameError:
+                continue  # nothing of ours is called so; the node refuses it too
+            index = indexes.get(str(device) if isinstance(device, GpuDevice) else device.gpu)
+            if index is not None:
+                yield index, device, (ref, allocated.ask)
+
+    def _holder(self, uid: str) -> Holder | None:
+        if self._base is not None and uid not in self._holders:
+            return self._base._holder(uid)  # noqa: SLF001 - of its own kind
+        return self._holders.get(uid)
+
+    def _note(self, uid: str, holder: Holder | None) -> None:
+        """Note who holds what; a fleet that is only supposed knows no claims by node."""
+        if self._base is not None:
+            self._holders[uid] = holder
+            return
+        before = self._holders.pop(uid, None)
+        if before is not None:
+            on_node = self._by_node[before[1].node]
+            on_node.discard(uid)
+            if not on_node:
+                del self._by_node[before[1].node]
+        if holder is not None:
+            self._holders[uid] = holder
+            self._by_node.setdefault(holder[1].node, set()).add(uid)
+
+    def _exchange(self, gone: Iterable[str], added: Iterable[Holder]) -> None:
+        """Enter the claims ``gone`` no more at the GPUs that they hold, and others at theirs."""
+        changed: dict[str, dict[int, Claims]] = {}
+        for uid in gone:
+            known = self._holder(uid)
+            if known is None:
+                continue
+            self._note(uid, None)
+            node = self.nodes.get(known[1].node)
+            held = changed.setdefault(known[1].node, {})
+            for index, state in enumerate(node.gpus if node is not None else ()):
+                claims = held.get(index, state.claims)
+                if any(key[0] == uid for key in claims):
+                    held[index] = {key: each for key, each in claims.items() if key[0] != uid}
+        for holder in added:
+            ref, allocation = holder
+            self._note(ref.uid, holder)
+            node = self.nodes.get(allocation.node)
+            held = changed.setdefault(allocation.node, {})
+            gpus = [state.gpu for state in node.gpus] if node is not None else []
+            for index, device, each in self._devices(gpus, holder):
+                before = held.get(index, node.gpus[index].claims if node is not None else {})
+                held[index] = {**before, (ref.uid, device): each}
+        for name, held in changed.items():
+            self._set_claims(name, held)
+
+    def _set_claims(self, name: str, held: Mapping[int, Claims]) -> None:
+        """Have these claims, by the index of a GPU of a node, in the place of what is there."""
+        node = self.nodes.get(name)
+        if node is not None and held:
+            states = [*node.gpus]
+            for index, claims in held.items():
+                if claims != states[index].claims:
+                    states[index] = states[index].with_claims(claims)
+            self._put(name, NodeGpus(node.inventory, states))
+
+    def _put(self, name: str, node: NodeGpus | None) -> None:
+        """Have a node in the place of what was known of it; None: it is gone."""
+        before = self.nodes.get(name)
+        gpus, former = node.gpus if node else (), before.gpus if before else ()
+        if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
+            return
+        kept = {*map(id, gpus)} & {*map(id, former)}
+        for state in gpus:
+            if id(state) not in kept:
+                self._enter(state)
+        for state in former:
+            if id(state) not in kept:
+                self._leave(state)
+        fingerprints = tuple(state.fingerprint for state in gpus)
+        if before is not None and before.fingerprints not in ((), fingerprints):
+            names = self.alike[before.fingerprints]
+            at = bisect_left(names, name)
+            if len(names) > 1:
+                self.alike[before.fingerprints] = names[:at] + names[at + 1 :]
+            else:
+                del self.alike[before.fingerprints]
+        if fingerprints and (before is None or before.fingerprints != fingerprints):
+            names = self.alike.get(fingerprints, ())
+            at = bisect_left(names, name)
+            self.alike[fingerprints] = (*names[:at], name, *names[at:])
+        if node is None:
+            self.nodes.pop(name, None)
+        else:
+            node.fingerprints = fingerprints
+            self.nodes[name] = node
+
+    def _enter(self, state: GpuState) -> None:
+        fingerprint: Hashable = self._numbers.get(state.traits)
+        if fingerprint is None and self._base is not None:
+            # Of a number the live fleet knows nothing, which gives it to others.
+            fingerprint = state.traits
+        elif fingerprint is None:
+            self._last_number += 1
+            fingerprint = self._numbers[state.traits] = self._last_number
+        state.fingerprint = fingerprint
+        group = self.groups.get(fingerprint)
+        members = [*group.members] if group is not None and self._base is not None else None
+        if group is None or members is not None:
+            group = self.groups[fingerprint] = GpuGroup(state, members or [])
+        insort(group.members, state.id)
+        self._count(state, 1)
+
+    def _leave(self, state: GpuState) -> None:
+        group = self.groups[state.fingerprint]
+        if self._base is not None:
+            group = GpuGroup(group.state, [*group.members])
+            self.groups[state.fingerprint] = group
+        del group.members[bisect_left(group.members, state.id)]
+        if not group.members:
+            del self.groups[state.fingerprint]
+            self._numbers.pop(state.traits, None)
+        self._count(state, -1)
+
+    def _count(self, state: GpuState, number: int) -> None:
+        table = state.table
+        if table is None:
+            self.whole += number
+            self.shared += number * (state.gpu.sharing is not None)
+        elif state.takes_slices:
+            self.shared += number * (state.gpu.slice_sharing is not None)
+            self._idle += number * bool(state.idle)
+            census = self._census.get(table) or Census(table)
+            if self._base is not None:
+                census = replace(census, feasible=[*census.feasible])
+            census.add(state.usage, count=number)
+            self._census[table] = census
+            self._weights.pop(table, None)
+            if not census.gpus:
+                del self._census[table]
+
+
+_NOBODY = ClaimRef("", "", "")
+
+
+def _facts(inventory: Inventory) -> _NodeFacts:
+    claims = (i.claim.uid for g in inventory.gpus for i in g.instances if i.claim is not None)
+    geometries = {id(g.geometry): g.geometry for g in inventory.gpus if g.geometry is not None}
+    profiles = (p.name for g in geometries.values() for p in g.profiles if p.placements)
+    return _NodeFacts(frozenset(claims), frozenset(profiles))

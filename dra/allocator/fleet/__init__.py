@@ -1,1 +1,0 @@
-"""All GPUs of the cluster as the allocator sees them."""

@@ -1,0 +1,215 @@
+"""A GPU as the controller accounts for it: who holds what, and what that leaves.
+
+A slice is shared, or one claim has it: never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dra.allocator.moves import MoveTable, move_table
+from dra.allocator.score import Situation, Weights
+from dra.cel.offers import GpuKind
+from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
+from dra.gpu.holdings import Device, Holding, holdings, occupant_of
+from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Instance, InstanceState, Inventory
+from dra.gpu.names import GpuDevice
+from dra.gpu.shares import NONE_HELD, Ask, Share, ShareOffer, SharesHeld, share_of, sum_of, why_full
+
+_IN_USE = (InstanceState.PREPARING, InstanceState.PREPARED)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SharedSlice:
+    """A slice that shares alone are given of; ``held`` is their sum."""
+
+    placement: Placement
+    profile_id: int
+    held: SharesHeld
+
+
+def _joinable(
+    gpu: Gpu, sharing: ShareOffer, claims: Mapping[tuple[str, Device], Held]
+) -> tuple[SharedSlice, ...]:
+    """The shared slices of ``gpu`` that one more claim may join if it has room, in their order."""
+    shares: dict[Occupant, dict[str, Share]] = {}
+    for (uid, device), (ref, ask) in claims.items():
+        occupant = occupant_of(device, gpu.geometry) if _is_part(device) else None
+        profile = None
+        if occupant is not None and occupant.profile_id is not None and gpu.geometry is not None:
+            profile = gpu.geometry.by_id(occupant.profile_id)
+        if occupant is not None and profile is not None:
+            share = share_of(ask, sharing, profile.memory_mib, ref.namespace)
+            shares.setdefault(occupant, {})[uid] = share
+    alone = [occupant_of(device, gpu.geometry) for _, device in claims if not _is_part(device)]
+    masks = [None if o is None else o.placement.mask for o in (*alone, *shares)]
+    return tuple(
+        sorted(
+            SharedSlice(o.placement, o.profile_id, sum_of(sharers.values()))
+            for o, sharers in shares.items()
+            if o.profile_id is not None
+            and sum(m is None or bool(m & o.placement.mask) for m in masks) == 1
+            and _is_sound(gpu.instances, o.placement, sharers)
+        )
+    )
+
+
+def _is_part(device: Device) -> bool:
+    return not isinstance(device, GpuDevice) and device.shared
+
+
+def _is_sound(
+    instances: Iterable[Instance], placement: Placement, sharers: Collection[str]
+) -> bool:
+    """True unless what lies at ``placement`` is about to go, is broken, or somebody else's.
+
+    The instance of a claim that has ended is left out where that of a sharer is there too: it is
+    the same one, which stays.
+    """
+    here = [i for i in instances if i.placement.overlaps(placement)]
+    own = [i for i in here if i.claim is not None and i.claim.uid in sharers]
+    ended = [i for i in here if i not in own]
+    if not own:
+        return not ended
+    return all(i.state in _IN_USE and not i.unhealthy for i in own) and all(
+        i.claim is not None and i.placement == placement for i in ended
+    )
+
+
+class GpuId(NamedTuple):
+    """A GPU of the cluster; ``minor`` is the number in its name."""
+
+    node: str
+    minor: int
+
+
+Held = tuple[ClaimRef, Ask]
+"""A claim, and what it states of its share of a device."""
+
+
+@dataclass(slots=True, eq=False)
+class GpuState:
+    """One GPU of a node, and what the claims on it leave of it; another takes its place for others.
+
+    ``blocked`` says why nothing can be placed, empty when something can. ``claims`` are those that
+    are allocated on it, by UID and device. What follows from these is worked out: ``table`` is None
+    where no slices can be made. ``instances`` is the number of those that are there, or are to be;
+    ``idle`` are the idle slices that nothing held lies on. ``shared`` is the sum of the shares of a
+    GPU that several may have, which is ``whole_held`` once all are given; ``shared_slices`` are the
+    slices that more claims may join. ``room`` is all that decides what it could give, ``traits``
+    all that decides what it gives; ``fingerprint`` stands for the traits in short, equal for GPUs
+    in equal states.
+    """
+
+    gpu: Gpu
+    inventory: Inventory
+    kind: GpuKind
+    blocked: str
+    claims: Mapping[tuple[str, Device], Held] = field(default_factory=dict)
+    fingerprint: Hashable = field(init=False, default=None)
+    table: MoveTable | None = field(init=False)
+    holdings: tuple[Holding, ...] = field(init=False)
+    usage: Usage = field(init=False, default=EMPTY)
+    instances: int = field(init=False)
+    idle: tuple[IdleInstance, ...] = field(init=False, default=())
+    whole_held: bool = field(init=False)
+    shared: SharesHeld | None = field(init=False, default=None)
+    shared_slices: tuple[SharedSlice, ...] = field(init=False, default=())
+    room: tuple[Hashable, ...] = field(init=False)
+    traits: tuple[Hashable, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        gpu, geometry = self.gpu, self.gpu.geometry
+        self.table = move_table(geometry) if gpu.mig_enabled and geometry is not None else None
+        self.holdings = tuple(holdings(gpu, {key: ref for key, (ref, _) in self.claims.items()}))
+        occupants: Collection[Occupant | None] = [h.occupant for h in self.holdings]
+        if gpu.sharing is None:
+            self.whole_held = None in occupants
+        else:
+            given = (share_of(a, gpu.sharing, gpu.memory_mib, r.namespace) for r, a in self._held())
+            self.shared = sum_of(given)
+            self.whole_held = self.shared.count >= gpu.sharing.shares
+        if gpu.slice_sharing is not None or any(_is_part(device) for _, device in self.claims):
+            occupants = dict.fromkeys(occupants)  # one for all claims that share a slice
+            if gpu.slice_sharing is not None:
+                self.shared_slices = _joinable(gpu, gpu.slice_sharing, self.claims)
+        self.instances = len(occupants)
+        if geometry is not None:
+            self.usage = geometry.usage(o for o in occupants if o)
+        if gpu.idle:
+            free = (i for i in gpu.idle if not i.placement.mask & self.usage.mask)
+            self.idle = tuple(sorted(free, key=lambda i: i.placement))
+        whole = self.whole_held if self.shared is None else self.shared
+        self.room = id(self.kind), self.blocked, self.usage, self.instances, whole
+        if self.shared_slices:
+            self.room = *self.room, self.shared_slices
+        self.traits = *self.room, self.idle
+
+    def _held(self) -> Collection[Held]:
+        """By claim: none has two shares of a GPU."""
+        return {uid: held for (uid, _), held in self.claims.items()}.values()
+
+    @property
+    def id(self) -> GpuId:
+        """Identity of the GPU in the cluster."""
+        return GpuId(self.inventory.node, self.gpu.minor)
+
+    def with_claims(self, claims: Mapping[tuple[str, Device], Held]) -> GpuState:
+        """The same GPU with other claims on it."""
+        return GpuState(self.gpu, self.inventory, self.kind, self.blocked, claims)
+
+    @property
+    def takes_slices(self) -> bool:
+        """True if slices can be made on it, unless there is no room."""
+        return self.table is not None and not self.blocked and not self.whole_held
+
+    def situation(self, weights: Weights) -> Situation:
+        """It as a policy sees it; slices can be made on it."""
+        return Situation(self.usage, self.instances, weights, self.idle)
+
+    def share(self, ask: Ask, namespace: str, profile: Profile | None = None) -> Share | None:
+        """The share that a claim would have of the GPU, or of a slice of ``profile``.
+
+        None where one claim has all of it.
+        """
+        sharing = self.gpu.sharing if profile is None else self.gpu.slice_sharing
+        if sharing is None:
+            return None
+        memory = self.gpu.memory_mib if profile is None else profile.memory_mib
+        return share_of(ask, sharing, memory, namespace)
+
+    def why_full(self, share: Share, *, beside: SharesHeld | None = None) -> str:
+        """Reason why there is no room for ``share``; empty if there is.
+
+        ``beside`` are the shares to suppose, if not those that are held.
+        """
+        if self.gpu.sharing is None:
+            return "it is not shared"
+        held = beside or self.shared or NONE_HELD
+        return why_full(held, share, self.gpu.sharing, self.gpu.memory_mib)
+
+    def why_slice_full(self, share: Share, profile: Profile, held: SharesHeld = NONE_HELD) -> str:
+        """Reason why a slice of which ``held`` is given has no room for ``share``, or empty."""
+        if self.gpu.slice_sharing is None:
+            return "its slices are not shared"
+        return why_full(held, share, self.gpu.slice_sharing, profile.memory_mib)
+
+    def gives_share(self, profile: Profile, ask: Ask, namespace: str) -> bool:
+        """True if a claim of ``namespace`` could have a share of a slice of ``profile`` now."""
+        share = self.share(ask, namespace, profile)
+        if share is None or self.table is None:
+            return False
+        if any(
+            s.profile_id == profile.id and not self.why_slice_full(share, profile, s.held)
+            for s in self.shared_slices
+        ):
+            return True
+        moves = self.table.moves(self.usage, profile)
+        return bool(moves) and not self.why_slice_full(share, profile)
+
+    def gives_whole(self, ask: Ask, namespace: str) -> bool:
+        """True if a claim of ``namespace`` could have the GPU now, or a share of it."""
+        share = self.share(ask, namespace)
+        return not self.holdings if share is None else not self.why_full(share)

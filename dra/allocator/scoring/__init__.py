@@ -1,1 +1,0 @@
-"""The price of a placement, and the best placements of one geometry."""
