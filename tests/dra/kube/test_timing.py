@@ -2,7 +2,15 @@ import random
 import threading
 from datetime import UTC, datetime, timedelta, timezone
 
-from dra.kube.timing import Backoff, SystemClock, rfc3339, rfc3339_micro
+from dra.kube.timing import (
+    FIRST_SECONDS,
+    LONGEST_SECONDS,
+    Backoff,
+    LeftOut,
+    SystemClock,
+    rfc3339,
+    rfc3339_micro,
+)
 
 
 def test_backoff_survives_years_of_failures() -> None:
@@ -25,6 +33,43 @@ def test_jitter_is_the_part_of_a_delay_that_is_drawn() -> None:
     drawn = [backoff.next_delay() for _ in range(200)]
     assert 6.0 <= min(drawn) < 6.2
     assert 7.8 < max(drawn) <= 8.0
+
+
+def test_a_pause_may_begin_again_and_the_next_is_longer() -> None:
+    pause = Backoff(first=10.0, limit=30.0, jitter=0.0)
+    assert pause.left(5.0) == 0.0
+    pause.fail(100.0)
+    assert (pause.left(104.0), pause.left(111.0)) == (6.0, 0.0)
+    pause.postpone(111.0)
+    assert pause.left(111.0) == 10.0
+    pause.fail(121.0)
+    assert (pause.left(121.0), pause.until) == (20.0, 141.0)
+
+
+def test_what_fails_once_it_was_let_in_stays_out_longer_until_it_has_been_well_for_long() -> None:
+    now = 0.0
+    left_out: LeftOut[str] = LeftOut(lambda: now)
+    assert not left_out.remembered()
+    left_out.fail("a")
+    now = 5.0
+    left_out.fail("a")  # while it is out: from now on, and no longer than before
+    assert left_out.due == 5.0 + FIRST_SECONDS
+    assert left_out.expire() == []
+    assert left_out.out() == {"a"}
+    now += FIRST_SECONDS
+    assert left_out.expire() == ["a"]
+    assert not left_out.out()
+    assert left_out.remembers("a")
+    left_out.fail("a")
+    assert left_out.due == now + 2 * FIRST_SECONDS
+    now += 2 * FIRST_SECONDS
+    assert left_out.expire() == ["a"]
+    assert left_out.due == now + LONGEST_SECONDS
+    now += LONGEST_SECONDS
+    assert left_out.expire() == []
+    assert not left_out.remembered()
+    left_out.fail("a")
+    assert left_out.due == now + FIRST_SECONDS
 
 
 def test_the_system_clock_sleeps_until_the_event_is_set() -> None:

@@ -92,40 +92,22 @@ def test_the_annotations_of_others_stay(server: LeaseServer, clock: FakeClock) -
     assert annotations(server) == {"by": "somebody"}
 
 
-def test_a_first_holder_is_told_nothing(server: LeaseServer, clock: FakeClock) -> None:
-    lock = candidate(server, clock, "a")
-    assert lock.try_hold() is not None
-    assert not lock.settled
-
-
-def test_who_makes_a_lease_anew_that_was_deleted_is_told_nothing(
-    server: LeaseServer, clock: FakeClock
+@pytest.mark.parametrize("before", ["nobody", "deleted", "ran out", "emptied"])
+def test_who_takes_a_lease_that_was_not_given_back_settled_is_told_nothing(
+    before: str, server: LeaseServer, clock: FakeClock
 ) -> None:
-    given_back(server, clock, settled=True)
-    server.lease = None
-    heir = candidate(server, clock, "b")
-    assert heir.try_hold() is not None
-    assert not heir.settled
-
-
-def test_who_takes_a_lease_that_ran_out_is_told_nothing(
-    server: LeaseServer, clock: FakeClock
-) -> None:
-    given_back(server, clock, settled=True)
-    candidate(server, clock, "b").try_hold()
     heir = candidate(server, clock, "c")
-    heir.try_hold()
-    clock.at += TIMES.lease_duration
-    assert heir.try_hold() is not None
-    assert not heir.settled
-
-
-def test_an_emptied_record_says_nothing(server: LeaseServer, clock: FakeClock) -> None:
-    given_back(server, clock, settled=True)
-    candidate(server, clock, "b").try_hold()
-    server.spec["holderIdentity"] = ""
-    server.touch()
-    heir = candidate(server, clock, "c")
+    if before != "nobody":
+        given_back(server, clock, settled=True)
+        candidate(server, clock, "b").try_hold()
+    if before == "deleted":
+        server.lease = None
+    elif before == "ran out":
+        heir.try_hold()
+        clock.at += TIMES.lease_duration
+    elif before == "emptied":
+        server.spec["holderIdentity"] = ""
+        server.touch()
     assert heir.try_hold() is not None
     assert not heir.settled
 
