@@ -272,9 +272,10 @@ _ASK: dict[str, Callable[[KubeApi], object]] = {
 }
 
 
+@pytest.mark.parametrize("is_proxied", [False, True])
 @pytest.mark.parametrize("ask", _ASK)
 def test_a_server_that_sends_a_byte_now_and_then_costs_the_time_budget_once(
-    stub: Stub, hasty: KubeApi, ask: str
+    stub: Stub, tmp_path: Path, ask: str, *, is_proxied: bool
 ) -> None:
     def trickle(handler: Handler) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 600\r\n\r\n"
@@ -288,5 +289,8 @@ def test_a_server_that_sends_a_byte_now_and_then_costs_the_time_budget_once(
 
     stub.calls += [trickle, trickle]
     stub.watches += [trickle, trickle]
+    behind = {"server": "http://kubernetes.invalid", "proxy-url": stub.url}
+    config = stub.kubeconfig(tmp_path / "k", cluster=behind if is_proxied else None)
+    api = KubeApi.connect(config, user_agent="t", timeout_seconds=1.0)
     with pytest.raises(UnavailableError, match=r"too slowly|timed out"):
-        _ASK[ask](hasty)
+        _ASK[ask](api)
