@@ -33,9 +33,7 @@ from dra.common.resources import (
     Resource,
     at,
 )
-from dra.gangs.membership import read_annotations, read_membership
-from dra.gangs.minimum import PodGroups
-from dra.gangs.podgroups import KINDS, read_pod_group
+from dra.gangs.membership import KINDS, PodGroups, read_annotations, read_membership, read_pod_group
 from dra.gpu.mignode import reservations_of
 from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError

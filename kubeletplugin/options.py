@@ -13,7 +13,7 @@ import click
 
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.resourceslices.overhead import Overhead, read_overhead
+from dra.resourceslices.resourceslices import Overhead, read_overhead
 from kubeletplugin.host.driverfiles import AUTO, NEVER
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots

@@ -22,8 +22,7 @@ from cli.output import Output
 from dra.common.resources import Obj, ObjectKey
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.limits.others import Translation, translate
-from dra.limits.rewriting import rewritten
-from dra.limits.templates import template
+from dra.limits.rewriting import rewritten, template
 
 
 def run(out: Output, *, file: Sequence[str]) -> int:

@@ -23,11 +23,16 @@ from dra.claims.claims import Claim
 from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
-from dra.gangs.decision import GangDecision
-from dra.gangs.membership import GangKey, read_membership
-from dra.gangs.minimum import MOST_PODS, Unclear, find_minimum
-from dra.gangs.outcome import Count, Questions, about_absent, about_hindered, about_room
-from dra.gangs.trial import Trial
+from dra.gangs.decision import (
+    Count,
+    GangDecision,
+    Questions,
+    Trial,
+    about_absent,
+    about_hindered,
+    about_room,
+)
+from dra.gangs.membership import MOST_PODS, GangKey, Unclear, find_minimum, read_membership
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import finalizer
 from dra.pods.nodefit import MisfitReason

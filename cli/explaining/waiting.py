@@ -10,8 +10,13 @@ from cli.explaining.judge import Preemption
 from cli.facts import ClusterFacts, Told
 from cli.output import counted, named
 from cli.site import Site, Slot
-from dra.allocator.explain.answers import AnswerReason, Explanation, GpuAnswer, NodeAnswer
-from dra.allocator.explain.message import as_obstacle
+from dra.allocator.explain.answers import (
+    AnswerReason,
+    Explanation,
+    GpuAnswer,
+    NodeAnswer,
+    as_obstacle,
+)
 from dra.claims.reasons import Reason
 from dra.gpu.inventory import InstanceState
 from dra.pods.nodefit import MisfitReason

@@ -20,7 +20,7 @@ from cli.linting.documents import Document, Level, Path, Remark, entries, mappin
 from dra.claims.classes import SHARE_CLASS, SLICE_SHARE_CLASS
 from dra.common.resources import Obj
 from dra.limits.asks import is_profile
-from dra.limits.renaming import renamed
+from dra.limits.others import renamed
 
 _AT: Final[Path] = ("spec", "hard")
 _DEVICES: Final = "deviceclass.resource.k8s.io/devices"

@@ -22,7 +22,7 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.gangs.podgroups import KINDS
+from dra.gangs.membership import KINDS
 from dra.kube.reflector import Change
 
 _log = logging.getLogger(__name__)

@@ -9,9 +9,17 @@ from itertools import islice
 
 from controller.cluster.effects import Effects
 from dra.common.resources import Obj, ObjectKey, Resource
-from dra.gangs.membership import GangKey, Membership, read_membership
-from dra.gangs.minimum import PodGroups, Unclear, find_minimum
-from dra.gangs.podgroups import GroupKind, kind_of, read_pod_group
+from dra.gangs.membership import (
+    GangKey,
+    GroupKind,
+    Membership,
+    PodGroups,
+    Unclear,
+    find_minimum,
+    kind_of,
+    read_membership,
+    read_pod_group,
+)
 from dra.pods.pods import Pod
 
 _Place = tuple[GroupKind, str, str]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from controller.cluster.effects import Effects
 from dra.common.cache import Index
 from dra.common.resources import Obj, ObjectKey, at
-from dra.limits.templates import LABEL_VALUE, is_template_name, opt_in_label
+from dra.limits.rewriting import LABEL_VALUE, is_template_name, opt_in_label
 from dra.pods.pods import Pod
 
 

@@ -22,7 +22,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import InvalidError
 from dra.kube.timing import Backoff
-from dra.limits.templates import template
+from dra.limits.rewriting import template
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
 from dra.claims.classes import offered_profiles
 from dra.common.resources import ObjectKey
-from dra.limits.templates import is_template_name, template_name
+from dra.limits.rewriting import is_template_name, template_name
 
 LOOK_SECONDS = 600.0
 KEEP_SECONDS = 3600.0

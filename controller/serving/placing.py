@@ -18,8 +18,8 @@ from controller.queue.unproven import Unproven
 from controller.reporting.observer import ControllerObserver
 from controller.serving.decisions import Decisions
 from dra.allocator.allocate import with_room_made
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod

@@ -2,22 +2,201 @@
 
 It is made in parts. What was found before is placed again at the beginning of each part, and what
 does not fit any more is decided anew, so that in the end all of it fits together at that time.
+Pods are placed in the books of whoever decides, who alone uses them meanwhile: after ``Trial.undo``
+they are as they were, and nobody has seen the difference.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
-from dra.allocator.allocate import OngoingDecision
+from dra.allocator.allocate import Allocator, OngoingDecision
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
-from dra.allocator.problem import GivenUp, Outcome, Problem
-from dra.claims.reasons import Obstacle
+from dra.allocator.fleet import Fleet
+from dra.allocator.problem import Decision, GivenUp, Outcome, Problem
+from dra.claims.allocation import node_selector
+from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
-from dra.gangs.outcome import GangOutcome, Placed, Questions
-from dra.gangs.trial import Trial
+from dra.gangs.membership import GangKey
+from dra.pods.pods import Pod
+from dra.pods.residents import Hosts
+from dra.pods.rules import find_rules
+
+_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """Questions asked for each pod, at the time when it is decided.
+
+    ``allocator`` gives the allocator that decides for a pod. ``attempts`` are the pod's problem on
+    fewer nodes, and last on all. ``kind`` is equal for problems that fail alike, None for one that
+    is like no other. ``own_allocator`` gives the allocator that leaves to the other pods of the
+    gang what is held back for each of them; None where nothing is held back. ``preempts``: at last
+    nodes are tried where others would be ended for the pod.
+    """
+
+    allocator: Callable[[Pod], Allocator]
+    attempts: Callable[[Problem], Iterable[Problem]] = lambda problem: (problem,)
+    kind: Callable[[Problem], Hashable | None] = lambda _: None
+    own_allocator: Callable[[Pod], Allocator] | None = None
+    preempts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod with a place beside the others.
+
+    ``decision`` is about the claims of ``rest``, those of its ``problem`` that are not decided for
+    others before it; None where there is none.
+    """
+
+    problem: Problem
+    rest: Problem
+    decision: Decision | None
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangOutcome:
+    """Result: places for all that are needed, or for fewer, and why ``failed`` has none.
+
+    Places for fewer were to be had when they were tried: they are there to be counted.
+    """
+
+    placed: tuple[Placed, ...]
+    failed: Problem | None = None
+    obstacle: Obstacle | None = None
+
+    @property
+    def fits(self) -> bool:
+        """True if there is room for all that are needed."""
+        return self.failed is None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Pods of a gang: those that it needs together, those there are, and those that are served."""
+
+    minimum: int
+    present: int
+    served: int
+
+    @property
+    def need(self) -> int:
+        """The number of those that are still to be served together."""
+        return self.minimum - self.served
+
+
+def about_absent(gang: GangKey, count: Count) -> Obstacle:
+    """Obstacle of a gang of which too few pods are there."""
+    text = (
+        f"{gang} is allocated once {count.minimum} of its pods can be; there "
+        f"{_are(count.present)}: {count.minimum - count.present} more to be created, or to lose "
+        "scheduling gates of others"
+    )
+    return Obstacle(Reason.WAITING_FOR_GANG, text)
+
+
+def about_hindered(
+    gang: GangKey, count: Count, able: int, others: Mapping[ObjectKey, Obstacle | None]
+) -> Obstacle:
+    """Obstacle of a gang of which too few pods can be served, whatever is free.
+
+    ``others`` are those that cannot, with the obstacle to each.
+    """
+    text = f"{gang} needs slices for {count.need} pods at once, and {able} of its pods can have any"
+    known = ((key, obstacle) for key, obstacle in others.items() if obstacle is not None)
+    key, why = next(known, (None, None))
+    if key is not None and why is not None:
+        text = f"{text}; pod {'/'.join(key)}: {why.message}"
+    return Obstacle(Reason.WAITING_FOR_GANG, _cut(text))
+
+
+def about_room(gang: GangKey, count: Count, outcome: GangOutcome) -> Obstacle:
+    """Obstacle of a gang for which there is no room."""
+    fitting = len(outcome.placed)
+    served = f", beside {count.served} that {_have(count.served)} theirs" if count.served else ""
+    text = f"{gang} needs slices for {count.need} pods at once{served}, and {fitting} fit"
+    if outcome.failed is None or outcome.obstacle is None:
+        return Obstacle(Reason.WAITING, text)
+    why = outcome.obstacle
+    beside = " beside these" if fitting else ""
+    text = f"{text}; pod {outcome.failed.pod} does not fit{beside}: {why.message}"
+    return Obstacle(why.reason, _cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "..."
+
+
+def _are(number: int) -> str:
+    return "is 1" if number == 1 else f"are {number}"
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+class Trial:
+    """Pods placed in ``fleet`` and ``hosts`` until ``undo``, of ``pods``. Not thread-safe."""
+
+    def __init__(self, fleet: Fleet, hosts: Hosts, *, pods: int = 1) -> None:
+        self._fleet = fleet
+        self._hosts = hosts
+        self._pods = pods
+        self._held: dict[str, str] = {}
+        self._placed: list[tuple[Pod, str]] = []
+
+    @property
+    def claims(self) -> AbstractSet[str]:
+        """UIDs of the claims that are placed."""
+        return self._held.keys()
+
+    def traits(self, node: str) -> Hashable:
+        """Equal while the GPUs of a node are in equal states."""
+        known = self._fleet.nodes.get(node)
+        return tuple(state.traits for state in known.gpus) if known is not None else None
+
+    def place(self, problem: Problem, decision: Decision | None, node: str) -> None:
+        """Count what ``decision`` gives to the pod of ``problem``, and the pod on ``node``."""
+        if decision is not None:
+            for wants in problem.claims:
+                ref = wants.claim.ref
+                self._fleet.hold(ref, decision.allocation(ref, self._fleet.driver))
+                self._held[ref.uid] = decision.node
+        before = self._hosts.residents.find(problem.pod.key)
+        self._placed.append((problem.pod, before[0] if before is not None else ""))
+        self._hosts.place(problem.pod, node)
+
+    def rest(self, problem: Problem) -> Problem:
+        """The part of ``problem`` that is not decided yet; other pods may have its claims too."""
+        pod, held = problem.pod, self._held
+        nodes = dict.fromkeys(
+            held[w.claim.ref.uid] for w in problem.claims if w.claim.ref.uid in held
+        )
+        left = tuple(w for w in problem.claims if w.claim.ref.uid not in held)
+        pins = (*problem.pins, *map(node_selector, nodes))
+        rules = find_rules(pod, self._hosts, together=self._pods)
+        return replace(problem, claims=left, pins=pins, rules=rules)
+
+    def effort(self, problem: Problem) -> int:
+        """The number of comparisons with nodes that show where a pod may go, at the most."""
+        return problem.pod.needs.parts * len(self._hosts.facts)
+
+    def undo(self) -> None:
+        """Take everything out again."""
+        for uid in self._held:
+            self._fleet.release(uid)
+        for pod, node in reversed(self._placed):
+            self._hosts.place(pod, node)
+        self._held.clear()
+        self._placed.clear()
+
 
 POD_STEPS = 50
 """Steps that a pod counts as beside those of its search: some tenths of a millisecond."""

@@ -1,4 +1,4 @@
-"""Membership of a pod in a gang, in the words of whichever system made the pod.
+"""Membership of a pod in a gang, and the number of its pods that are allocated together.
 
 The names are those of the systems' own sources: Kubernetes' ``PodSpec.schedulingGroup`` (1.36) and
 ``workloadRef`` (1.35), Kueue's plain pod groups, Volcano's and coscheduling's PodGroups, JobSet,
@@ -7,20 +7,103 @@ LeaderWorkerSet and Job. The first that applies counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dra.common.resources import Obj, at
-from dra.gangs.podgroups import (
-    COSCHEDULING,
-    KOORDINATOR,
-    KUBERNETES,
-    VOLCANO,
-    WORKLOADS,
-    GroupKind,
-)
+from dra.common.resources import Obj, Resource, at
 from dra.gpu.names import prepare_retry
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKind:
+    """A kind, in any of the ``versions`` that can be read, the best first.
+
+    ``path`` is the field that has the number of pods.
+    """
+
+    group: str
+    plural: str
+    kind: str
+    versions: tuple[str, ...]
+    path: str = "spec.minMember"
+
+    def at_version(self, version: str) -> Resource:
+        """The resource to list and watch."""
+        return Resource(self.group, version, self.plural, self.kind, namespaced=True)
+
+
+KUBERNETES = GroupKind(
+    "scheduling.k8s.io",
+    "podgroups",
+    "PodGroup",
+    ("v1beta1", "v1alpha2"),
+    "spec.schedulingPolicy.gang.minCount",
+)
+WORKLOADS = GroupKind(
+    "scheduling.k8s.io",
+    "workloads",
+    "Workload",
+    ("v1alpha1",),
+    "spec.podGroups[].policy.gang.minCount",
+)
+VOLCANO = GroupKind("scheduling.volcano.sh", "podgroups", "PodGroup", ("v1beta1",))
+COSCHEDULING = GroupKind("scheduling.x-k8s.io", "podgroups", "PodGroup", ("v1alpha1",))
+KOORDINATOR = GroupKind("scheduling.sigs.k8s.io", "podgroups", "PodGroup", ("v1alpha1",))
+KINDS = (KUBERNETES, WORKLOADS, VOLCANO, COSCHEDULING, KOORDINATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """An object's numbers of pods, by the entry of a Workload and by "" for all other kinds.
+
+    One is said of pods that are served one by one.
+    """
+
+    kind: GroupKind
+    namespace: str
+    name: str
+    counts: Mapping[str, int]
+
+
+def kind_of(resource: Resource) -> GroupKind | None:
+    """The kind that ``resource`` is a version of; None of any other resource."""
+    found = (k for k in KINDS if (k.group, k.plural) == (resource.group, resource.plural))
+    return next(found, None)
+
+
+def read_pod_group(kind: GroupKind, obj: Obj) -> PodGroup:
+    """The numbers of pods in ``obj``; what is no number from 1 counts as 1."""
+    metadata, spec = obj["metadata"], at(obj, "spec", default={})
+    if kind is KUBERNETES:
+        counts = {"": _gang(at(spec, "schedulingPolicy", default={}))}
+    elif kind is WORKLOADS:
+        groups = at(spec, "podGroups")
+        counts = {g["name"]: _gang(at(g, "policy", default={})) for g in groups}
+    else:
+        counts = {"": _number(spec.get("minMember"))}
+    return PodGroup(kind, metadata["namespace"], metadata["name"], counts)
+
+
+def trim_pod_group(kind: GroupKind, obj: Obj) -> Obj:
+    """The part of ``obj`` that is read."""
+    fields = ("name", "namespace", "uid", "resourceVersion")
+    metadata = {k: v for k, v in obj["metadata"].items() if k in fields}
+    said = at(obj, "spec", default={})
+    kept = {
+        KUBERNETES: ("schedulingPolicy",),
+        WORKLOADS: ("podGroups",),
+    }.get(kind, ("minMember",))
+    return {"metadata": metadata, "spec": {k: said[k] for k in kept if k in said}}
+
+
+def _gang(policy: Mapping[str, Any]) -> int:
+    return _number(at(policy, "gang", "minCount", default=None))
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and value > 1 else 1
+
 
 NAME_LABEL = "mig.dra.dev/pod-group"
 """Our own label: the name of the gang, in the pod's namespace."""
@@ -150,3 +233,106 @@ def is_nameless(gang: GangKey) -> bool:
 def _of_object(kind: GroupKind, words: str, namespace: str, name: str) -> Membership:
     gang = GangKey(words, namespace, name)
     return Membership(gang, group=GroupRef(kind, namespace, name))
+
+
+MOST_PODS = 400
+"""Upper bound on the pods that are allocated together: more take too long to be decided."""
+
+_DIGITS = 6
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Fault in what is said of a gang's size, with its remedy."""
+
+    message: str
+
+
+class PodGroups:
+    """Objects that say how large gangs are. ``kinds`` are those that are known in full."""
+
+    def __init__(self) -> None:
+        self.kinds: set[GroupKind] = set()
+        self._known: dict[tuple[GroupKind, str, str], PodGroup] = {}
+
+    def set(self, group: PodGroup) -> bool:
+        """Take an object; False when that is known."""
+        key = (group.kind, group.namespace, group.name)
+        if self._known.get(key) == group:
+            return False
+        self._known[key] = group
+        return True
+
+    def remove(self, kind: GroupKind, namespace: str, name: str) -> None:
+        """An object is gone."""
+        self._known.pop((kind, namespace, name), None)
+
+    def find(self, ref: GroupRef) -> int | Unclear:
+        """The number that ``ref`` says; 1 where nothing is known of its kind."""
+        if ref.kind not in self.kinds:
+            return 1
+        group = self._known.get((ref.kind, ref.namespace, ref.name))
+        what = f"{ref.kind.kind} {ref.namespace}/{ref.name} of {ref.kind.group}"
+        if group is None:
+            return Unclear(f"{what} does not exist: create it, with {ref.kind.path}")
+        if ref.part in group.counts:
+            return group.counts[ref.part]
+        entries = ", ".join(sorted(group.counts)) or "none"
+        return Unclear(f"{what} has no pod group {ref.part!r}; it has {entries}")
+
+
+def find_minimum(
+    membership: Membership, stated: Collection[str | None], groups: PodGroups
+) -> int | Unclear:
+    """The number of pods of a gang that are allocated together; 1 where each is by itself.
+
+    ``stated`` is what its pods say themselves, None for one that does not.
+    """
+    gang = membership.gang
+    if membership.group is not None:
+        found = groups.find(membership.group)
+        return found if isinstance(found, Unclear) else _bounded(gang, found)
+    if is_nameless(gang):
+        return Unclear(
+            f"{membership.field} says how many pods belong together, and nothing says which: add "
+            f"label {NAME_LABEL} with one value on all of them"
+        )
+    said = {*stated}
+    if None in said:
+        return Unclear(
+            f"a pod of {gang} has no {membership.field}: set it on each of its pods to the number "
+            "that is to be allocated together"
+        )
+    texts = sorted(text for text in said if text is not None)
+    if len(texts) != 1:
+        return Unclear(
+            f"pods of {gang} differ in {membership.field} ({_listed(texts)}): set the same number "
+            "on all of them"
+        )
+    number = int(texts[0]) if _is_number(texts[0]) else 0
+    if number < 1:
+        return Unclear(
+            f"{membership.field} of {gang} is {texts[0][:20]!r}: set a whole number from 1 to "
+            f"{MOST_PODS}"
+        )
+    return _bounded(gang, number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def _bounded(gang: GangKey, number: int) -> int | Unclear:
+    if number <= MOST_PODS:
+        return number
+    return Unclear(
+        f"{gang} needs {number} pods at once, and at most {MOST_PODS} are allocated together: "
+        "divide it"
+    )
+
+
+def _listed(texts: list[str]) -> str:
+    shown = ", ".join(repr(text[:20]) for text in texts[:_NAMED])
+    more = len(texts) - _NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -14,8 +14,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.contention import Outlook
 from dra.allocator.problem import Problem
 from dra.common.resources import ObjectKey
-from dra.gangs.outcome import Placed, Questions
-from dra.gangs.trial import Trial
+from dra.gangs.decision import Placed, Questions, Trial
 
 MOST_STEPS = 400_000
 """Steps after which it is given up: some seconds, of which others have half."""

@@ -3,26 +3,197 @@
 From Kubernetes 1.35 on counter sets are in slices of their own and may be used from every slice of
 the pool; in 1.34 they stand beside the devices that use them. kube-scheduler reads the slices of a
 pool by object name and the devices in list order. Limits are those of the API's types.go.
+
+Counters (KEP-4815) are those of the parts of a GPU that devices share: one set per GPU, called as
+in NVIDIA's DRA driver with hyphens, since a counter's name is a DNS label, and one counter per
+memory slice. Together they say exactly what ``Geometry.fits`` says: devices that fit beside each
+other are those whose counters suffice.
+
+Consumable capacity (KEP-5075) is that of devices that several claims may have. A capacity without a
+request policy is consumed whole by whoever does not ask for some of it: each has one.
+kube-scheduler knows no namespaces: the node refuses a claim of another one. A server without
+consumable capacity drops the fields, and the device is given to one claim at a time. Of a slice the
+counters are consumed once, however many claims have it: kube-scheduler leaves them out where some
+capacity of a device is in use, and takes them off by device, not by claim (1.36,
+``allocateDevice`` and ``checkAvailableCounters`` in the allocators incubating and experimental). In
+one attempt it does not give back those of a share that it has tried in vain: a claim of several
+devices may be found no room that there is, never room that there is not.
+
+Overhead (KEP-5517) is what each container with a device takes of the node besides it: a process on
+a GPU has host memory for it, which no pod says. Kubernetes 1.37 counts it, with the gate
+``DRANodeAllocatableResources``: kube-scheduler when it looks for room, kubelet in cgroups. What
+1.36 has instead (``nodeAllocatableResourceMappings``) is not used: kube-scheduler gives a claim
+with it to one pod only (``validateNodeAllocatableDRAClaimSharing``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dra.claims.conditions import published_binding
+from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
-from dra.gpu.geometry import Geometry
+from dra.gpu.geometry import Engines, Geometry, Occupant, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import counter_set_name
-from dra.resourceslices.counters import CounterModel
-from dra.resourceslices.overhead import Overhead, overhead_fields
+from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Offered, Partition
-from dra.resourceslices.shares import shared_fields
+
+Overhead = tuple[tuple[str, str], ...]
+"""Quantities by the name of a resource that nodes have themselves."""
+
+FIELD: Final = "nodeAllocatableResources"
+_RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i")
+
+
+def read_overhead(text: str) -> Overhead:
+    """Read ``memory=512Mi,cpu=100m``; nothing from an empty text.
+
+    Raises:
+        ValueError: says which part is wrong, and what is allowed.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, amount = part.partition("=")
+        if not _RESOURCE.fullmatch(name):
+            raise ValueError(
+                f"{part!r} names no resource of a node; write cpu, memory, ephemeral-storage or "
+                "hugepages-2Mi, each as memory=512Mi"
+            )
+        try:
+            positive = parse_quantity(amount) > 0
+        except QuantityError:
+            positive = False
+        if not positive:
+            raise ValueError(f"{part!r} has no quantity above 0; write {name}=1, {name}=512Mi")
+        found[name] = amount
+    return tuple(sorted(found.items()))
+
+
+def overhead_fields(overhead: Overhead) -> dict[str, Any]:
+    """Fields of a device of a ResourceSlice; none without overhead."""
+    each = {name: {"overhead": {"perContainer": amount}} for name, amount in overhead}
+    return {FIELD: each} if each else {}
+
+
+Counters = dict[str, Any]
+"""``{name: {"value": quantity}}``."""
+
+_MEMORY_COUNTER = "memory"
+_COMPUTE_SLICES = "compute-slices"
+_ENGINES = {field.replace("_", "-"): field for field in Engines._fields}
+
+
+def _engines(field: str, profile: Profile) -> int:
+    count: int = getattr(profile.engines, field)
+    return count
+
+
+_AMOUNTS: Mapping[str, Callable[[Profile], int]] = {
+    _MEMORY_COUNTER: lambda p: p.memory_mib,
+    "multiprocessors": lambda p: p.multiprocessors,
+    _COMPUTE_SLICES: lambda p: p.compute_slices,
+    **{name: partial(_engines, field) for name, field in _ENGINES.items()},
+}
+
+
+class CounterModel:
+    """The counters of GPUs of one geometry.
+
+    Memory and multiprocessors are there to be read: their totals are the most that instances beside
+    each other have, so that memory slices always bind first. Compute slices are counted only where
+    memory slices do not bind before them.
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        self._geometry = geometry
+        self._totals = {n: t for n, t in _totals(geometry).items() if t}
+
+    def shared(self, occupants: Iterable[Occupant] = ()) -> Counters:
+        """The counters of a GPU, less what ``occupants`` take for which no claim accounts."""
+        taken = [*occupants]
+        profiles = [p for o in taken if (p := self._profile(o)) is not None]
+        counters: Counters = {}
+        for name, total in self._totals.items():
+            left = total - sum(map(_AMOUNTS[name], profiles))
+            counters[name] = _value(name, max(0, left))
+        free = ~self._geometry.usage(taken).mask
+        for index in range(self._geometry.memory_slices):
+            counters[_memory_slice(index)] = {"value": str(free >> index & 1)}
+        return counters
+
+    def consumed(self, profile: Profile, placement: Placement) -> Counters:
+        """Counters that an instance of ``profile`` at ``placement`` takes; none is left out."""
+        amounts = {name: _AMOUNTS[name](profile) for name in self._totals}
+        counters: Counters = {n: _value(n, amount) for n, amount in amounts.items() if amount}
+        for index in range(placement.start, placement.start + placement.size):
+            counters[_memory_slice(index)] = {"value": "1"}
+        return counters
+
+    def _profile(self, occupant: Occupant) -> Profile | None:
+        return None if occupant.profile_id is None else self._geometry.by_id(occupant.profile_id)
+
+
+def _totals(geometry: Geometry) -> dict[str, int]:
+    most = {name: _most(geometry, amount) for name, amount in _AMOUNTS.items()}
+    binding = dict(zip(_ENGINES, geometry.engine_totals, strict=True))
+    if most[_COMPUTE_SLICES] > geometry.compute_slices:
+        binding[_COMPUTE_SLICES] = geometry.compute_slices
+    else:
+        del most[_COMPUTE_SLICES]
+    return most | binding
+
+
+def _most(geometry: Geometry, amount: Callable[[Profile], int]) -> int:
+    """The greatest sum of ``amount`` over instances whose memory slices do not overlap."""
+    best = [0]
+    for end in range(1, geometry.memory_slices + 1):
+        last = (
+            best[q.start] + amount(p)
+            for p in geometry.profiles
+            for q in p.placements
+            if q.start + q.size == end
+        )
+        best.append(max([best[-1], *last]))
+    return best[-1]
+
+
+def _value(name: str, amount: int) -> dict[str, str]:
+    return {"value": mebibytes(amount) if name == _MEMORY_COUNTER else str(amount)}
+
+
+def _memory_slice(index: int) -> str:
+    return f"memory-slice-{index}"
+
+
+_NONE_NEEDED = {"default": "0", "validRange": {"min": "0"}}
+
+
+def shared_fields(
+    capacity: Mapping[str, Any], memory_mib: int, sharing: ShareOffer
+) -> dict[str, Any]:
+    """Fields of a device with ``capacity``, of which ``memory_mib`` is the memory.
+
+    They are its capacity with what a claim consumes, and that it may be allocated several times.
+    """
+    default = mebibytes(memory_mib // sharing.shares)
+    policies = {
+        "memory": {"default": default, "validRange": {"min": "1Mi", "step": "1Mi"}},
+        "cores": {"default": "0", "validRange": {"min": "0", "step": "1"}},
+        "shares": {"default": "1", "validValues": ["1"]},
+    }
+    consumed = {
+        name: {**value, "requestPolicy": policies.get(name, _NONE_NEEDED)}
+        for name, value in capacity.items()
+    }
+    return {"allowMultipleAllocations": True, "capacity": consumed}
+
 
 T = TypeVar("T")
 Spec = dict[str, Any]

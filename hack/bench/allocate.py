@@ -22,8 +22,8 @@ from controller.cluster.changes import MIRRORED
 from controller.cluster.cluster import Cluster
 from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem, examine
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors

@@ -33,8 +33,7 @@ from dra.common.resources import (
     Resource,
     picked,
 )
-from dra.gangs.membership import read_annotations
-from dra.gangs.podgroups import KINDS, trim_pod_group
+from dra.gangs.membership import KINDS, read_annotations, trim_pod_group
 from dra.pods.trimming import NAME_LENGTH, cut_owner, trim_pod, unread
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")

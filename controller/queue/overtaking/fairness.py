@@ -24,7 +24,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
-from dra.gangs.outcome import Placed, Questions
+from dra.gangs.decision import Placed, Questions
 from dra.pods.pods import Pod
 
 ASIDE_SECONDS = 30.0

@@ -10,9 +10,8 @@ from controller.cluster.cluster import Cluster
 from controller.queue.overtaking.waiter import Waiter
 from dra.allocator.problem import Problem
 from dra.common.resources import ObjectKey
-from dra.gangs.outcome import Placed, Questions
+from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.planning import Planning
-from dra.gangs.trial import Trial
 
 PART_STEPS = 2_000
 """Steps of one part: some tens of milliseconds."""

@@ -13,9 +13,8 @@ from dra.allocator.problem import Problem, examine
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
 from dra.common.resources import ObjectKey
-from dra.gangs.membership import GangKey
-from dra.gangs.minimum import MOST_PODS, Unclear
-from dra.gangs.outcome import Count
+from dra.gangs.decision import Count
+from dra.gangs.membership import MOST_PODS, GangKey, Unclear
 from dra.pods.pods import Pod
 
 _MOST_EXAMINED = 1000

@@ -26,11 +26,16 @@ from dra.allocator.problem import Problem
 from dra.cel.offers import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
-from dra.gangs.decision import GangDecision
-from dra.gangs.membership import GangKey
-from dra.gangs.minimum import Unclear
-from dra.gangs.outcome import Count, Questions, about_absent, about_hindered, about_room
-from dra.gangs.trial import Trial
+from dra.gangs.decision import (
+    Count,
+    GangDecision,
+    Questions,
+    Trial,
+    about_absent,
+    about_hindered,
+    about_room,
+)
+from dra.gangs.membership import GangKey, Unclear
 from dra.pods.pods import Pod
 
 STALLED_SECONDS = 5.0

@@ -15,8 +15,8 @@ from controller.queue.worklist import FIRST_PAUSE, LONGEST_PAUSE
 from controller.serving.agenda import Agenda
 from controller.serving.answers import Answers
 from controller.serving.gangs.counts import GangCounts
+from dra.gangs.decision import GangOutcome
 from dra.gangs.membership import GangKey
-from dra.gangs.outcome import GangOutcome
 from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
 

@@ -14,8 +14,14 @@ from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import Inventory
 from dra.kube.client import KubeApi
 from dra.kube.errors import InvalidError
-from dra.resourceslices.overhead import FIELD, Overhead, overhead_fields
-from dra.resourceslices.resourceslices import Features, object_name, taint_key
+from dra.resourceslices.resourceslices import (
+    FIELD,
+    Features,
+    Overhead,
+    object_name,
+    overhead_fields,
+    taint_key,
+)
 
 _INDEX = 9999
 _COUNTERS = {"probe": {"value": "1"}}

@@ -12,8 +12,8 @@ import yaml
 from controller.cluster.cluster import Cluster
 from controller.cluster.trimming.trimming import Trimmer
 from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Problem, examine
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dra.common.resources import Obj
-from dra.limits.templates import template
+from dra.limits.rewriting import template
 from hack.cluster.api import Api, collection
 from tests.cluster.rbac.requests import APPLY, DRIVER, refusal
 

@@ -9,8 +9,8 @@ import pytest
 
 from controller.queue.known_failures import REST
 from dra.allocator.allocate import Allocator, OngoingDecision
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Outcome
 from dra.allocator.search import options as budget
 from dra.allocator.search.combine import combine

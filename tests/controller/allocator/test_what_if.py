@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
 from dra.allocator.fleet import Fleet, Holder
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import AllocatedDevice, Allocation

@@ -8,8 +8,8 @@ from typing import Any
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
 from dra.allocator.contention import Outlook, Plan
+from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader

@@ -6,7 +6,7 @@ import pytest
 
 from dra.common.resources import DEVICE_CLASSES
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
-from dra.limits.templates import template
+from dra.limits.rewriting import template
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.limit_templates import (

@@ -15,9 +15,8 @@ from controller.queue.overtaking.waiter import pod_waiter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.gangs import planning as planning_module
-from dra.gangs.outcome import Placed, Questions
+from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.planning import Planning
-from dra.gangs.trial import Trial
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import allocated, claim, cluster, mignode, pod, versioned
 from tests.controller.queue.test_held_back import big, for_ever

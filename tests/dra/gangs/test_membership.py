@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from dra.gangs.membership import GroupRef, is_nameless, read_membership
-from dra.gangs.podgroups import COSCHEDULING, KOORDINATOR, KUBERNETES, VOLCANO, WORKLOADS
+from dra.gangs.membership import (
+    COSCHEDULING,
+    KOORDINATOR,
+    KUBERNETES,
+    VOLCANO,
+    WORKLOADS,
+    GroupRef,
+    is_nameless,
+    read_membership,
+)
 
 OWN, COUNT = "mig.dra.dev/pod-group", "mig.dra.dev/pod-group-min-count"
 KUEUE, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"

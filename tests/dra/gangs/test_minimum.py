@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj, Resource
-from dra.gangs.membership import Membership, read_membership
-from dra.gangs.minimum import MOST_PODS, PodGroups, Unclear, find_minimum
-from dra.gangs.podgroups import (
+from dra.gangs.membership import (
     COSCHEDULING,
     KINDS,
     KOORDINATOR,
     KUBERNETES,
+    MOST_PODS,
     VOLCANO,
     WORKLOADS,
     GroupKind,
+    Membership,
+    PodGroups,
+    Unclear,
+    find_minimum,
     kind_of,
+    read_membership,
     read_pod_group,
     trim_pod_group,
 )

@@ -11,8 +11,14 @@ from dra.claims.claims import read_claim
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.reader import Reader
 from dra.claims.wants import ClaimWants
-from dra.limits.rewriting import MIRROR, rewriting, rewritten
-from dra.limits.templates import is_template_name, template, template_name
+from dra.limits.rewriting import (
+    MIRROR,
+    is_template_name,
+    rewriting,
+    rewritten,
+    template,
+    template_name,
+)
 from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import claim, cluster
 from tests.dra.limits.limitcases import CASES, Case, expected, patched, pod_of, seen

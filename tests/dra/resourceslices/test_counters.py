@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dra.common.quantity import mebibytes
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement
-from dra.resourceslices.counters import CounterModel
+from dra.resourceslices.resourceslices import CounterModel
 from sim.nvml.products import load_product, product_names
 from tests.dra.gpus import A100, THIRDS, product_geometry, profile
 from tests.dra.resourceslices.counters import amounts

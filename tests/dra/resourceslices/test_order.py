@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Profile
-from dra.resourceslices.order import placements_in_order, size
+from dra.resourceslices.partitions import placements_in_order, size
 from sim.nvml.products import load_product, product_names
 from tests.dra.gpus import A100, product_geometry, profile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.resourceslices.overhead import Overhead, overhead_fields, read_overhead
+from dra.resourceslices.resourceslices import Overhead, overhead_fields, read_overhead
 
 
 @pytest.mark.parametrize(

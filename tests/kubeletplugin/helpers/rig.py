@@ -22,7 +22,7 @@ from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resourc
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
 from dra.kube.client import KubeApi
-from dra.resourceslices.overhead import Overhead
+from dra.resourceslices.resourceslices import Overhead
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry

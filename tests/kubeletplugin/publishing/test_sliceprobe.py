@@ -15,9 +15,8 @@ from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
-from dra.resourceslices.overhead import read_overhead
 from dra.resourceslices.partitions import offered
-from dra.resourceslices.resourceslices import Features, SliceLayout
+from dra.resourceslices.resourceslices import Features, SliceLayout, read_overhead
 from kubeletplugin.publishing.slices.sliceprobe import probe
 from kubeletplugin.publishing.unaccounted import SETTLE_SECONDS, Unaccounted
 from tests.dra.gpus import sliced_gpu

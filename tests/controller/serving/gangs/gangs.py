@@ -11,9 +11,7 @@ from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.common.resources import Obj
-from dra.gangs.decision import GangDecision
-from dra.gangs.outcome import GangOutcome, Questions
-from dra.gangs.trial import Trial
+from dra.gangs.decision import GangDecision, GangOutcome, Questions, Trial
 from tests.controller.helpers.objects import DRIVER, claim, pod, request, versioned
 from tests.dra.gpus import A100
 

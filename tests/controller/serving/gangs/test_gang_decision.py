@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
-from dra.gangs.outcome import GangOutcome
+from dra.gangs.decision import GangOutcome
 from tests.controller.helpers.objects import (
     claim,
     cluster,

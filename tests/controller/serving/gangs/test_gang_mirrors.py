@@ -5,8 +5,7 @@ from __future__ import annotations
 from controller.cluster.changes import POD_GROUPS, apply
 from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.common.resources import PODS, Obj
-from dra.gangs.membership import read_membership
-from dra.gangs.podgroups import KUBERNETES, VOLCANO
+from dra.gangs.membership import KUBERNETES, VOLCANO, read_membership
 from dra.kube.client import KubeApi, first_served
 from dra.kube.errors import ObjectNotFoundError, UnavailableError
 from dra.kube.reflector import Change

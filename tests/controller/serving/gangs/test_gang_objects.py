@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from dra.common.resources import PODS
-from dra.gangs.podgroups import KUBERNETES, VOLCANO
+from dra.gangs.membership import KUBERNETES, VOLCANO
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import copied, pod
 from tests.controller.serving.gangs.gangpods import NODES, group, grouped, held, told

@@ -11,8 +11,7 @@ from controller.queue.overtaking.line import OVERTAKEN
 from controller.serving.gangs import counts
 from controller.serving.gangs.counts import GangCounts
 from controller.serving.gangs.refusals import REST
-from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
-from dra.gangs.podgroups import KUBERNETES
+from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
 from tests.controller.queue.test_overtaking import Stream

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.serving.gangs.counts import GangCounts
-from dra.gangs.decision import GangDecision
-from dra.gangs.trial import Trial
+from dra.gangs.decision import GangDecision, Trial
 from dra.pods import selectors as labelselector
 from dra.pods.pods import Pod
 from tests.controller.helpers.bench import Bench
