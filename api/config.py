@@ -310,8 +310,9 @@ def decode_share(parameters: object, *, of_class: bool) -> dict[str, Any]:
 def _named(said: msgspec.Struct, parameters: object, part: str) -> dict[str, Any]:
     """The fields of a part that ``parameters`` name, by their names in ``said``."""
     given = parameters.get(part, {}) if isinstance(parameters, dict) else {}
-    names = (f.name for f in msgspec.structs.fields(said) if f.encode_name in given)
-    return {name: getattr(said, name) for name in names}
+    # What the library says of a type takes a hundred times as long, and each claim is asked.
+    names = zip(said.__struct_fields__, said.__struct_encode_fields__, strict=True)
+    return {name: getattr(said, name) for name, written in names if written in given}
 
 
 def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:
