@@ -99,7 +99,10 @@ class Setting:
     @property
     def part(self) -> str:
         """Its kind, if it says how large a part of a device is; else empty."""
-        share = self._once("part", partial(decode_share, of_class=True))
+        try:
+            share = self.share
+        except InvalidObjectError:  # it may say what only a class may
+            share = self._once("part", partial(decode_share, of_class=True))
         is_stated = Ask(share.get("memory_mib"), share.get("cores")).stated
         return str(self._parameters["kind"]) if is_stated else ""
 
