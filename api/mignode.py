@@ -120,6 +120,11 @@ class ClaimRef(_Value, frozen=True):
     name: Name
     uid: Uid
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name, by which objects are known."""
+        return self.namespace, self.name
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from controller.cluster.cluster import Cluster
-from controller.cluster.known_volumes import VOLUMES
+from controller.cluster.cluster import VOLUMES, Cluster
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -45,8 +44,7 @@ def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> No
     """
     for resource, change in changes:
         if change is None:
-            cluster.volumes.note_listed(resource)
-            cluster.gangs.note_listed(resource)
+            cluster.note_listed(resource)
             continue
         try:
             if change.rewound and resource == RESOURCE_CLAIMS and change.new is not None:
@@ -84,9 +82,9 @@ _SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     PODS: Cluster.set_pod,
     RESOURCE_CLAIMS: Cluster.set_claim,
     DEVICE_CLASSES: Cluster.set_class,
-    PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.volumes.set_claim(obj),
-    PERSISTENT_VOLUMES: lambda cluster, obj: cluster.volumes.set_volume(obj),
-    STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.set_class(obj),
+    PERSISTENT_VOLUME_CLAIMS: Cluster.set_volume_claim,
+    PERSISTENT_VOLUMES: Cluster.set_volume,
+    STORAGE_CLASSES: Cluster.set_storage_class,
     NAMESPACES: Cluster.set_namespace,
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.set(obj),
     RESOURCE_SLICES: Cluster.set_slice,
@@ -98,9 +96,9 @@ _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     PODS: lambda cluster, obj: cluster.remove_pod(_key(obj)),
     RESOURCE_CLAIMS: lambda cluster, obj: cluster.remove_claim(_key(obj)),
     DEVICE_CLASSES: lambda cluster, obj: cluster.remove_class(_name(obj)),
-    PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.volumes.remove_claim(_key(obj)),
-    PERSISTENT_VOLUMES: lambda cluster, obj: cluster.volumes.remove_volume(_name(obj)),
-    STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.remove_class(_name(obj)),
+    PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.remove_volume_claim(_key(obj)),
+    PERSISTENT_VOLUMES: lambda cluster, obj: cluster.remove_volume(_name(obj)),
+    STORAGE_CLASSES: lambda cluster, obj: cluster.remove_storage_class(_name(obj)),
     NAMESPACES: lambda cluster, obj: cluster.remove_namespace(_name(obj)),
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.remove(_key(obj)),
     RESOURCE_SLICES: lambda cluster, obj: cluster.others.remove_slice(_name(obj)),

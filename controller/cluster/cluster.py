@@ -5,18 +5,16 @@ Owned by one thread. Every change leaves in :class:`Effects` what it may have co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from controller.cluster.effects import Effects
-from controller.cluster.known_claims import KnownClaims
-from controller.cluster.known_gangs import KnownGangs
-from controller.cluster.known_nodes import KnownNodes, SpecReservations
-from controller.cluster.known_pods import KnownPods
-from controller.cluster.known_templates import KnownTemplates
-from controller.cluster.known_volumes import KnownVolumes
-from controller.cluster.likeness import Likeness
-from controller.cluster.trimming.spec_cache import Sharing
-from controller.cluster.watchers import Watchers
+from controller.cluster.claims import KnownClaims
+from controller.cluster.gangs import KnownGangs
+from controller.cluster.pods import KnownPods
+from controller.cluster.records import ClaimRecord, Effects, PodRecord
+from controller.cluster.templates import KnownTemplates
+from controller.cluster.trim import ParsedSpecs
 from dra.allocator.fleet import Fleet
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
@@ -24,17 +22,68 @@ from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.otherdevices import OtherDevices
 from dra.claims.reader import KnownClaim
-from dra.common.resources import Obj, ObjectKey
+from dra.claims.reasons import Reason
+from dra.common.resources import (
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Obj,
+    ObjectKey,
+    Resource,
+    at,
+)
 from dra.gpu.inventory import ClaimRef, Inventory
+from dra.gpu.mignode import from_mignode
+from dra.pods.nodefit import read_node
 from dra.pods.pods import DEFAULT_SCHEDULER, Pod
 from dra.pods.residents import Hosts
+from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
+
+_log = logging.getLogger(__name__)
+
+VOLUMES = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
+"""Resources to be listed before anything of them counts."""
 
 _REMEMBERED = 2000
 """Allocations that count as demand at a start; older ones would hardly weigh."""
 
+_SHOWN = 500
+"""Characters of what is wrong with a MigNode that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecReservations:
+    """Value of ``spec.reservations`` in a ``version`` of a MigNode, as it stands there."""
+
+    version: str
+    fields: list[Obj]
+
+    @classmethod
+    def of(cls, obj: Obj) -> SpecReservations:
+        version = str(at(obj, "metadata", "resourceVersion", default=""))
+        return cls(version, [*at(obj, "spec", "reservations")])
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that they are for."""
+        return frozenset(str(at(each, "claim", "uid", default="")) for each in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A MigNode of our driver, whoever allocates its GPUs."""
+
+    inventory: Inventory
+    reserved: SpecReservations
+
 
 class Cluster:
-    """Nodes, GPUs, pods, claims and classes, by name and by what they refer to."""
+    """Nodes, GPUs, pods, claims and classes, by name and by what they refer to.
+
+    Volumes and namespaces are mirrored where the controller may read them; without, the refusals of
+    kube-scheduler tell. ``unreadable`` are nodes that are left out as their MigNodes cannot be
+    read, and why.
+    """
 
     def __init__(
         self,
@@ -52,17 +101,13 @@ class Cluster:
         self.classes: dict[str, DeviceClass] = {}
         self.class_objects: dict[str, Obj] = {}
         self.others = OtherDevices(driver)
-        self._effects = Effects()
-        sharing = Sharing()
-        self._claims = KnownClaims(
-            self.fleet, finalizer, self._effects, sharing, others=self.others
-        )
-        watchers = Watchers(self.hosts.residents)
-        self._pods = KnownPods(self.hosts, self._claims, watchers, self._effects, sharing)
-        self.volumes = KnownVolumes(self.hosts, watchers, self._effects)
+        self.unreadable: dict[str, str] = {}
+        self._effects, specs = Effects(), ParsedSpecs()
+        self._nodes: dict[str, NodeRecord] = {}
+        self._unlisted = {*VOLUMES}
+        self._claims = KnownClaims(self.fleet, finalizer, self._effects, specs, others=self.others)
+        self._pods = KnownPods(self.hosts, self._claims, self.classes, self._effects, specs)
         self.templates = KnownTemplates(driver, self._effects)
-        self._likeness = Likeness(self.claims, self.classes)
-        self._nodes = KnownNodes(self.fleet, self.hosts, self._claims, self._effects)
 
     @property
     def pods(self) -> dict[ObjectKey, Pod]:
@@ -76,12 +121,10 @@ class Cluster:
 
     @property
     def gangs(self) -> KnownGangs:
-        """Pods that belong together."""
         return self._pods.gangs
 
     @property
     def has_effects(self) -> bool:
-        """True if there were changes since effects were taken."""
         return bool(self._effects)
 
     def take_effects(self) -> Effects:
@@ -93,66 +136,120 @@ class Cluster:
         self._effects.room.update(nodes)
         self._effects.room_anywhere = self._effects.room_anywhere or not nodes
 
-    def pods_of(self, claim: ObjectKey) -> list[Pod]:
-        """The pods that refer to a claim."""
-        return self._pods.of_claim(claim)
-
-    def template_of(self, pod: Pod) -> str:
-        """Equal for pods that are alike: what kube-scheduler says of one holds for the others."""
-        return self._likeness.template(pod)
+    def note_listed(self, resource: Resource) -> None:
+        self._unlisted.discard(resource)
+        if not self._unlisted and not self.hosts.volumes.listed:
+            self.hosts.volumes.listed = True
+            self._touch_users_of_volumes()
+        self.gangs.note_listed(resource)
 
     # -- nodes and their GPUs
 
+    def inventory(self, node: str) -> Inventory | None:
+        """Inventory of a node, whoever allocates its GPUs; None without a MigNode of ours."""
+        known = self._nodes.get(node)
+        return known.inventory if known is not None else None
+
+    def reserved(self, node: str) -> SpecReservations | None:
+        """Reservations on a node, as its MigNode has them; None without one of ours."""
+        known = self._nodes.get(node)
+        return known.reserved if known is not None else None
+
     def set_node(self, obj: Obj) -> None:
-        """A Node was added or changed."""
-        if self._nodes.set_node(obj):
-            self._touch_pods_on(obj["metadata"]["name"])
+        facts = read_node(obj)
+        if self.hosts.set_node(facts):
+            self._effects.nodes.add(facts.name)
+            self._effects.labels.add(facts.name)
+            self._effects.room.add(facts.name)
+            self._touch_pods_of(self.fleet.claims_on(facts.name))
 
     def remove_node(self, name: str) -> None:
-        """A Node is gone."""
-        self._nodes.remove_node(name)
-        self._touch_pods_on(name)
-
-    def _touch_pods_on(self, node: str) -> None:
-        """Have the pods looked at whose claims are allocated on ``node``: it may suit no longer."""
-        for key in self._claims.keys_of(self.fleet.claims_on(node)):
-            self._pods.touch(key)
+        self.hosts.drop_node(name)
+        self._claims.touch(self._claims_on(name))
+        self._touch_pods_of(self.fleet.claims_on(name))
 
     def set_mignode(self, obj: Obj) -> None:
         """A MigNode was added or changed; one that cannot be read is as good as gone."""
-        for key in self._claims.keys_of(self._nodes.set_mignode(obj)):
-            self._pods.touch(key)
-
-    def inventory(self, node: str) -> Inventory | None:
-        """Inventory of a node, whoever allocates its GPUs; None without a MigNode of ours."""
-        return self._nodes.inventories.get(node)
-
-    @property
-    def unreadable(self) -> Mapping[str, str]:
-        """Nodes that are left out as their MigNodes cannot be read, and why."""
-        return self._nodes.unreadable
-
-    @property
-    def reservations(self) -> Mapping[str, SpecReservations]:
-        """Reservations by node, as the MigNodes have them."""
-        return self._nodes.reservations
+        name = obj["metadata"]["name"]
+        try:
+            inventory = from_mignode(obj)
+            before, offered = self.fleet.instance_claims(name), self._offered(name)
+            if self.fleet.set_inventory(inventory):
+                self._effects.room.add(name)
+        except Exception as error:  # noqa: BLE001 - whatever it says, other nodes notice nothing
+            _log.warning("MigNode %s is left out: %s", name, error)
+            self._drop_mignode(name)
+            self.unreadable[name] = f"{type(error).__name__}: {error}"[:_SHOWN]
+            return
+        self.unreadable.pop(name, None)
+        self._effects.classes = self._effects.classes or self._offered(name) != offered
+        if before is None:
+            self._claims.touch(self.fleet.claims_on(name))
+        else:
+            self._claims.touch(before - (self.fleet.instance_claims(name) or frozenset()))
+        if inventory.driver == self.driver:
+            self._touch_pods_of(self._set_own(NodeRecord(inventory, SpecReservations.of(obj))))
+        else:
+            self._nodes.pop(name, None)
 
     def remove_mignode(self, name: str) -> None:
-        """A MigNode is gone."""
-        reserved = self._nodes.reservations.get(name)
-        self._nodes.remove_mignode(name)
-        for key in self._claims.keys_of(reserved.claims if reserved is not None else ()):
+        reserved = self.reserved(name)
+        self._drop_mignode(name)
+        self._touch_pods_of(reserved.claims if reserved is not None else ())
+
+    def _drop_mignode(self, name: str) -> None:
+        self.unreadable.pop(name, None)
+        touched, offered = self._claims_on(name), self._offered(name)
+        self.fleet.drop_inventory(name)
+        self._nodes.pop(name, None)
+        self._effects.reserved.add(name)
+        self._effects.labels.add(name)
+        self._effects.classes = self._effects.classes or self._offered(name) != offered
+        self._claims.touch(touched)
+
+    def _set_own(self, known: NodeRecord) -> frozenset[str]:
+        """Take a MigNode of our driver.
+
+        Returns the UIDs of claims for which kubelet may now have to ask again, as their Prepare
+        failed or may have been cut short, and of those whose reservations may just have been
+        answered.
+        """
+        inventory, reserved = known.inventory, known.reserved
+        name = inventory.node
+        before = self._nodes.get(name)
+        self._nodes[name] = known
+        self._effects.labels.add(name)
+        if reserved.fields != (before.reserved.fields if before is not None else []):
+            self._effects.reserved.add(name)
+        was = before.inventory if before is not None else None
+        if inventory.failed_claims != (was.failed_claims if was is not None else ()):
+            self._effects.failures.add(name)
+        found = frozenset(f.claim.uid for f in inventory.failed_claims)
+        if inventory.resumed and (was is None or was.resumed != inventory.resumed):
+            found = self.fleet.claims_on(name)
+        if was is None or was.ready != inventory.ready or was.answers != inventory.answers:
+            found |= reserved.claims
+        return found
+
+    def _offered(self, name: str) -> tuple[frozenset[str], bool]:
+        """Facts that the generated classes depend on: a node's profiles, and who allocates it."""
+        return self.fleet.profiles_of(name), name in self.fleet.schedulers
+
+    def _claims_on(self, node: str) -> frozenset[str]:
+        """UIDs of the claims that are allocated on a node, or that it has instances of."""
+        return self.fleet.claims_on(node) | (self.fleet.instance_claims(node) or frozenset())
+
+    def _touch_pods_of(self, claims: Iterable[str]) -> None:
+        for key in self._claims.keys_of(claims):
             self._pods.touch(key)
 
     def set_slice(self, obj: Obj) -> None:
-        """A ResourceSlice of another driver was added or changed."""
         self.others.set_slice(obj)
         self._effects.others.add(obj["spec"]["nodeName"])
 
     # -- classes
 
     def set_class(self, obj: Obj) -> None:
-        """A DeviceClass was added or changed."""
         known = read_class(obj, self.driver)
         self.class_objects[known.name] = obj
         self._effects.classes = True
@@ -162,13 +259,11 @@ class Cluster:
             self._effects.pods.update(self._pods_that_ask_for(known.name))
 
     def remove_class(self, name: str) -> None:
-        """A DeviceClass is gone."""
         self.class_objects.pop(name, None)
         self.classes.pop(name, None)
         self._effects.classes = True
 
     def _pods_that_ask_for(self, device_class: str) -> Iterator[ObjectKey]:
-        """Those whose claims of the class are not allocated."""
         for key, known in self.claims.items():
             claim = known.claim
             if claim.allocation is None and any(
@@ -176,32 +271,80 @@ class Cluster:
             ):
                 yield from (pod.key for pod in self.pods_of(key))
 
-    # -- namespaces
+    # -- volumes and namespaces
+
+    def set_volume_claim(self, obj: Obj) -> None:
+        claim = read_volume_claim(obj)
+        if self.hosts.volumes.set_claim(claim):
+            self._effects.pods.update(self._pods.watchers.of_volume_claim(claim.key))
+
+    def remove_volume_claim(self, key: ObjectKey) -> None:
+        self.hosts.volumes.remove_claim(key)
+        self._effects.pods.update(self._pods.watchers.of_volume_claim(key))
+
+    def set_volume(self, obj: Obj) -> None:
+        if self.hosts.volumes.set_volume(read_volume(obj)):
+            self._touch_users_of_volumes()
+
+    def remove_volume(self, name: str) -> None:
+        self.hosts.volumes.remove_volume(name)
+        self._touch_users_of_volumes()
+
+    def set_storage_class(self, obj: Obj) -> None:
+        if self.hosts.volumes.set_class(read_storage_class(obj)):
+            self._touch_users_of_volumes()
+
+    def remove_storage_class(self, name: str) -> None:
+        self.hosts.volumes.remove_class(name)
+        self._touch_users_of_volumes()
+
+    def _touch_users_of_volumes(self) -> None:
+        self._effects.pods.update(self._pods.watchers.of_volumes())
 
     def set_namespace(self, obj: Obj) -> None:
-        """A Namespace was added or changed."""
-        self.volumes.set_namespace(obj)
-        self.templates.set_namespace(obj)
+        name, labels = obj["metadata"]["name"], at(obj, "metadata", "labels", default={})
+        if self.hosts.residents.set_namespace(name, labels):
+            self._effects.room_anywhere = True
+        self.templates.set_namespace(name, labels)
 
     def remove_namespace(self, name: str) -> None:
-        """A Namespace is gone."""
-        self.volumes.remove_namespace(name)
-        self.templates.remove_namespace(name)
+        self.hosts.residents.set_namespace(name, None)
+        self.templates.set_namespace(name, {})
 
     # -- pods
 
     def set_pod(self, obj: Obj) -> None:
-        """A pod was added or changed."""
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         before = self.pods.get(key)
         self._pods.set(obj)
         self.templates.change(before, self.pods[key])
 
     def remove_pod(self, key: ObjectKey) -> None:
-        """A pod is gone."""
         before = self.pods.get(key)
         self._pods.remove(key)
         self.templates.change(before, None)
+
+    def pods_of(self, claim: ObjectKey) -> list[Pod]:
+        return self._pods.of_claim(claim)
+
+    def record(self, pod: Pod) -> PodRecord:
+        """The record of a pod, made where there is none."""
+        return self._pods.record(pod)
+
+    def recorded_pod(self, uid: str) -> PodRecord | None:
+        return self._pods.records.get(uid)
+
+    def waiting_claims(self) -> Iterator[tuple[str, Reason, str]]:
+        """UID, reason and time of creation of each claim that a pod waits with. For any thread."""
+        for record in [*self._pods.records.values()]:  # one step, which no other thread divides
+            if (reason := record.waits_for) is not None:
+                for uid, created in record.waiting_claims:
+                    if self.has_claim(uid):
+                        yield uid, reason, created
+
+    def template_of(self, pod: Pod) -> str:
+        """Equal for pods that are alike: what kube-scheduler says of one holds for the others."""
+        return self._pods.template(pod)
 
     def sent_to(self, pod: Pod) -> str:
         """The node that was decided for a pod that is not bound; empty without one."""
@@ -224,9 +367,18 @@ class Cluster:
             self._pods.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
 
     def remove_claim(self, key: ObjectKey) -> None:
-        """A claim is gone."""
         if self._claims.remove(key):
             self._pods.touch(key)
+
+    def claim_record(self, claim: ClaimRef) -> ClaimRecord:
+        """The record of a claim, made where there is none."""
+        return self._claims.record(claim)
+
+    def recorded_claim(self, uid: str) -> ClaimRecord | None:
+        return self._claims.records.get(uid)
+
+    def has_claim(self, uid: str) -> bool:
+        return bool(self._claims.keys_of([uid]))
 
     def begin_write(self, claim: ClaimRef, allocation: Allocation | None = None) -> None:
         """A write of ours to a claim begins: of ``allocation``, which counts from now on.
@@ -235,12 +387,12 @@ class Cluster:
         """
         self._claims.begin_write(claim, allocation)
         if allocation is not None:
-            self._pods.recharge((claim.namespace, claim.name))
+            self._pods.recharge(claim.key)
 
     def end_write(self, claim: ClaimRef) -> None:
         """The outcome of a write is known: from now on only what the claim says counts."""
         if self._claims.end_write(claim):
-            self._pods.recharge((claim.namespace, claim.name))
+            self._pods.recharge(claim.key)
 
     def read_claim(self, obj: Obj) -> Claim:
         """A claim as it would be known, from an answer of the API server."""

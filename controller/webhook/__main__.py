@@ -8,7 +8,7 @@ import threading
 
 import click
 
-from controller.webhook.keeper import Keeper, Place
+from controller.webhook.certificates import Keeper, Place
 from controller.webhook.server import WebhookServer
 from dra.common.logs import configure
 from dra.gpu.names import DEFAULT_DRIVER

@@ -1,7 +1,13 @@
-"""Review of the opaque configuration in claims, templates and classes, and of node classes."""
+"""Reviews: of opaque configuration, and of pods that ask by limits, which are rewritten.
+
+Configuration stands in claims, templates and classes, and in the files of node classes. Pods are
+rewritten where the API server has no policy that does it.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +15,7 @@ from api import config
 from api.errors import InvalidObjectError
 from dra.common.resources import Obj
 from dra.gpu.layouts import SUFFIXES, read_file
+from dra.limits.rewriting import rewriting
 
 _DEVICES: dict[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),
@@ -18,7 +25,7 @@ _DEVICES: dict[str, tuple[str, ...]] = {
 """Path of the list ``config``, by kind."""
 
 
-def answer(review: Obj, *, driver: str) -> Obj:
+def review_config(review: Obj, *, driver: str) -> Obj:
     """The AdmissionReview (admission.k8s.io/v1) that answers one.
 
     Raises:
@@ -75,3 +82,26 @@ def _named(request: Obj) -> str:
     name = meta.get("name") or f"{meta.get('generateName', '')}*"
     where = f"{request['namespace']}/" if request.get("namespace") else ""
     return f"{request.get('kind', {}).get('kind', 'object')} {where}{name}"
+
+
+def rewrite_limits(review: Obj) -> Obj:
+    """The AdmissionReview (admission.k8s.io/v1) that answers one: a JSON patch of the pod, if any.
+
+    It makes nothing: claims come from templates, so that a pod which is refused later leaves none.
+
+    Raises:
+        ValueError: it is no AdmissionReview with a pod.
+    """
+    request = review.get("request")
+    pod = request.get("object") if isinstance(request, dict) else None
+    if not isinstance(request, dict) or "uid" not in request or not isinstance(pod, dict):
+        raise ValueError("no AdmissionReview: it has no request with a uid and an object")
+    response: Obj = {"uid": request["uid"], "allowed": True}
+    try:
+        steps = rewriting(pod)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"no pod: {error}") from error
+    if steps:
+        patch = base64.b64encode(json.dumps(steps).encode()).decode()
+        response |= {"patchType": "JSONPatch", "patch": patch}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}

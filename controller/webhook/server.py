@@ -12,8 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from controller.webhook.certificates import Served
-from controller.webhook.mutation import answer as mutate
-from controller.webhook.review import answer
+from controller.webhook.review import review_config, rewrite_limits
 from dra.monitoring.server import BoundedThreads, OpenConnections
 
 _log = logging.getLogger(__name__)
@@ -51,7 +50,6 @@ class WebhookServer(BoundedThreads, HTTPServer):
         )
 
     def serve(self, served: Served) -> None:
-        """Presents this certificate to whoever connects from now on."""
         # ssl reads files only, and the key is to lie in none.
         descriptor = os.memfd_create("webhook")
         try:
@@ -93,9 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
             review = json.loads(body)
             review = review if isinstance(review, dict) else {}
             if path == MUTATING_PATH:
-                reply = mutate(review)
+                reply = rewrite_limits(review)
             else:
-                reply = answer(review, driver=self.server.driver)
+                reply = review_config(review, driver=self.server.driver)
         except ValueError as error:
             self._send(HTTPStatus.BAD_REQUEST, str(error).encode(), "text/plain")
             return

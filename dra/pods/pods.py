@@ -237,6 +237,11 @@ class Pod:
         """True if it waits to be started."""
         return self.phase in ("", "Pending") and not self.deleting
 
+    @property
+    def is_controlled(self) -> bool:
+        """True if a controller makes another in its place."""
+        return self.template != self.uid
+
     def __str__(self) -> str:
         return f"{self.key[0]}/{self.key[1]}"
 

@@ -20,7 +20,7 @@ import click
 
 from controller.cluster.changes import MIRRORED
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming.trimming import Trimmer, remembering
+from controller.cluster.trim import Trimmer, remembering
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain

@@ -25,11 +25,10 @@ SMALL, LARGE = "1g.10gb", "7g.80gb"
 _HASTENED = """
 import importlib
 import runpy
-for module, limit in (
-    ("held_back", "FIRST_SECONDS"), ("line", "PATIENCE_SECONDS"), ("fairness", "ASIDE_SECONDS")
-):
-    found = importlib.import_module("controller.queue.overtaking." + module)
-    setattr(found, limit, getattr(found, limit) / {0})
+times = importlib.import_module("controller.times")
+times.HOLD = times.HOLD[0] / {0}, times.HOLD[1]
+times.OVERTAKEN_ONCE /= {0}
+times.PLAN_IN_VAIN /= {0}
 runpy.run_module("controller", run_name="__main__", alter_sys=True)
 """
 """Program of a controller whose limits for holding back slices are shorter by a factor."""

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming.trimming import Trimmer
+from controller.cluster.trim import Trimmer
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain

@@ -5,15 +5,17 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.keeping.gpu_labels import DISCOVERED
-from controller.keeping.nodelabels import NodeLabels
-from controller.writing.in_flight import InFlight
-from controller.writing.writers import make_writers
+from controller.keep.labels import DISCOVERED, NodeLabels
+from controller.options import Options
+from controller.serve.world import World
+from controller.write.in_flight import InFlight
+from controller.write.writers import make_writers
 from dra.cel.kinds import Kinds
 from dra.common.resources import Obj
 from dra.kube.client import KubeApi
@@ -24,7 +26,7 @@ from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import CONTROLLER, Installation
 from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import MERGE
-from tests.controller.helpers.bench import Inline
+from tests.controller.helpers.bench import inline
 from tests.controller.helpers.objects import DRIVER, FINALIZER, mignode
 
 COUNT, MARK = "nvidia.com/mig-1g.5gb.count", f"{DRIVER}/labels"
@@ -54,16 +56,21 @@ class Site:
             leads=lambda: True,
         )
         self.cluster = Cluster(DRIVER, FINALIZER, Kinds(None))
-        self.in_flight = InFlight(Inline(), lambda: None)
-        self.keeper = NodeLabels(
-            self.cluster, writers.objects, self.in_flight, lambda: 0.0, enabled=True
+        self.in_flight = InFlight(inline)
+        world = SimpleNamespace(
+            cluster=self.cluster,
+            writers=writers,
+            in_flight=self.in_flight,
+            now=lambda: 0.0,
+            options=Options(driver_name=DRIVER, node_labels=True),
         )
+        self.keeper = NodeLabels(cast("World", world))
 
     def look(self, name: str) -> dict[str, str]:
         """Have a node looked at as it is now; returns its labels after that."""
         self.cluster.set_node(self.admin.get("Node", name))
         self.keeper.note(self.cluster.take_effects())
-        while self.keeper.write_if_due():
+        while self.keeper.work_if_due():
             self.in_flight.take_answers()
         found: dict[str, str] = self.admin.get("Node", name)["metadata"]["labels"]
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer
+from controller.cluster.trim import Trimmer
 from dra.common.resources import PODS, Obj
 from tests.controller.helpers.objects import DRIVER, allocated, claim, cluster, pod, versioned
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from controller.cluster.trimming import allowance
-from controller.cluster.trimming.trimming import Trimmer
+from controller.cluster import trim as memory
+from controller.cluster.trim import Trimmer
 from dra.common.cache import decoded_weight
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.pods.pods import UNREAD
@@ -72,9 +72,9 @@ MADE: dict[str, tuple[Resource, Callable[[int], Obj]]] = {
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowance, "NAMESPACE_BYTES", 40 * KIB)
-    monkeypatch.setattr(allowance, "ALL_BYTES", 80 * KIB)
-    monkeypatch.setattr(allowance, "LEAST_BYTES", 20 * KIB)
+    monkeypatch.setattr(memory, "NAMESPACE_BYTES", 40 * KIB)
+    monkeypatch.setattr(memory, "ALL_BYTES", 80 * KIB)
+    monkeypatch.setattr(memory, "LEAST_BYTES", 20 * KIB)
 
 
 def together(*objects: Obj) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer
+from controller.cluster.trim import Trimmer
 from dra.claims.claims import SCHEDULER_FINALIZER, read_claim
 from dra.claims.reasons import Reason
 from dra.common.resources import RESOURCE_CLAIMS

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer, remembering
+from controller.cluster.trim import Trimmer, remembering
 from dra.common.cache import decoded_weight
 from dra.common.resources import (
     PERSISTENT_VOLUME_CLAIMS,

@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming.trimming import MOST_FINALIZERS, Trimmer, remembering
-from controller.queue.known_failures import KnownFailures
-from controller.queue.room import Room
+from controller.cluster.trim import MOST_FINALIZERS, Trimmer, remembering
+from controller.queue.searches import FailedSearches, Room
 from dra.allocator.problem import examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
@@ -286,7 +285,7 @@ def test_a_claim_with_too_many_finalizers_is_not_touched() -> None:
 
 
 def test_failures_of_ever_new_claims_are_not_all_remembered() -> None:
-    failures = KnownFailures(Room(), lambda: 0.0)
+    failures = FailedSearches(Room(), lambda: 0.0)
     obstacle = Obstacle(Reason.WAITING, "x" * 1000)
     asked = problem(cluster("node-a"), claim("c"))
     (wants,) = asked.claims

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer
+from controller.cluster.trim import Trimmer
 from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.errors import UnavailableError

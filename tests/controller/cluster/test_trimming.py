@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer, remembering
+from controller.cluster.trim import Trimmer, remembering
 from dra.claims.claims import read_claim
 from dra.claims.conditions import PREPARE_FAILED, failed_prepare
-from dra.common.resources import (
-    MIG_NODES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    Obj,
-)
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Obj
 from dra.gpu.mignode import from_mignode
 from dra.kube.reflector import Store
 from dra.pods.pods import Pod, read_pod

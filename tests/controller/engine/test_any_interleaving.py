@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.engine.fence import Fence
+from controller.leader.fence import Fence
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.names import MigDevice, parse_device
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
@@ -33,7 +33,7 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.desk = Desk()
-        self.bench = Bench(outbox=self.desk)
+        self.bench = Bench(send=self.desk.send)
         for name in NODES:
             self.bench.cluster.set_node(node(name))
             self.bench.cluster.set_mignode(mignode(name))
@@ -189,11 +189,11 @@ class Succession(Story):
         """The leader ends with any of its requests on their way, and the next one begins."""
         self._leave()
         former = self.bench
-        left = former.writers.claims.unanswered.fitting(former.cluster.claims)
+        left = former.writers.claims.may_be_made(former.cluster.claims)
         self.settled = self.settled and not left
         self.seen.clear()
         self.desk = Desk()
-        self.bench = self.bench.succeeded_by(*NODES, outbox=self.desk)
+        self.bench = self.bench.succeeded_by(*NODES, send=self.desk.send)
         if self.settled:
             self.clean += 1
             return

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from api.mignode import MOST_GEOMETRIES
+from controller import times
 from controller.cluster.changes import apply
-from controller.engine.inbox import Inbox, mignode_of
-from controller.keeping.classsync import KEEP_SECONDS, KEEP_WHERE_FULL_SECONDS, LOOK_SECONDS
+from controller.leader.mirrors import Inbox, mignode_of
 from dra.claims.classes import GPU_CLASS, MOST_CLASSES, MOST_OF_NODE
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -95,7 +95,7 @@ def test_what_a_change_makes_somebody_raise_keeps_no_other_change_away(
     def fails(self: object, effects: object) -> None:
         raise OverflowError("no profile has such a name")
 
-    monkeypatch.setattr("controller.keeping.templatesync.TemplateSync.note", fails)
+    monkeypatch.setattr("controller.keep.templates.LimitTemplates.note", fails)
     bench.run()
     assert bench.devices("c")
 
@@ -129,8 +129,8 @@ def test_a_node_with_many_profiles_gets_few_classes_and_takes_none_from_others()
     for each in ("node-a", "node-b"):
         bench.cluster.set_node(node(each))
         bench.cluster.set_mignode(mignode(each))
-    bench.run(seconds=KEEP_WHERE_FULL_SECONDS)
-    bench.run(seconds=KEEP_WHERE_FULL_SECONDS)
+    bench.run(seconds=times.UNUSED_WHERE_FULL)
+    bench.run(seconds=times.UNUSED_WHERE_FULL)
     assert {"mig-1g.5gb", "mig-7g.40gb"} <= bench.classes()
     assert len(bench.classes()) <= MOST_CLASSES
 
@@ -143,9 +143,9 @@ def test_a_class_that_nothing_names_goes_a_day_after_its_profile() -> None:
     bench.api.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t"}, **template})
     bench.cluster.remove_mignode("node-a")
     bench.run(seconds=1)
-    bench.run(seconds=KEEP_SECONDS - 2)
+    bench.run(seconds=times.UNUSED_CLASS - 2)
     assert known <= bench.classes()
-    bench.run(seconds=LOOK_SECONDS + 2)
+    bench.run(seconds=times.UNUSED_LOOK + 2)
     assert known & bench.classes() == {"mig-1g.5gb", "mig-2g.10gb"}
     assert {"mig.dra.dev", GPU_CLASS} <= bench.classes()
     bench.cluster.set_mignode(mignode("node-a"))
@@ -159,7 +159,7 @@ def test_a_class_that_somebody_else_made_is_never_removed() -> None:
     bench.cluster.set_class(bench.api.put(DEVICE_CLASSES, theirs))
     bench.cluster.remove_mignode("node-a")
     bench.run(seconds=1)
-    bench.run(seconds=KEEP_SECONDS + LOOK_SECONDS)
+    bench.run(seconds=times.UNUSED_CLASS + times.UNUSED_LOOK)
     assert "mig-9g.99gb" in bench.classes()
     assert NODES.plural not in bench.api.writes
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer
-from controller.lifecycle.cleanup import OWNED_GRACE_SECONDS
-from controller.serving.waiting import LOOK_AGAIN_SECONDS
+from controller import times
+from controller.cluster.trim import Trimmer
 from dra.allocator.allocate import OngoingDecision
 from dra.allocator.problem import Outcome
 from dra.claims.claims import POD_CLAIM
@@ -155,8 +154,8 @@ def test_of_two_claims_made_for_a_pod_the_one_counts_that_its_status_names() -> 
     bench.run()
     assert bench.devices("p-s-x")
     bench.delete_pod("p")
-    bench.run(seconds=OWNED_GRACE_SECONDS)
-    bench.run(seconds=OWNED_GRACE_SECONDS)
+    bench.run(seconds=times.OWNED_CLAIM_UNUSED)
+    bench.run(seconds=times.OWNED_CLAIM_UNUSED)
     assert (bench.devices("p-s-w"), bench.devices("p-s-x")) == ([], [])
 
 
@@ -314,7 +313,7 @@ def test_a_pod_that_waits_costs_nothing_and_says_nothing_new() -> None:
     bench.run()
     said = len(bench.recorder.events)
     for _ in range(5):
-        bench.run(seconds=LOOK_AGAIN_SECONDS)
+        bench.run(seconds=times.WAITING_POD_AGAIN)
     assert bench.api.writes == ["pods/status"]
     assert len(bench.recorder.events) == said
 

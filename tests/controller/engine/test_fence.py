@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming.trimming import LARGEST, Trimmer
-from controller.engine.fence import PATIENCE_SECONDS, REST_SECONDS, Fence
-from controller.writing.in_flight import LIMIT
-from controller.writing.leader_requests import NotLeadingError
+from controller import times
+from controller.cluster.trim import LARGEST, Trimmer
+from controller.leader.fence import Fence
+from controller.write.in_flight import LIMIT
+from controller.write.requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.errors import (
     ConflictError,
@@ -58,7 +59,7 @@ def takeover() -> tuple[Callable[[], Obj], Bench, Desk]:
     late = late_allocation(old, desk)
     wants(old, "d", priority=2)
     successor = Desk()
-    return late, old.succeeded_by("node-a", outbox=successor), successor
+    return late, old.succeeded_by("node-a", send=successor.send), successor
 
 
 def raise_fence(bench: Bench, desk: Desk, fence: Fence) -> None:
@@ -270,8 +271,8 @@ def test_claims_that_no_living_pod_names_hold_nobody_up_for_longer_than_a_second
     fence = bench.fence()
     assert fence.work()
     assert not fence.stands()
-    assert fence.next_due() == bench.time + REST_SECONDS
-    bench.time += REST_SECONDS
+    assert fence.next_due() == bench.time + times.FENCE_OF_OTHERS
+    bench.time += times.FENCE_OF_OTHERS
     assert fence.stands()
     assert not fence.has_no_gap()
 
@@ -313,7 +314,7 @@ def test_a_claim_without_an_answer_holds_others_up_for_a_while_if_others_have_on
     bench.api.patch = answer  # type: ignore[method-assign]
     raise_fence(bench, desk, fence)
     assert not fence.stands()
-    bench.time += 2 * PATIENCE_SECONDS
+    bench.time += 2 * times.FENCE_OF_PODS
     raise_fence(bench, desk, fence)
     assert fence.stands()
     assert not fence.has_no_gap()
@@ -327,10 +328,10 @@ def test_a_claim_that_is_answered_by_errors_holds_others_up_only_for_a_while(
     unallocated(bench)
     refusing(bench, UnavailableError("failed calling webhook", status=500))
     fence = bench.fence()
-    bench.time += PATIENCE_SECONDS - 1
+    bench.time += times.FENCE_OF_PODS - 1
     raise_fence(bench, desk, fence)
     assert not fence.stands()
-    bench.time += PATIENCE_SECONDS
+    bench.time += times.FENCE_OF_PODS
     raise_fence(bench, desk, fence)
     assert fence.stands()
     assert "claim not fenced" in caplog.text

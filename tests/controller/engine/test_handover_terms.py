@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from controller.engine.controller import Controller, Names
+from controller.leader.controller import Controller
+from controller.options import Options
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, UnavailableError
+from dra.kube.lease import LeaderElector
 from dra.kube.timing import SystemClock
-from tests.controller.helpers.bench import EventList
+from tests.controller.helpers.bench import EventList, no_metrics
 from tests.controller.helpers.objects import DRIVER, FINALIZER
 from tests.controller.helpers.site import Site
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -22,10 +24,11 @@ FENCE = f"{DRIVER}/fence"
 Send = Callable[[], Obj]
 
 
-class Handover:
-    """What the former leader left, and whether this one settled."""
+class Elector:
+    """Whether it leads, what the former leader left, and whether this one settled."""
 
     def __init__(self, *, settled: bool) -> None:
+        self.is_leader = True
         self.settled = settled
         self.was_settled = False
 
@@ -60,16 +63,15 @@ class Term:
 
     def __init__(self, site: Site, *, settled: bool) -> None:
         self.link = Link(site.api)
-        self.handover = Handover(settled=settled)
-        self.leads = True
+        self.elector = Elector(settled=settled)
         self._stop = threading.Event()
         controller = Controller(
             cast("KubeApi", self.link),
             EventList(),
-            Names(DRIVER),
+            Options(driver_name=DRIVER),
             clock=SystemClock(),
-            leads=lambda: self.leads,
-            handover=self.handover,
+            metrics=no_metrics(),
+            elector=cast("LeaderElector", self.elector),
         )
         self.thread = threading.Thread(target=controller.run, args=(self._stop,), daemon=True)
 
@@ -82,7 +84,7 @@ class Term:
         self.stop()
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
-        return self.handover.was_settled
+        return self.elector.was_settled
 
 
 Begin = Callable[..., Term]
@@ -205,7 +207,7 @@ def test_what_is_under_way_when_the_leader_is_stopped_is_waited_for(
     waiting.pod("c", "c")
     assert under_way.wait(PATIENCE)
     term.stop()
-    assert not term.handover.was_settled
+    assert not term.elector.was_settled
     stopped.set()
     assert term.end() is (answer != "none")
     assert bool(waiting.allocation("c")) is (answer == "made")
@@ -262,10 +264,10 @@ def test_a_write_that_comes_too_late_to_be_sent_is_nothing_to_wait_for(
     waiting: Site, begin: Begin
 ) -> None:
     term = begin(settled=True)
-    term.leads = False
+    term.elector.is_leader = False
     term.thread.start()
     waiting.claim("c")
     waiting.pod("c", "c")
     term.thread.join(PATIENCE)  # it ends by itself
     assert not term.thread.is_alive()
-    assert term.handover.was_settled
+    assert term.elector.was_settled

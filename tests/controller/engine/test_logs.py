@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.engine.inbox import Inbox
+from controller.leader.mirrors import Inbox
 from dra.common.logs import Format, configure
 from dra.common.resources import NODES
 from dra.kube.reflector import Change

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from controller.engine.controller import Controller, Names
+from controller.leader.controller import Controller
+from controller.options import Options
 from dra.common.resources import (
     MIG_NODES,
     NAMESPACES,
@@ -27,7 +28,7 @@ from dra.kube.client import KubeApi, ObjectList
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.http import HttpClient
 from dra.kube.timing import SystemClock
-from tests.controller.helpers.bench import EventList
+from tests.controller.helpers.bench import EventList, no_metrics
 from tests.controller.helpers.objects import DRIVER, node, versioned
 from tests.helpers.waiting import wait_for
 
@@ -77,7 +78,9 @@ class SlowApi(KubeApi):
 def syncing(api: SlowApi, clock: SystemClock) -> Iterator[None]:
     """A controller that has taken the lead and waits for the last list."""
     stop = threading.Event()
-    controller = Controller(api, EventList(), Names(DRIVER), clock=clock)
+    controller = Controller(
+        api, EventList(), Options(driver_name=DRIVER), clock=clock, metrics=no_metrics()
+    )
     thread = threading.Thread(target=controller.run, args=(stop,))
     thread.start()
     try:

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
 
 from controller.cluster.cluster import Cluster
-from controller.engine.engine import Engine
-from controller.engine.fence import Fence
-from controller.reporting.observer import ControllerObserver
-from controller.reporting.podconditions import PodConditions
-from controller.reporting.report import Reporter
-from controller.serving.evaluations import Evaluations
-from controller.writing.in_flight import InFlight
-from controller.writing.outbox import Outbox
-from controller.writing.writers import make_writers
+from controller.leader.engine import Engine
+from controller.leader.fence import Fence
+from controller.options import Options
+from controller.report.metrics import ControllerMetrics
+from controller.report.pod_conditions import PodConditions
+from controller.report.report import Reporter
+from controller.serve.evaluations import Evaluations
+from controller.serve.world import World
+from controller.write.in_flight import InFlight, Send
+from controller.write.writers import make_writers
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.cel.selectors import Selectors
-from dra.claims.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.layouts import Classes
+from dra.kube.client import KubeApi
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.objects import DRIVER, FINALIZER, copied, mignode, node
 from tests.helpers.fields import checked
 
 
-class Inline:
-    """An outbox for programs of one thread: what is sent is done at once."""
+def inline(job: Callable[[], None]) -> None:
+    """Sends for programs of one thread: what is sent is done at once."""
+    job()
 
-    def send(self, job: Callable[[], None]) -> None:
-        job()
+
+def no_metrics() -> ControllerMetrics:
+    """Metrics that nobody reads."""
+    return ControllerMetrics(CollectorRegistry(), leads=lambda: True, now=lambda: datetime.now(UTC))
 
 
 class EventList:
@@ -53,19 +59,19 @@ class Bench:
     def __init__(
         self,
         *nodes: str,
-        outbox: Outbox | None = None,
-        observer: ControllerObserver | None = None,
+        send: Send = inline,
+        metrics: ControllerMetrics | None = None,
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
         node_labels: bool = False,
-        class_files: Callable[[], Classes | None] | None = None,
+        node_classes: Path | None = None,
         eager_creation: bool = True,
         evict_failed: bool = False,
         evaluator: Evaluator | None = None,
-        asking: Outbox | None = None,
+        asking: Send = inline,
     ) -> None:
         """With an evaluator it is asked beforehand, as in a controller, through ``asking``."""
-        self.outbox = outbox or Inline()
+        self.send = send
         self.time = 1000.0
         self.api = api or FakeApi()
         self.recorder = EventList()
@@ -75,50 +81,53 @@ class Bench:
         evaluations = None
         if evaluator is not None:
             evaluations = Evaluations(
-                self.cluster,
-                evaluator,
-                outbox=asking or Inline(),
-                wake=lambda: None,
-                now=lambda: self.time,
+                self.cluster, evaluator, send=asking, wake=lambda: None, now=self.now
             )
         self.writers = make_writers(
-            self.api,
+            cast("KubeApi", self.api),
             driver=DRIVER,
             finalizer=FINALIZER,
-            now=lambda: datetime.fromtimestamp(1767225600 + self.time - 1000, UTC),
+            now=self.time_of_day,
             leads=lambda: self.leads,
             labels_nodes=eager_creation,
-            evicts=evict_failed,
         )
-        self.engine = Engine(
-            self.cluster,
-            Reader(DRIVER, kinds, self.cluster.classes),
-            writers=self.writers,
-            reporter=Reporter(
-                self.recorder,
-                PodConditions(self.writers.pods, self.outbox, driver=DRIVER, now=lambda: self.time),
-                lambda: self.time,
-                observer=observer,
-            ),
-            outbox=self.outbox,
-            gate=FINALIZER,
-            now=lambda: self.time,
-            observer=observer,
+        metrics = metrics or no_metrics()
+        metrics.begins(self.cluster.waiting_claims)
+        in_flight = InFlight(send)
+        conditions = PodConditions(self.writers.pods, in_flight, driver=DRIVER, now=self.now)
+        options = Options(
+            driver_name=DRIVER,
             finalizer_at_creation=finalizer_at_creation,
             node_labels=node_labels,
-            class_files=class_files,
+            evict_failed=evict_failed,
+            node_classes=node_classes,
+        )
+        self.world = World(
+            self.cluster,
+            self.writers,
+            in_flight,
+            Reporter(self.recorder, conditions, self.cluster, metrics, self.now),
+            options,
+            now=self.now,
             evaluations=evaluations,
         )
+        self.engine = Engine(self.world)
         for name in nodes:
             self.cluster.set_node(node(name))
             self.cluster.set_mignode(mignode(name))
         self.run()
         self.api.writes.clear()
 
-    def succeeded_by(self, *nodes: str, outbox: Outbox | None = None) -> Bench:
+    def now(self) -> float:
+        return self.time
+
+    def time_of_day(self) -> datetime:
+        return datetime.fromtimestamp(1767225600 + self.time - 1000, UTC)
+
+    def succeeded_by(self, *nodes: str, send: Send = inline) -> Bench:
         """The next leader, with these nodes: it has listed everything and decided nothing."""
         self.leads = False
-        new = Bench(*nodes, outbox=outbox, api=self.api)
+        new = Bench(*nodes, send=send, api=self.api)
         for (plural, _), obj in self.api.objects.items():
             if plural == RESOURCE_CLAIMS.plural:
                 new.cluster.set_claim(obj)
@@ -128,8 +137,8 @@ class Bench:
 
     def fence(self, mark: str = "fence") -> Fence:
         """The fence that this leader raises around the claims that it knows."""
-        in_flight = InFlight(self.outbox, lambda: None)
-        return Fence(self.cluster, self.writers.claims, in_flight, mark=mark, now=lambda: self.time)
+        in_flight = InFlight(self.send)
+        return Fence(self.cluster, self.writers.claims, in_flight, mark=mark, now=self.now)
 
     def run(self, *, seconds: float = 0.0) -> None:
         """Let time pass, then do all work that is due; the answers of writes are watched."""

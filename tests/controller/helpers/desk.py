@@ -15,7 +15,7 @@ STATUS = "resourceclaims/status"
 
 
 class Desk:
-    """An outbox on which jobs lie until they are told to be done."""
+    """A place where jobs lie until they are told to be done."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
@@ -32,7 +32,7 @@ class Desk:
 
 def at_desk(*nodes: str) -> tuple[Bench, Desk]:
     desk = Desk()
-    bench = Bench(outbox=desk)
+    bench = Bench(send=desk.send)
     for name in nodes:
         bench.cluster.set_node(node(name))
         bench.cluster.set_mignode(mignode(name))

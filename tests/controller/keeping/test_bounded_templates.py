@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.keeping.unused_templates import KEEP_WHERE_FULL_SECONDS, MOST
+from controller import times
+from controller.keep.templates import MOST
 from dra.kube.errors import ForbiddenError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import at_desk, settle, wants
@@ -75,7 +76,7 @@ def test_a_minute_after_the_last_pod_of_one_has_ended_another_takes_its_place(ph
     else:
         bench.pod({**waiting(SIZES[3], SIZES[3]), "status": {"phase": phase}})
     bench.run()
-    bench.run(seconds=KEEP_WHERE_FULL_SECONDS - 1)
+    bench.run(seconds=times.UNUSED_WHERE_FULL - 1)
     assert odd(bench) == set(SIZES[:MOST])
     bench.run(seconds=1)
     assert odd(bench) == {*SIZES[: MOST + 1]} - {SIZES[3]}
@@ -88,7 +89,7 @@ def test_what_nobody_names_makes_room_oldest_first_and_what_a_pod_names_again_st
         bench.remove_pod(SIZES[number])
         bench.run(seconds=1)
     bench.pod(waiting("again", SIZES[5]))
-    bench.run(seconds=KEEP_WHERE_FULL_SECONDS)
+    bench.run(seconds=times.UNUSED_WHERE_FULL)
     bench.pod(waiting("new", MIB))
     bench.run()
     assert odd(bench) == {*SIZES[:MOST], MIB} - {SIZES[6]}
@@ -100,7 +101,7 @@ def test_one_that_cannot_be_removed_is_left_and_the_next_makes_room() -> None:
     for number in (5, 6):
         bench.remove_pod(SIZES[number])
         bench.run(seconds=1)
-    bench.run(seconds=KEEP_WHERE_FULL_SECONDS)
+    bench.run(seconds=times.UNUSED_WHERE_FULL)
     bench.api.objects[TEMPLATES, SIZES[5]]["metadata"]["uid"] = "another"
     bench.pod(waiting("new", MIB))
     bench.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from controller.keeping.gpu_labels import node_labels
+from controller.keep.labels import node_labels
 from tests.controller.helpers.objects import gpu, inventory
 
 VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.keeping.gpu_labels import node_labels, state_labels
+from controller.keep.labels import node_labels, state_labels
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuLayout, NodeMode
 from dra.gpu.layouts import place
 from dra.resourceslices.partitions import offered

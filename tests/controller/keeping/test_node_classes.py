@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from controller.keeping.class_folder import ClassFolder
 from dra.common.resources import Obj
 from dra.gpu.layouts import choose
 from kubeletplugin.host.class_files import read_classes
@@ -45,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def started(folder: Path, *nodes: str) -> Bench:
-    return Bench(*nodes, class_files=ClassFolder(folder).read)
+    return Bench(*nodes, node_classes=folder)
 
 
 def test_without_files_nothing_is_said() -> None:

@@ -45,7 +45,7 @@ def test_a_node_of_ours_gets_them_once() -> None:
 
 def test_they_are_written_beside_the_decisions_and_one_node_at_a_time() -> None:
     desk = Desk()
-    bench = Bench(outbox=desk, node_labels=True)
+    bench = Bench(send=desk.send, node_labels=True)
     names = [f"node-{n}" for n in range(30)]
     for name in names:
         bench.cluster.set_node(node(name))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.mignode import MOST_RESERVATIONS
-from controller.lifecycle.reserving.cut_first import ANSWER_SECONDS
-from controller.lifecycle.reserving.reservation_writes import LINGER_SECONDS, OTHERS_SECONDS
+from controller import times
 from dra.common.resources import MIG_NODES, PODS, Obj
 from dra.gpu.inventory import Answer, AnswerState, FailedClaim
 from dra.gpu.names import parse_device
@@ -45,7 +44,7 @@ def test_a_claim_is_allocated_once_its_slice_is_made(*, gated: bool) -> None:
     assert bench.devices("c") == [device.device]
     assert gates(bench) == []
     assert reserved(bench), "it goes with the next write, or a little later"
-    bench.run(seconds=LINGER_SECONDS)
+    bench.run(seconds=times.RESERVED_LINGERS)
     assert reserved(bench) == {}
 
 
@@ -144,7 +143,7 @@ def test_a_node_that_says_nothing_is_left_after_a_while() -> None:
     bench = waiting("node-a", "node-b")
     [first] = [n for n in ("node-a", "node-b") if reserved(bench, n)]
     before = reserved(bench, first)["c"].id
-    bench.run(seconds=ANSWER_SECONDS - 0.1)
+    bench.run(seconds=times.RESERVED_ANSWER - 0.1)
     assert reserved(bench, first)["c"].id == before
     bench.run(seconds=0.2)
     now = {r.id for n in ("node-a", "node-b") for r in reserved(bench, n).values()}
@@ -256,7 +255,7 @@ def test_without_the_right_to_reserve_claims_are_allocated_as_ever() -> None:
     bench = site()
     bench.api.refuse = once("mignodes", ForbiddenError("no", status=403))
     add(bench, "c")
-    bench.run(seconds=ANSWER_SECONDS)
+    bench.run(seconds=times.RESERVED_ANSWER)
     assert bench.devices("c")
     add(bench, "n")
     assert bench.devices("n")
@@ -277,7 +276,7 @@ def test_the_next_leader_goes_on_with_what_is_reserved() -> None:
     assert new.cluster.fleet.counts("uid-c")
     answers(new, MADE)
     assert new.devices("c") == [before.devices[0].device]
-    new.run(seconds=LINGER_SECONDS)
+    new.run(seconds=times.RESERVED_LINGERS)
     assert reserved(new) == {}
 
 
@@ -287,7 +286,7 @@ def test_the_next_leader_gives_back_what_nobody_waits_for() -> None:
     new = succeeded(bench)
     new.run()
     assert reserved(new)
-    new.run(seconds=OTHERS_SECONDS)
+    new.run(seconds=times.RESERVED_BY_OTHERS)
     assert reserved(new) == {}
 
 
@@ -304,7 +303,7 @@ def test_a_late_write_of_a_former_leader_fails_or_is_seen() -> None:
     says(new)
     add(new, "n")
     assert {"late", held[0]["id"]} < {r["id"] for r in raw(new)}
-    new.run(seconds=OTHERS_SECONDS)
+    new.run(seconds=times.RESERVED_BY_OTHERS)
     assert "late" not in {r["id"] for r in raw(new)}
 
 

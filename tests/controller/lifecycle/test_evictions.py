@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.failures.evictions import FIRST_SECONDS
+from controller import times
 from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ForbiddenError, UnavailableError
@@ -136,12 +136,12 @@ def test_what_is_refused_is_tried_again_after_growing_pauses(error: Any, said: s
     bench.run()
     assert refusals.count("pods/eviction") == 1
     assert any(said in message for *_, message in bench.recorder.events)
-    bench.run(seconds=FIRST_SECONDS - 0.1)
+    bench.run(seconds=times.EVICTION_AGAIN[0] - 0.1)
     assert refusals.count("pods/eviction") == 1
     bench.run(seconds=0.1)
     assert refusals.count("pods/eviction") == 2
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=times.EVICTION_AGAIN[0])
     assert refusals.count("pods/eviction") == 2
     bench.api.refuse = lambda _: None
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=times.EVICTION_AGAIN[0])
     assert evicted(bench) == ["p"]

@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.known_volumes import VOLUMES
-from controller.lifecycle.hindered import (
-    BINDING_SECONDS,
-    GRACE_SECONDS,
-    LONGEST_SECONDS,
-)
+from controller import times
+from controller.cluster.cluster import VOLUMES
 from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, device_class, pod, request
@@ -24,11 +20,11 @@ TAPE = ("default", "tape")
 
 def bench_with_volumes() -> Bench:
     bench = Bench("node-a")
-    bench.cluster.volumes.set_class(storage_class("late"))
-    bench.cluster.volumes.set_volume(volume("v", phase="Bound"))
-    bench.cluster.volumes.set_claim(volume_claim("data", volume="v"))
+    bench.cluster.set_storage_class(storage_class("late"))
+    bench.cluster.set_volume(volume("v", phase="Bound"))
+    bench.cluster.set_volume_claim(volume_claim("data", volume="v"))
     for resource in VOLUMES:
-        bench.cluster.volumes.note_listed(resource)
+        bench.cluster.note_listed(resource)
     bench.cluster.set_class(device_class("tapes", OTHERS))
     return bench
 
@@ -55,21 +51,21 @@ def with_tape(**spec: Any) -> Bench:
 
 
 def volume_claim_goes(bench: Bench) -> None:
-    bench.cluster.volumes.remove_claim(("default", "data"))
+    bench.cluster.remove_volume_claim(("default", "data"))
 
 
 def volume_claim_ends(bench: Bench) -> None:
     ending = volume_claim("data", volume="v")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.cluster.volumes.set_claim(ending)
+    bench.cluster.set_volume_claim(ending)
 
 
 def volume_is_lost(bench: Bench) -> None:
-    bench.cluster.volumes.set_claim(volume_claim("data", volume="v", phase="Lost"))
+    bench.cluster.set_volume_claim(volume_claim("data", volume="v", phase="Lost"))
 
 
 def volume_claim_comes(bench: Bench) -> None:
-    bench.cluster.volumes.set_claim(volume_claim("data", volume="v"))
+    bench.cluster.set_volume_claim(volume_claim("data", volume="v"))
 
 
 def reserve(bench: Bench, *pods: str) -> None:
@@ -95,9 +91,9 @@ def test_a_slice_is_given_up_where_a_volume_claim_keeps_its_pod_from_running(
         reserve(bench, "p")
     happens(bench)
     bench.run()
-    bench.run(seconds=GRACE_SECONDS / 2)
+    bench.run(seconds=times.POD_HINDERED / 2)
     assert bench.devices("c"), "it may come back at once"
-    wait(bench, GRACE_SECONDS / 2)
+    wait(bench, times.POD_HINDERED / 2)
     assert not bench.devices("c")
     assert "AllocationTakenBack" in bench.recorder.reasons("c")
     (said,) = {e[3] for e in bench.recorder.events if e[2] == "WaitingForVolumeClaim"}
@@ -120,14 +116,14 @@ def test_a_volume_claim_that_comes_back_in_time_keeps_the_slice() -> None:
     bench = with_volume()
     volume_claim_goes(bench)
     bench.run()
-    bench.run(seconds=GRACE_SECONDS / 2)
+    bench.run(seconds=times.POD_HINDERED / 2)
     volume_claim_comes(bench)
     bench.run()
-    wait(bench, GRACE_SECONDS)
+    wait(bench, times.POD_HINDERED)
     assert bench.devices("c")
     volume_claim_goes(bench)
     bench.run()
-    bench.run(seconds=GRACE_SECONDS / 2)
+    bench.run(seconds=times.POD_HINDERED / 2)
     assert bench.devices("c"), "the time is counted anew"
 
 
@@ -136,7 +132,7 @@ def test_a_pod_that_is_bound_keeps_its_slice() -> None:
     bench.pod(pod("p", "c", volumes=uses("data"), nodeName="node-a"))
     volume_claim_goes(bench)
     for _ in range(3):
-        wait(bench, GRACE_SECONDS)
+        wait(bench, times.POD_HINDERED)
     assert bench.devices("c")
 
 
@@ -146,12 +142,12 @@ def test_a_slice_stays_where_another_pod_may_use_it() -> None:
     bench.run()
     volume_claim_goes(bench)
     for _ in range(3):
-        wait(bench, GRACE_SECONDS)
+        wait(bench, times.POD_HINDERED)
     assert bench.devices("c")
     bench.pod(pod("other", "c", volumes=uses("data")))
     bench.run()
     for _ in range(3):
-        wait(bench, GRACE_SECONDS)
+        wait(bench, times.POD_HINDERED)
     assert not bench.devices("c"), "neither can"
 
 
@@ -160,7 +156,7 @@ def test_a_slice_that_is_reserved_for_somebody_unknown_stays() -> None:
     reserve(bench, "p", "stranger")
     volume_claim_goes(bench)
     for _ in range(3):
-        wait(bench, GRACE_SECONDS)
+        wait(bench, times.POD_HINDERED)
     assert bench.devices("c")
 
 
@@ -174,7 +170,7 @@ def test_another_claim_of_the_pod_that_is_deleted_ends_it_too() -> None:
     del bench.api.objects[RESOURCE_CLAIMS.plural, "d"]
     bench.cluster.remove_claim(("default", "d"))
     bench.run()
-    wait(bench, GRACE_SECONDS)
+    wait(bench, times.POD_HINDERED)
     assert not bench.devices("c")
     bench.claim(claim("d"))
     bench.run()
@@ -187,9 +183,9 @@ def test_another_claim_of_the_pod_that_is_deleted_ends_it_too() -> None:
 
 def test_a_slice_is_given_up_where_a_claim_of_another_driver_stays_unallocated() -> None:
     bench = with_tape()
-    bench.run(seconds=GRACE_SECONDS / 2)
+    bench.run(seconds=times.POD_HINDERED / 2)
     assert bench.devices("c"), "kube-scheduler allocates both together"
-    wait(bench, GRACE_SECONDS / 2)
+    wait(bench, times.POD_HINDERED / 2)
     assert not bench.devices("c")
     (said,) = {e[3] for e in bench.recorder.events if e[2] == "WaitingForOtherClaim"}
     assert said == "ResourceClaim tape, which is for another driver, stays unallocated"
@@ -202,39 +198,39 @@ def test_it_is_tried_again_after_pauses_that_double_up_to_a_bound() -> None:
     bench = with_tape()
     pauses: list[float] = []
     while len(pauses) < 6:
-        wait(bench, GRACE_SECONDS)
+        wait(bench, times.POD_HINDERED)
         assert not bench.devices("c")
         began = bench.time
         while not bench.devices("c"):
             bench.run(seconds=1.0)
         pauses.append(bench.time - began)
     rounded = [round(p, -1) for p in pauses]
-    assert rounded == [30, 60, 120, 240, LONGEST_SECONDS, LONGEST_SECONDS]
+    assert rounded == [30, 60, 120, 240, times.POD_HINDERED_AGAIN[1], times.POD_HINDERED_AGAIN[1]]
 
 
 def test_it_is_tried_again_at_once_when_the_other_claim_is_allocated() -> None:
     bench = with_tape()
-    wait(bench, GRACE_SECONDS)
+    wait(bench, times.POD_HINDERED)
     assert not bench.devices("c")
     result = {"request": "r", "driver": "tape.example.com", "pool": "p", "device": "t"}
     bench.change_claim("tape", allocation={"devices": {"results": [result]}})
     bench.run()
     assert bench.devices("c")
     for _ in range(3):
-        wait(bench, GRACE_SECONDS)
+        wait(bench, times.POD_HINDERED)
     assert bench.devices("c"), "nothing keeps its pod from running"
 
 
 def test_a_pod_that_is_being_bound_keeps_its_slice_as_long_as_that_may_take() -> None:
     bench = bench_with_volumes()
-    bench.cluster.volumes.set_claim(volume_claim("data", class_name="late"))
+    bench.cluster.set_volume_claim(volume_claim("data", class_name="late"))
     bench.claim(claim("c"))
     bench.claim(claim("tape", request("r", "tapes")))
     bench.pod(pod("p", "c", "tape", volumes=uses("data")))
     bench.run()
-    bench.cluster.volumes.set_claim(volume_claim("data", class_name="late", node="node-a"))
+    bench.cluster.set_volume_claim(volume_claim("data", class_name="late", node="node-a"))
     bench.run()
-    wait(bench, BINDING_SECONDS / 2)
+    wait(bench, times.POD_BINDING / 2)
     assert bench.devices("c"), "a volume is being made"
-    wait(bench, BINDING_SECONDS / 2)
+    wait(bench, times.POD_BINDING / 2)
     assert not bench.devices("c")

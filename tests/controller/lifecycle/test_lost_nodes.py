@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.lost_nodes import GRACE_SECONDS
+from controller import times
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, node, pod
 
@@ -56,7 +56,7 @@ def test_what_nobody_uses_is_given_up_and_placed_elsewhere(
     happens(bench)
     bench.run(seconds=1.0)
     assert bench.node_of("c") == "node-a", "the node may come back at once"
-    bench.run(seconds=GRACE_SECONDS)
+    bench.run(seconds=times.NODE_LOST)
     bench.run(seconds=1.0)
     assert bench.node_of("c") == "node-b"
     assert "AllocationTakenBack" in bench.recorder.reasons("c")
@@ -67,13 +67,13 @@ def test_a_node_that_comes_back_in_time_keeps_it(happens: Callable[[Bench], None
     bench = allocated()
     and_node_b(bench)
     happens(bench)
-    bench.run(seconds=GRACE_SECONDS / 2)
+    bench.run(seconds=times.NODE_LOST / 2)
     bench.cluster.set_node(node("node-a"))
     bench.run(seconds=1.0)
-    bench.run(seconds=GRACE_SECONDS)
+    bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"
     happens(bench)
-    bench.run(seconds=GRACE_SECONDS / 2)
+    bench.run(seconds=times.NODE_LOST / 2)
     assert bench.node_of("c") == "node-a", "the time away is counted anew"
 
 
@@ -84,7 +84,7 @@ def test_a_pod_that_is_bound_keeps_it(happens: Callable[[Bench], None]) -> None:
     bench.pod(bound)
     happens(bench)
     for _ in range(3):
-        bench.run(seconds=GRACE_SECONDS)
+        bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"
 
 
@@ -92,7 +92,7 @@ def test_a_pod_that_tolerates_the_taint_keeps_it_and_may_be_placed_there() -> No
     bench = allocated(tolerations=[{"key": TAINT["key"], "operator": "Exists"}])
     is_not_ready(bench)
     for _ in range(3):
-        bench.run(seconds=GRACE_SECONDS)
+        bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"
     for name, tolerations in (("tolerates", [{"operator": "Exists"}]), ("does-not", [])):
         bench.claim(claim(name))
@@ -107,7 +107,7 @@ def test_a_claim_that_another_pod_uses_stays() -> None:
     bench.pod(pod("other", "c", nodeName="node-a"))
     goes(bench)
     for _ in range(3):
-        bench.run(seconds=GRACE_SECONDS)
+        bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"
 
 
@@ -118,7 +118,7 @@ def test_a_claim_that_several_pods_wait_with_is_given_up_too() -> None:
     bench.run()
     goes(bench)
     bench.run()
-    bench.run(seconds=GRACE_SECONDS)
+    bench.run(seconds=times.NODE_LOST)
     bench.run(seconds=1.0)
     assert bench.node_of("c") == "node-b"
 
@@ -128,5 +128,5 @@ def test_a_claim_stays_where_one_of_its_pods_tolerates_the_taint() -> None:
     bench.pod(pod("other", "c", tolerations=[{"operator": "Exists"}]))
     is_not_ready(bench)
     for _ in range(3):
-        bench.run(seconds=GRACE_SECONDS)
+        bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from controller.lifecycle.allocation_writes import LABEL_PAUSE_SECONDS, LABELS_AT_ONCE
-from controller.lifecycle.claim_labels import LATE_PAUSE_SECONDS, QUIET_SECONDS, ClaimLabels
+from controller import times
+from controller.serve import claims
+from controller.serve.claims import name_node
+from controller.serve.world import LABELS_AT_ONCE, Look, World, Write
 from dra.claims.allocation import label_of, node_label
-from dra.common.resources import PODS, RESOURCE_CLAIMS, ObjectKey
+from dra.claims.reader import KnownClaim
+from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, device_class, pod, request
@@ -59,7 +63,7 @@ def test_in_a_burst_few_get_one_as_the_write_would_keep_others_waiting() -> None
     with_finalizers(bench, *names)
     assert all(bench.devices(name) for name in names)
     assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE
-    bench.run(seconds=3.5 * LABEL_PAUSE_SECONDS)
+    bench.run(seconds=3.5 * times.LABEL_AT_ONCE)
     with_finalizers(bench, *(f"later-{number}" for number in range(10)))
     assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE + 3
 
@@ -68,17 +72,17 @@ def test_the_others_get_theirs_once_the_burst_is_over_as_long_as_their_pods_wait
     bench = Bench(*(f"node-{n}" for n in range(4)), finalizer_at_creation=True)
     names = [f"c{number:03}" for number in range(20)]
     with_finalizers(bench, *names)
-    bench.run(seconds=QUIET_SECONDS - 0.1)
+    bench.run(seconds=times.BURST_OVER - 0.1)
     with_finalizers(bench, "one-more")
     bench.run(seconds=0.2)
     assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE + 1
     running = bench.api.get(PODS, f"p-{names[-1]}")
     spec = {**running["spec"], "nodeName": bench.node_of(names[-1])}
     bench.pod({**running, "spec": spec, "status": {"phase": "Running"}})
-    bench.run(seconds=QUIET_SECONDS)
+    bench.run(seconds=times.BURST_OVER)
     assert LABELS_AT_ONCE < len(labelled(bench, *names)) < len(names)
     for _ in range(5):
-        bench.run(seconds=LATE_PAUSE_SECONDS)
+        bench.run(seconds=times.LABEL_LATER)
     assert labelled(bench, *names) == names[:-1]
 
 
@@ -88,15 +92,15 @@ def test_each_is_looked_at_for_it_once_or_twice_however_many_wait(
     bench = Bench(*(f"node-{n}" for n in range(10)), finalizer_at_creation=True)
     names = [f"c{number:03}" for number in range(60)]
     with_finalizers(bench, *names)
-    looks: Counter[ObjectKey] = Counter()
-    look_at = ClaimLabels.look_at
+    looks: Counter[str] = Counter()
 
-    def counted(labels: ClaimLabels, key: ObjectKey) -> float | None:
-        looks[key] += 1
-        return look_at(labels, key)
+    def counted(world: World, known: KnownClaim) -> Iterator[Look | Write]:
+        looks[known.claim.ref.name] += 1
+        return name_node(world, known)
 
-    monkeypatch.setattr(ClaimLabels, "look_at", counted)
-    bench.run(seconds=QUIET_SECONDS + len(names) * LATE_PAUSE_SECONDS)
+    rules = tuple(counted if rule is name_node else rule for rule in claims.RULES)
+    monkeypatch.setattr(claims, "RULES", rules)
+    bench.run(seconds=times.BURST_OVER + len(names) * times.LABEL_LATER)
     assert labelled(bench, *names) == names
     assert max(looks.values()) <= 2, "at its time, and once it is labelled"
 
@@ -141,7 +145,7 @@ def test_one_of_another_node_is_replaced_once_kube_scheduler_has_had_its_say() -
     assert bench.devices("c")
     assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-z"}
     for _ in range(3):
-        bench.run(seconds=QUIET_SECONDS)
+        bench.run(seconds=times.BURST_OVER)
     assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
 
 
@@ -156,12 +160,12 @@ def test_none_is_written_while_kube_scheduler_may_take_the_allocation_back() -> 
     bench.run()
     assert bench.devices("c")
     for _ in range(5):
-        bench.run(seconds=QUIET_SECONDS)
+        bench.run(seconds=times.BURST_OVER)
     assert labelled(bench, "c") == []
     result = {"request": "r", "driver": "tape.example.com", "pool": "node-a", "device": "t"}
     bench.change_claim("tape", allocation={"devices": {"results": [result]}})
     for _ in range(3):
-        bench.run(seconds=QUIET_SECONDS)
+        bench.run(seconds=times.BURST_OVER)
     assert labelled(bench, "c") == ["c"]
 
 

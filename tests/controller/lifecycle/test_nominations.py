@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.nominations import FIRST_SECONDS, GRACE_SECONDS, STUCK_SECONDS
+from controller import times
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -35,7 +35,7 @@ def ask(made: Bench, **spec: Any) -> Obj:
     return body
 
 
-def told(made: Bench, *, seconds: float = GRACE_SECONDS) -> list[str]:
+def told(made: Bench, *, seconds: float = times.SCHEDULER_PREEMPTS) -> list[str]:
     """The writes to statuses of pods in that time."""
     made.api.writes.clear()
     made.run(seconds=seconds)
@@ -61,21 +61,21 @@ def test_a_nominated_pod_that_has_room_is_told_of_if_nobody_binds_it() -> None:
     made = site()
     ask(made)
     made.pod({**made.api.get(PODS, "p"), "status": {"nominatedNodeName": "a"}})
-    assert told(made, seconds=2 * STUCK_SECONDS) == [], "its victims are ending"
+    assert told(made, seconds=2 * times.NOMINATED_STUCK) == [], "its victims are ending"
     made.cluster.remove_pod(("default", "low"))
-    assert told(made, seconds=STUCK_SECONDS) == [], "it is seen that there is room"
-    assert told(made, seconds=STUCK_SECONDS) == ["pods/status"]
+    assert told(made, seconds=times.NOMINATED_STUCK) == [], "it is seen that there is room"
+    assert told(made, seconds=times.NOMINATED_STUCK) == ["pods/status"]
     assert not made.api.get(PODS, "p")["status"].get("nominatedNodeName")
-    assert told(made, seconds=10 * FIRST_SECONDS) == []
+    assert told(made, seconds=10 * times.NOMINATION_AGAIN[0]) == []
 
 
 def test_it_is_told_again_ever_more_seldom_while_it_waits() -> None:
     made = site()
     ask(made)
     assert told(made) == TOLD
-    assert told(made, seconds=FIRST_SECONDS - 1) == []
+    assert told(made, seconds=times.NOMINATION_AGAIN[0] - 1) == []
     assert told(made, seconds=1) == TOLD
-    assert told(made, seconds=2 * FIRST_SECONDS - 1) == []
+    assert told(made, seconds=2 * times.NOMINATION_AGAIN[0] - 1) == []
     assert told(made, seconds=1) == TOLD
 
 
@@ -85,7 +85,7 @@ def test_what_the_watch_says_of_the_nomination_does_not_begin_it_anew() -> None:
     assert told(made) == TOLD
     for status in ({"nominatedNodeName": "a"}, {}):
         made.cluster.set_pod(versioned({**body, "status": {"phase": "Pending", **status}}))
-        assert told(made, seconds=2 * GRACE_SECONDS) == []
+        assert told(made, seconds=2 * times.SCHEDULER_PREEMPTS) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_the_watch_says_of_the_nomination_does_not_begin_it_anew() -> None:
 def test_nobody_is_told_where_nobody_has_to_end(filled: str, spec: Obj) -> None:
     made = site(filled=filled)
     ask(made, **spec)
-    assert told(made, seconds=2 * FIRST_SECONDS) == []
+    assert told(made, seconds=2 * times.NOMINATION_AGAIN[0]) == []
 
 
 @pytest.mark.parametrize("status", [{"nominatedNodeName": "a"}, None])
@@ -109,7 +109,7 @@ def test_a_pod_that_is_nominated_or_bound_is_left_alone(status: Obj | None) -> N
     if status is None:
         body = {**body, "spec": {**body["spec"], "nodeName": "a"}}
     made.cluster.set_pod(versioned({**body, "status": {"phase": "Pending", **(status or {})}}))
-    assert told(made, seconds=2 * FIRST_SECONDS) == []
+    assert told(made, seconds=2 * times.NOMINATION_AGAIN[0]) == []
 
 
 def test_a_pod_that_was_bound_meanwhile_is_not_nominated() -> None:
@@ -124,7 +124,7 @@ def test_without_the_permission_nobody_is_told_and_it_is_no_fault_of_the_pod() -
     made = site()
     ask(made)
     made.api.refuse = lambda _: ForbiddenError("no", status=403)
-    assert told(made, seconds=FIRST_SECONDS) == []
+    assert told(made, seconds=times.NOMINATION_AGAIN[0]) == []
     assert set(made.recorder.reasons("p")) == {"Allocated"}
 
 
@@ -190,37 +190,37 @@ class Crowd:
 
 def test_one_is_told_of_at_a_time_and_others_if_they_wait_still() -> None:
     crowd = Crowd(100, 100, 100)
-    assert crowd.run(seconds=GRACE_SECONDS) == ["p0"]
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS) == ["p0"]
     crowd.hear("p1", "n1")
-    assert crowd.run(seconds=GRACE_SECONDS / 2) == []
-    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p2"]
-    assert crowd.run(seconds=2 * GRACE_SECONDS) == []
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == []
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p2"]
+    assert crowd.run(seconds=2 * times.SCHEDULER_PREEMPTS) == []
 
 
 def test_nobody_is_told_of_while_another_is_nominated() -> None:
     crowd = Crowd(100, 200)
-    crowd.bench.run(seconds=GRACE_SECONDS)
+    crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS)
     assert len(crowd.desk.jobs) == 1
-    crowd.bench.run(seconds=GRACE_SECONDS)
+    crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS)
     assert len(crowd.desk.jobs) == 1
     assert crowd.run() == ["p1"]
-    assert crowd.run(seconds=GRACE_SECONDS / 2) == []
-    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p0"]
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == []
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p0"]
 
 
 def test_those_of_higher_priority_are_told_of_besides() -> None:
     crowd = Crowd(100, 100, 200)
-    crowd.bench.run(seconds=GRACE_SECONDS / 2)
+    crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS / 2)
     crowd.hear("p2", "n2")
-    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p0"]
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p0"]
     crowd.hear("p2", None)
-    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p2"]
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p2"]
 
 
 def test_a_nomination_for_another_node_than_that_of_the_claim_is_taken_back() -> None:
     crowd = Crowd(100)
     crowd.hear("p0", "elsewhere")
-    assert crowd.run(seconds=GRACE_SECONDS) == []
+    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS) == []
     assert "nominatedNodeName" not in crowd.bench.api.get(PODS, "p0")["status"]
     crowd.hear("p0", None)
-    assert crowd.run(seconds=FIRST_SECONDS) == ["p0"]
+    assert crowd.run(seconds=times.NOMINATION_AGAIN[0]) == ["p0"]

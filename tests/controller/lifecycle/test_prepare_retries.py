@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming.trimming import Trimmer
-from controller.lifecycle.failures.prepare_retries import GAP_SECONDS
+from controller import times
+from controller.cluster.trim import Trimmer
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import FailedClaim, Gpu, Instance
 from dra.gpu.mignode import to_mignode
@@ -123,12 +123,12 @@ def test_a_failure_that_passes_by_itself_is_one_and_pauses_grow() -> None:
     tells(bench, failed=FIRST, passing=True)
     assert (marks(bench), mark(bench)) == (1, FIRST)
     tells(bench, failed=SECOND, passing=True)
-    bench.run(seconds=GAP_SECONDS - 0.1)
+    bench.run(seconds=times.PREPARE_AGAIN[0] - 0.1)
     assert marks(bench) == 1
     bench.run(seconds=0.1)
     assert (marks(bench), mark(bench)) == (2, SECOND)
     tells(bench, failed=SECOND.replace(":20:", ":30:"), passing=True)
-    bench.run(seconds=2 * GAP_SECONDS - 0.1)
+    bench.run(seconds=2 * times.PREPARE_AGAIN[0] - 0.1)
     assert marks(bench) == 2
     bench.run(seconds=0.1)
     assert marks(bench) == 3
@@ -139,7 +139,7 @@ def test_a_node_whose_clock_was_set_back_is_heard_all_the_same() -> None:
     tells(bench, failed=SECOND, passing=True)
     assert (marks(bench), mark(bench)) == (1, SECOND)
     tells(bench, failed=FIRST, passing=True)
-    bench.run(seconds=GAP_SECONDS)
+    bench.run(seconds=times.PREPARE_AGAIN[0])
     assert (marks(bench), mark(bench)) == (2, FIRST)
     for failed in (FIRST, SECOND):
         tells(bench, failed=failed, passing=True)
@@ -231,7 +231,7 @@ def test_a_write_that_failed_is_made_again_after_a_pause() -> None:
     bench.api.refuse = once(PODS.plural, UnavailableError("no answer", status=503))
     tells(bench, resumed=FIRST)
     assert marks(bench) == 0
-    bench.run(seconds=GAP_SECONDS - 0.1)
+    bench.run(seconds=times.PREPARE_AGAIN[0] - 0.1)
     assert marks(bench) == 0
     bench.run(seconds=0.1)
     assert (marks(bench), mark(bench)) == (1, FIRST)
@@ -245,7 +245,7 @@ def test_the_next_leader_neither_repeats_a_mark_nor_follows_it_too_soon() -> Non
     assert marks(new) == 0
     tells(new, failed=SECOND, passing=True)
     assert marks(new) == 0
-    new.run(seconds=GAP_SECONDS)
+    new.run(seconds=times.PREPARE_AGAIN[0])
     assert (marks(new), mark(new)) == (1, SECOND)
 
 

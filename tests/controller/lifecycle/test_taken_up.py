@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.hindered import (
-    BINDING_SECONDS,
-    CHARGED_SECONDS,
-    FIRST_SECONDS,
-    TAKE_UP_SECONDS,
-)
+from controller import times
 from dra.common.resources import PODS, Obj
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import FINALIZER, claim, node, pod, request
@@ -66,7 +61,7 @@ def test_what_an_allocated_pod_asks_for_is_kept_free_for_a_minute(
 ) -> None:
     assert add(bench, "p", **wants)
     assert not add(bench, "other", cpu="2")
-    bench.run(seconds=CHARGED_SECONDS - 1)
+    bench.run(seconds=times.CHARGED - 1)
     assert not bench.devices("other")
     bench.run(seconds=1.0)
     assert bench.devices("other")
@@ -75,16 +70,16 @@ def test_what_an_allocated_pod_asks_for_is_kept_free_for_a_minute(
 
 def test_a_pod_that_is_bound_is_charged_for_good(bench: Bench) -> None:
     assert add(bench, "p", cpu="7")
-    bench.run(seconds=CHARGED_SECONDS)
+    bench.run(seconds=times.CHARGED)
     bench.bind("p", "node-a")
-    bench.run(seconds=10 * CHARGED_SECONDS)
+    bench.run(seconds=10 * times.CHARGED)
     assert not add(bench, "other", cpu="2")
 
 
 def test_room_is_kept_for_a_pod_while_kube_scheduler_ends_others_for_it(bench: Bench) -> None:
     assert add(bench, "p", cpu="7")
     bench.pod({**bench.api.get(PODS, "p"), "status": {"nominatedNodeName": "node-a"}})
-    bench.run(seconds=2 * CHARGED_SECONDS)
+    bench.run(seconds=2 * times.CHARGED)
     assert not add(bench, "other", cpu="2")
 
 
@@ -120,7 +115,7 @@ def test_what_no_scheduler_takes_up_is_given_back_and_tried_again_after_a_pause(
     assert add(bench, "p", "p")
     add(bench, "beside", "p")
     assert not add(bench, "other")
-    bench.run(seconds=TAKE_UP_SECONDS - 1)
+    bench.run(seconds=times.POD_NOT_BOUND - 1)
     assert bench.devices("p")
     bench.run(seconds=1.0)
     bench.run(seconds=1.0)
@@ -131,14 +126,14 @@ def test_what_no_scheduler_takes_up_is_given_back_and_tried_again_after_a_pause(
     bench.delete_pod("beside")
     bench.run(seconds=10.0)
     assert not bench.devices("p")
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=times.POD_HINDERED_AGAIN[0])
     assert bench.devices("p")
 
 
 def test_a_pod_for_which_kube_scheduler_makes_room_may_take_longer(bench: Bench) -> None:
     assert add(bench, "p")
     bench.pod({**bench.api.get(PODS, "p"), "status": {"nominatedNodeName": "node-a"}})
-    bench.run(seconds=BINDING_SECONDS - 1)
+    bench.run(seconds=times.POD_BINDING - 1)
     assert bench.devices("p")
     bench.run(seconds=1.0)
     bench.run(seconds=1.0)
@@ -147,7 +142,7 @@ def test_a_pod_for_which_kube_scheduler_makes_room_may_take_longer(bench: Bench)
 
 def test_whoever_is_bound_in_time_keeps_what_it_has(bench: Bench) -> None:
     assert add(bench, "p")
-    bench.run(seconds=TAKE_UP_SECONDS - 1)
+    bench.run(seconds=times.POD_NOT_BOUND - 1)
     bench.bind("p", "node-a")
-    bench.run(seconds=10 * TAKE_UP_SECONDS)
+    bench.run(seconds=10 * times.POD_NOT_BOUND)
     assert bench.devices("p")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.failures.wishes import preparation
+from controller.serve.nudges import preparation
 from dra.common.resources import Obj
 from tests.controller.helpers.objects import DRIVER
 

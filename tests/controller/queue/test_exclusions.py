@@ -1,14 +1,16 @@
-"""Nodes that the scheduler refuses, the list of work, and numbers for equal values."""
+"""Nodes that the scheduler refuses, and the list of work."""
 
 from __future__ import annotations
 
 import sys
+from typing import cast
 
 import pytest
 
-from controller.queue import exclusions as module
-from controller.queue.exclusions import REASON, TOPOLOGIES, Exclusions
-from controller.queue.worklist import WorkList
+from controller.cluster.cluster import Cluster
+from controller.queue import refusals
+from controller.queue.agenda import WorkList
+from controller.queue.refusals import BY_SCHEDULER, TOPOLOGIES, Refusals
 from dra.pods.nodefit import NodeFacts
 
 
@@ -22,15 +24,19 @@ class Hand:
         return self.time
 
 
+def refusals_at(now: Hand) -> Refusals:
+    return Refusals(cast("Cluster", None), now)
+
+
 def test_a_refused_node_stays_out_twice_as_long_every_time_up_to_five_minutes() -> None:
     now = Hand()
-    exclusions = Exclusions(now)
+    exclusions = refusals_at(now)
     waits = []
     for _ in range(9):
         waits.append(exclusions.refuse("pod", "node-a"))
-        assert exclusions.excluded("pod") == {"node-a": REASON}
+        assert exclusions.excluded("pod") == {"node-a": BY_SCHEDULER}
         now.time += waits[-1] - 0.1
-        assert exclusions.excluded("pod") == {"node-a": REASON}
+        assert exclusions.excluded("pod") == {"node-a": BY_SCHEDULER}
         now.time += 0.2
         assert exclusions.excluded("pod") == {}
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
@@ -38,7 +44,7 @@ def test_a_refused_node_stays_out_twice_as_long_every_time_up_to_five_minutes() 
 
 def test_claims_of_a_pod_that_are_taken_back_together_count_once() -> None:
     now = Hand()
-    exclusions = Exclusions(now)
+    exclusions = refusals_at(now)
     assert exclusions.refuse("pod", "node-a") == 5
     now.time += 0.5
     assert exclusions.refuse("pod", "node-a") == 4.5
@@ -48,7 +54,7 @@ def test_claims_of_a_pod_that_are_taken_back_together_count_once() -> None:
 
 def test_a_changed_node_is_let_in_again_soon_but_not_at_once_and_not_forgiven() -> None:
     now = Hand()
-    exclusions = Exclusions(now)
+    exclusions = refusals_at(now)
     exclusions.refuse("pod", "node-a")
     exclusions.refuse("pod", "node-b")
     exclusions.ease("node-a")
@@ -64,7 +70,7 @@ def test_where_another_driver_offers_something_else_is_tried_again_soon_and_firs
     changed: str,
 ) -> None:
     now = Hand()
-    exclusions = Exclusions(now)
+    exclusions = refusals_at(now)
     nodes = {name: NodeFacts(name, {TOPOLOGIES[0]: "z"}) for name in ("a", "b", "c")}
     for node in ("b", "b", "a"):
         now.time += 1
@@ -83,12 +89,10 @@ def test_where_another_driver_offers_something_else_is_tried_again_soon_and_firs
 
 
 def test_what_is_refused_one_pod_is_not_refused_another() -> None:
-    exclusions = Exclusions(Hand())
+    exclusions = refusals_at(Hand())
     exclusions.refuse("pod", "node-a")
     assert exclusions.excluded("other") == {}
-    exclusions.forget("pod")
-    assert exclusions.excluded("pod") == {}
-    assert exclusions.next_end("pod") is None
+    assert exclusions.next_end("other") is None
 
 
 def test_the_most_urgent_key_comes_first_and_each_once() -> None:
@@ -159,7 +163,7 @@ def test_failures_in_a_row_wait_ever_longer_until_one_succeeds() -> None:
 
 
 def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:
-    exclusions, zone = Exclusions(Hand()), "topology.kubernetes.io/zone"
+    exclusions, zone = refusals_at(Hand()), "topology.kubernetes.io/zone"
     places = {"a": "x", "b": "y", "c": "x", "d": "x"}
     nodes = {name: NodeFacts(name, {zone: where}) for name, where in places.items()}
     assert [*exclusions.tried_last("t", nodes, set())] == []
@@ -175,8 +179,8 @@ def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:
 def test_refusals_are_bounded_and_those_of_the_last_templates_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MOST", 10)
-    exclusions = Exclusions(Hand())
+    monkeypatch.setattr(refusals, "MOST", 10)
+    exclusions = refusals_at(Hand())
     for number in range(6):
         exclusions.refuse(f"pod-{number}", "node-a")
         exclusions.refuse("often", f"node-{number}")

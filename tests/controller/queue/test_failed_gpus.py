@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.queue.failed_gpus import REASON
+from controller.queue.refusals import BY_GPU
 from dra.gpu.inventory import FailedClaim, Gpu
 from dra.gpu.mignode import to_mignode
 from dra.kube.timing import FIRST_SECONDS, LONGEST_SECONDS
@@ -68,7 +68,7 @@ def place(bench: Bench, name: str) -> str:
 
 def is_out(bench: Bench) -> bool:
     """True if nothing is given out of the first GPU."""
-    return bench.cluster.fleet.nodes["node-a"].gpus[0].blocked == REASON
+    return bench.cluster.fleet.nodes["node-a"].gpus[0].blocked == BY_GPU
 
 
 def test_without_a_failure_the_gpu_is_taken() -> None:
@@ -142,7 +142,7 @@ def test_who_can_go_nowhere_else_is_told_and_served_when_the_gpu_is_let_in_again
     bench = with_claim()
     fails(bench, 1, BEST[0])
     assert place(bench, "n") == ""
-    assert any(REASON in message for *_, message in bench.recorder.events)
+    assert any(BY_GPU in message for *_, message in bench.recorder.events)
     bench.run(seconds=FIRST_SECONDS)
     assert bench.devices("n")
 

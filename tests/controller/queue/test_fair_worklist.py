@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from controller.queue.pod_queue import PodQueue
-from controller.queue.ready import Fair
-from controller.queue.worklist import WorkList
+from typing import cast
+
+from controller.cluster.cluster import Cluster
+from controller.queue.agenda import Agenda, WorkList
+from controller.queue.holds import urgency
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod, read_pod
 from tests.controller.helpers.bench import Bench
@@ -20,9 +22,19 @@ def of(namespace: str, name: str, *, priority: int = 0, created: str = LATER) ->
     return read_pod(versioned(body))
 
 
-def flooded(count: int) -> PodQueue:
+class Queue(Agenda):
+    """An agenda of pods that no cluster knows."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("Cluster", None), lambda: 0.0)
+
+    def add(self, pod: Pod) -> None:
+        self.changed.add(pod.key, urgency(pod))
+
+
+def flooded(count: int) -> Queue:
     """New pods of one namespace, of which some were looked at."""
-    queue = PodQueue(lambda: 0.0)
+    queue = Queue()
     for number in range(count):
         queue.add(of("crowd", f"p-{number:04}", created="2026-01-01T00:00:00Z"))
     for _ in range(10):
@@ -30,7 +42,7 @@ def flooded(count: int) -> PodQueue:
     return queue
 
 
-def looks_until(queue: PodQueue, wanted: Pod) -> int:
+def looks_until(queue: Queue, wanted: Pod) -> int:
     for count in range(1, 5000):
         look = queue.pop()
         assert look is not None
@@ -77,7 +89,7 @@ def test_who_comes_and_goes_all_the_time_does_not_keep_others_from_their_turn() 
 
 
 def test_pods_of_one_namespace_are_looked_at_oldest_first_and_each_once() -> None:
-    queue = PodQueue(lambda: 0.0)
+    queue = Queue()
     young, old = of("n", "a", created=LATER), of("n", "b", created="2026-01-01T00:00:00Z")
     for each in (young, old, young):
         queue.add(each)
@@ -88,8 +100,7 @@ def test_pods_of_one_namespace_are_looked_at_oldest_first_and_each_once() -> Non
 
 def compared_per_pod(namespaces: int) -> float:
     """Comparisons of ranks for each pod that is looked at and comes back."""
-    fair: Fair[ObjectKey] = Fair(group=lambda key: key[0], rank=Rank)
-    work: WorkList[ObjectKey] = WorkList(lambda: 0.0, fair)
+    work: WorkList[ObjectKey] = WorkList(lambda: 0.0, group=lambda key: key[0], rank=Rank)
     for number in range(namespaces):
         for name in ("a", "b"):
             work.add((f"n-{number}", name), 0)
@@ -107,7 +118,7 @@ def test_a_look_costs_about_as_much_among_thousands_of_namespaces_as_among_a_few
 
 
 def test_a_pod_that_has_become_less_urgent_is_looked_at_after_others() -> None:
-    queue = PodQueue(lambda: 0.0)
+    queue = Queue()
     queue.add(of("n", "a", priority=10))
     queue.add(of("n", "a"))
     queue.add(of("m", "b", priority=5))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.queue.overtaking.held_back import FIRST_SECONDS, REST_FACTOR
-from controller.queue.overtaking.line import OVERTAKEN
+from controller import times
+from controller.queue.holds import OVERTAKEN, REST_FACTOR
 from dra.allocator.allocate import OngoingDecision
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
@@ -87,8 +87,8 @@ def test_what_does_not_move_keeps_the_rest_idle_for_a_minute_at_most() -> None:
             stream.second()
             idle += len(stream.running) < SLICES // 4
         holds.append(idle)
-        bench.run(seconds=REST_FACTOR * FIRST_SECONDS)
-    assert all(10 < idle <= FIRST_SECONDS + stream.life for idle in holds), holds
+        bench.run(seconds=REST_FACTOR * times.HOLD[0])
+    assert all(10 < idle <= times.HOLD[0] + stream.life for idle in holds), holds
 
 
 def test_many_who_wait_for_the_same_claim_keep_no_more_back_than_one() -> None:
@@ -245,10 +245,10 @@ def test_a_hold_lasts_while_what_it_waits_for_goes_on_to_end() -> None:
         bench.bind(f"p-job-{number}", "node-a")
     big(bench, "big")
     stream = Stream(bench, life=10**6)
-    bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
+    bench.world.line._line.is_due = bool  # type: ignore[method-assign, assignment]
     bench.run(seconds=61)
     for number in range(7):
-        bench.run(seconds=FIRST_SECONDS - 10)
+        bench.run(seconds=times.HOLD[0] - 10)
         stream.second()
         assert not stream.running
         bench.delete_pod(f"p-job-{number}")

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller.queue.overtaking.fairness import REPLAN_SECONDS
-from controller.queue.overtaking.held_back import FIRST_SECONDS
-from controller.queue.overtaking.line import OVERTAKEN, PATIENCE_SECONDS
+from controller import times
+from controller.queue.holds import OVERTAKEN
 from dra.common.resources import PODS
 from dra.kube.errors import InvalidError
 from tests.controller.helpers.bench import Bench
@@ -202,7 +201,7 @@ def test_what_was_held_back_elsewhere_is_free_for_others() -> None:
     )
     for name in on_a[:4]:
         bench.delete_pod(f"p-{name}")
-    bench.run(seconds=PATIENCE_SECONDS)
+    bench.run(seconds=times.OVERTAKEN_ONCE)
     stream.second()
     bench.run(seconds=61.0)
     assert "of node node-a" in bench.recorder.events[-1][3]
@@ -210,7 +209,7 @@ def test_what_was_held_back_elsewhere_is_free_for_others() -> None:
     early["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
     bench.claim(claim("early"))
     bench.pod(early)
-    bench.run(seconds=REPLAN_SECONDS)
+    bench.run(seconds=times.PLAN_AGAIN)
     assert not bench.devices("early")
     for name in on_b[:5]:
         bench.delete_pod(f"p-{name}")
@@ -264,7 +263,7 @@ def test_after_a_long_wait_one_overtaking_is_enough() -> None:
     stream = Stream(Bench("node-a"), life=500)
     stream.second()
     with_big(stream.bench)
-    stream.bench.run(seconds=PATIENCE_SECONDS)
+    stream.bench.run(seconds=times.OVERTAKEN_ONCE)
     assert "NextInLine" not in stream.bench.recorder.reasons("big")
     stream.second()
     stream.bench.run(seconds=61.0)
@@ -280,16 +279,16 @@ def test_a_cluster_at_rest_says_and_writes_nothing_about_the_line() -> None:
     for _ in range(3):
         bench.run(seconds=60.0)
     for _ in range(20):
-        bench.run(seconds=FIRST_SECONDS)  # nothing moves: what was held back is others'
+        bench.run(seconds=times.HOLD[0])  # nothing moves: what was held back is others'
         for name in filter(bench.devices, stream.waiting):
             bench.bind(f"p-{name}", "node-a")
     bench.run()
     for _ in range(3):
-        bench.run(seconds=REPLAN_SECONDS * 20)
+        bench.run(seconds=times.PLAN_AGAIN * 20)
     bench.api.writes.clear()
     before = len(bench.recorder.events)
     for _ in range(10):
-        bench.run(seconds=REPLAN_SECONDS * 20)
+        bench.run(seconds=times.PLAN_AGAIN * 20)
     assert bench.api.writes == []
     assert len(bench.recorder.events) == before
 

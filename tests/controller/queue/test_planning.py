@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import pytest
 
+from controller import times
 from controller.cluster.cluster import Cluster
-from controller.queue.known_failures import alike
-from controller.queue.overtaking import planner as planner_module
-from controller.queue.overtaking.planner import STALLED_SECONDS, Planner
-from controller.queue.overtaking.waiter import pod_waiter
+from controller.queue import fairness
+from controller.queue.fairness import Need, WaitingLine
+from controller.queue.holds import pod_waiter
+from controller.queue.searches import alike
+from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.gangs import planning as planning_module
@@ -45,6 +48,11 @@ def questions(known: Cluster) -> Questions:
 def planning(known: Cluster, candidates: Sequence[Problem], need: int) -> Planning:
     trial = Trial(known.fleet, known.hosts)
     return Planning(candidates, need, trial, questions(known), stays=frozenset())
+
+
+def waiting_line(known: Cluster, now: Callable[[], float]) -> WaitingLine:
+    untold = cast("Reporter", None)
+    return WaitingLine(known, Allocator(known.fleet, known.hosts), untold, now=now)
 
 
 def books(known: Cluster) -> object:
@@ -100,14 +108,14 @@ def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "PART_STEPS", 1)
+    monkeypatch.setattr(fairness, "PART_STEPS", 1)
     bench = Bench(*NAMES)
     for name in NAMES:
         for_ever(bench, name)
     for number in range(35 - len(NAMES) - 1):
         for_ever(bench, f"more-{number:02}")
     big(bench, "big")
-    bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
+    bench.world.line._line.is_due = bool  # type: ignore[method-assign, assignment]
     bench.time += 61.0
     go_on = Planning.go_on
 
@@ -119,7 +127,7 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
     for _ in range(100):
         bench.engine.absorb()
         bench.engine.work()
-        if bench.engine._line._planner.due is not None:
+        if bench.world.line._plan is not None:
             break
     bench.claim(claim("small"))
     bench.pod(pod("p-small", "small", cpu="10m"))
@@ -135,23 +143,23 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
 def test_a_plan_that_nobody_goes_on_with_does_not_keep_others_from_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner_module, "PART_STEPS", 1)
+    monkeypatch.setattr(fairness, "PART_STEPS", 1)
     known, now = busy(), [0.0]
     first, second = problems(known, member("a", 0), member("b", 0))
-    planner = Planner(known, questions(known), now=lambda: now[0])
+    line = waiting_line(known, lambda: now[0])
 
     def plan(posed: Problem) -> object:
-        return planner.plan(pod_waiter(posed.pod), [posed], 1, stays=frozenset())
+        return line._find_places(pod_waiter(posed.pod), Need([posed], 1, None), frozenset())
 
     assert plan(first) is None
-    assert planner.call() == first.pod.key
+    assert line.look_again() == [first.pod.key]
     assert plan(second) is None
-    now[0] += STALLED_SECONDS
-    assert [planner.due] == now
-    assert planner.call() is None
-    assert planner.due is None
+    now[0] += times.PLAN_STALLED
+    assert [line.due] == now
+    assert line.look_again() == []
+    assert line.due is None
     assert plan(second) is None
-    assert planner.call() == second.pod.key
+    assert line.look_again() == [second.pod.key]
 
 
 def test_nothing_is_planned_for_claims_that_are_counted() -> None:
@@ -161,7 +169,7 @@ def test_nothing_is_planned_for_claims_that_are_counted() -> None:
     assert decision is not None
     ref = posed.claims[0].claim.ref
     known.fleet.hold(ref, decision.allocation(ref, known.fleet.driver))
-    planner = Planner(known, questions(known), now=lambda: 0.0)
-    assert planner.plan(pod_waiter(posed.pod), [posed], 1, stays=frozenset()) is None
-    assert planner.due is None
+    line = waiting_line(known, lambda: 0.0)
+    assert line._find_places(pod_waiter(posed.pod), Need([posed], 1, None), frozenset()) is None
+    assert line.due is None
     assert known.fleet.counts(ref.uid)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.serving.placing import Placing
+from controller.serve import placing, rules
+from controller.serve.world import World
 from dra.allocator.allocate import Allocator
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
@@ -21,17 +22,17 @@ class Looks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: list[str] = []
         self.searches = 0
-        place, outcome = Placing.place, Allocator.outcome
+        place, outcome = placing.place, Allocator.outcome
 
-        def counted(placing: Placing, found: Any, *args: Any) -> Any:
+        def counted(world: World, found: Any, *args: Any) -> Any:
             self.at.append(found.key[1])
-            return place(placing, found, *args)
+            return place(world, found, *args)
 
         def searched(allocator: Allocator, *args: Any, **more: Any) -> Any:
             self.searches += 1
             return outcome(allocator, *args, **more)
 
-        monkeypatch.setattr(Placing, "place", counted)
+        monkeypatch.setattr(rules, "place", counted)
         monkeypatch.setattr(Allocator, "outcome", searched)
 
     def clear(self) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.lifecycle.hindered import FIRST_SECONDS, GRACE_SECONDS
-from controller.queue.unproven import PATIENCE_SECONDS
+from controller import times
 from dra.claims.otherdevices import trim_slice
 from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, KubeError
@@ -292,7 +291,7 @@ def test_others_do_not_wait_for_it(owner: str) -> None:
 def test_whoever_has_no_answer_does_not_keep_others_for_long_and_they_are_told() -> None:
     site = Site(dict.fromkeys(("a", "b"), 7))
     site.start(3)
-    site.bench.run(seconds=PATIENCE_SECONDS - 0.1)
+    site.bench.run(seconds=times.ANOTHER_DRIVER_SERVES - 0.1)
     assert site.unanswered == ["p0"]
     assert site.said() == [], "few wait for long"
     site.bench.run(seconds=0.2)
@@ -300,17 +299,17 @@ def test_whoever_has_no_answer_does_not_keep_others_for_long_and_they_are_told()
     ((name, said),) = site.said()
     assert name == "p2"
     assert "other pods of the same owner are tried first" in said
-    site.bench.run(seconds=PATIENCE_SECONDS)
+    site.bench.run(seconds=times.ANOTHER_DRIVER_SERVES)
     assert site.unanswered == ["p0", "p1", "p2"]
 
 
 def test_a_pod_that_is_given_up_and_allocated_again_counts_again() -> None:
     site = Site({"a": 7, "b": 7})
     site.start(1)
-    site.bench.run(seconds=GRACE_SECONDS)
+    site.bench.run(seconds=times.POD_HINDERED)
     site.bench.run(seconds=0.1)
     assert site.unanswered == []
-    site.bench.run(seconds=FIRST_SECONDS)
+    site.bench.run(seconds=times.POD_HINDERED_AGAIN[0])
     assert site.unanswered == ["p0"]
     site.start(1, name="q")
     assert site.unanswered == ["p0"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.reporting.metrics import ControllerMetrics
-from dra.claims.reasons import Reason
+from controller.report.metrics import ControllerMetrics
 from dra.kube.timing import rfc3339
-from dra.pods.pods import read_pod
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, pod, request, versioned
+from tests.controller.helpers.objects import claim, pod, request
 from tests.controller.helpers.site import Site
 from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
 from tests.helpers.waiting import wait_for
@@ -33,7 +30,7 @@ class Watched:
             leads=lambda: True,
             now=lambda: CREATED + timedelta(seconds=self.age),
         )
-        self.bench = Bench(*nodes, observer=self.metrics)
+        self.bench = Bench(*nodes, metrics=self.metrics)
 
     def claim(self, name: str, *requests: dict[str, Any], later: int = 0) -> None:
         body = claim(name, *requests)
@@ -141,27 +138,18 @@ def test_a_running_controller_is_scraped_and_probed(own_site: Site) -> None:
 
 
 def test_claims_that_several_pods_wait_for_are_counted_once_until_they_go() -> None:
-    """As a plain count would have it, whatever comes and goes."""
-    registry, rng = CollectorRegistry(), random.Random(7)
-    metrics = ControllerMetrics(registry, leads=lambda: True, now=lambda: CREATED)
-    claims = [{"metadata": {"uid": f"c{number}"}} for number in range(12)]
-    waiting: dict[str, set[str]] = {}
-    for _ in range(2000):
-        uid, chosen = f"p{rng.randrange(9)}", rng.sample(claims, rng.randrange(4))
-        match rng.randrange(3):
-            case 0:
-                waiting[uid] = {c["metadata"]["uid"] for c in chosen}
-                body = versioned({"metadata": {"name": uid, "namespace": "n", "uid": uid}})
-                metrics.waiting(read_pod({**body, "spec": {}}), Reason.WAITING, chosen)
-            case 1:
-                waiting.pop(uid, None)
-                metrics.no_longer_waits(pod_uid=uid)
-            case _:
-                gone = f"c{rng.randrange(12)}"
-                for each in waiting.values():
-                    each.discard(gone)
-                metrics.no_longer_waits(claim_uid=gone)
-        count = len(set().union(*waiting.values()))
-        found = collected(registry)
-        shown = found.value("mig_dra_waiting_claims", reason="WaitingForSlice") if count else 0
-        assert shown == count
+    watched = Watched("node-a")
+    bench = watched.bench
+    for name in ("taken", "shared", "own"):
+        watched.claim(name, WHOLE)
+    bench.pod(pod("first", "taken"))
+    bench.run()
+    for number in range(3):
+        bench.pod(pod(f"p{number}", "shared", *["own"] * (number == 0)))
+    bench.run()
+    counts = []
+    for number in range(3):
+        counts.append(waiting(watched.scrape()))
+        bench.delete_pod(f"p{number}")
+        bench.run()
+    assert [*counts, waiting(watched.scrape())] == [2, 1, 1, 0]

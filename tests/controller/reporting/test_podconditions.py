@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.reporting.podconditions import GAP_SECONDS, PATIENCE_SECONDS
+from controller import times
+from controller.write.requests import NotLeadingError
 from dra.common.resources import PODS
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -160,8 +161,8 @@ def test_what_cannot_be_written_costs_nothing_else(error: KubeError, again: floa
 def test_nothing_is_written_without_leading() -> None:
     bench = waiting()
     bench.leads = False
-    bench.run(seconds=2.0)
-    bench.run(seconds=2.0)
+    with pytest.raises(NotLeadingError):
+        bench.run(seconds=2.0)
     assert writes(bench) == 0
 
 
@@ -183,8 +184,8 @@ def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_anoth
     bench.claim(lone)
     bench.pod(alone)
     bench.run()
-    bench.run(seconds=PATIENCE_SECONDS)
-    bench.run(seconds=2 * GAP_SECONDS)
-    bench.run(seconds=2 * GAP_SECONDS)
+    bench.run(seconds=times.CONDITION)
+    bench.run(seconds=2 * times.CONDITION_GAP)
+    bench.run(seconds=2 * times.CONDITION_GAP)
     assert bench.condition("alone")["reason"] == "WaitingForSlice"
     assert writes(bench) <= 3

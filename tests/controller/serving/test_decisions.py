@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
-from controller.serving import decisions
+from controller.serve import decisions
 from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.problem import Outcome
 from tests.controller.allocator.devices.test_single import clusters
@@ -90,7 +90,7 @@ class Slow:
 
     @property
     def ongoing(self) -> dict[Any, Any]:
-        return self.bench.engine._decisions._ongoing
+        return self.bench.world.decisions._ongoing
 
 
 def test_who_comes_meanwhile_is_served_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_progress_is_forgotten_with_the_pod(monkeypatch: pytest.MonkeyPatch) -> 
     slow.bench.delete_pod("hard")
     slow.bench.run(seconds=1)
     assert not slow.ongoing
-    assert not slow.bench.engine._decisions.are_ongoing
+    assert not slow.bench.world.decisions.are_ongoing
 
 
 def test_of_many_hard_ones_a_few_are_worked_on_and_all_come_to_an_end(
@@ -203,4 +203,4 @@ def test_of_many_hard_ones_a_few_are_worked_on_and_all_come_to_an_end(
         most = max(most, len(slow.ongoing))
     assert most == 2
     assert all(slow.bench.recorder.reasons(name) for name in names)
-    assert not slow.bench.engine._decisions.are_ongoing
+    assert not slow.bench.world.decisions.are_ongoing

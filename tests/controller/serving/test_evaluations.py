@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
 
-from controller.serving import evaluations
-from controller.serving.shares import Shares
+from controller import times
+from controller.serve import evaluations
 from dra.cel.questions import Answer, Job
 from dra.cel.selectors import Selectors
 from dra.common.resources import Obj
@@ -48,7 +49,7 @@ class Costing:
 def site(evaluator: Costing) -> tuple[Bench, Desk]:
     """A bench with two nodes whose questions lie on a desk until they are answered."""
     asking = Desk()
-    bench = Bench("node-a", "node-b", evaluator=evaluator, asking=asking)
+    bench = Bench("node-a", "node-b", evaluator=evaluator, asking=asking.send)
     return bench, asking
 
 
@@ -94,7 +95,7 @@ def test_who_waits_for_long_is_told() -> None:
     bench, asking = site(Costing())
     waits(bench, "p", f"{OWN}.profile != 'x'")
     bench.run()
-    bench.run(seconds=evaluations.TOLD_SECONDS + 1)
+    bench.run(seconds=times.EVALUATION_TOLD + 1)
     assert bench.recorder.reasons("p") == ["EvaluatingSelectors"] * 2, "the pod and the claim"
     answer_all(bench, asking)
     assert bench.devices("p")
@@ -251,15 +252,21 @@ def test_claims_that_look_at_whole_gpus_are_asked_for_too() -> None:
 
 
 def test_a_share_is_forgotten_in_time() -> None:
-    now = [0.0]
-    shares = Shares(lambda: now[0])
-    shares.add("a", 1.0)
-    assert shares.least(["a", "b"]) == "b"
-    shares.add("b", 0.6)
-    assert shares.least(["a", "b"]) == "b"
-    now[0] = 10.0
-    shares.add("b", 0.6)
-    assert shares.least(["b", "a"]) == "a", "half of the former"
-    now[0] = 1000.0
-    shares.least(["a"])
+    bench, _ = site(Costing())
+    shares = bench.world.evaluations
+    assert shares is not None
+
+    def least(*waiting: str) -> str:
+        shares._queues = {name: deque() for name in waiting}
+        return shares._least()
+
+    shares._use("a", 1.0)
+    assert least("a", "b") == "b"
+    shares._use("b", 0.6)
+    assert least("a", "b") == "b"
+    bench.time += 10.0
+    shares._use("b", 0.6)
+    assert least("b", "a") == "a", "half of the former"
+    bench.time += 1000.0
+    least("a")
     assert shares._used == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.lifecycle.cleanup import UNKNOWN_SECONDS
+from controller import times
 from dra.common.resources import Obj
 from dra.sandbox.process import SandboxError
 from tests.controller.helpers.bench import Bench
@@ -26,7 +26,9 @@ THEIRS = f"device.driver != '{DRIVER}'"
 def site(evaluator: Costing, *, at_creation: bool = False) -> tuple[Bench, Desk]:
     """A bench with class ``theirs``, whose questions lie on a desk until they are answered."""
     asking = Desk()
-    bench = Bench("node-a", evaluator=evaluator, asking=asking, finalizer_at_creation=at_creation)
+    bench = Bench(
+        "node-a", evaluator=evaluator, asking=asking.send, finalizer_at_creation=at_creation
+    )
     bench.cluster.set_class(versioned(device_class("theirs", THEIRS)))
     return bench, asking
 
@@ -63,11 +65,11 @@ def test_a_finalizer_stays_until_it_is_known_whose_the_class_is(*, used: bool) -
             bench.pod(pod(name, name))
     for _ in range(5):
         answer_all(bench, asking)
-        bench.run(seconds=UNKNOWN_SECONDS)
+        bench.run(seconds=times.CLASS_UNKNOWN)
     assert [bench.finalizers(name) for name in names] == [[FINALIZER]] * 2
     evaluator.error = None
     for _ in range(5):
-        bench.run(seconds=UNKNOWN_SECONDS)
+        bench.run(seconds=times.CLASS_UNKNOWN)
         answer_all(bench, asking)
     assert [bench.finalizers(name) for name in names] == [[FINALIZER], []]
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from controller.webhook.certificates import Served, make, renewed
-from controller.webhook.review import answer
+from controller.webhook.review import review_config
 from kubeletplugin.host.class_files import read_classes
 
 DRIVER = "mig.dra.dev"
@@ -46,7 +46,7 @@ def review(kind: str, *parameters: object, driver: str = DRIVER) -> dict[str, An
 
 
 def refusal(given: dict[str, Any]) -> str:
-    response = answer(given, driver=DRIVER)["response"]
+    response = review_config(given, driver=DRIVER)["response"]
     assert response["uid"] == "u1"
     assert response["allowed"] is False
     assert response["status"]["code"] == 422
@@ -98,7 +98,7 @@ def test_a_file_of_node_classes_is_refused_with_the_words_of_the_node(tmp_path: 
     assert "field 'mode': 'fast' is not allowed; allowed are: on-demand, layout, whole" in told
     assert refusal(given) == f"ConfigMap mig/classes: data.{told}"
     assert "data.default.yaml: MigNodeClass: no YAML" in refusal(files(**{"default.yaml": "["}))
-    good = answer(files(**{"good.yaml": CLASS.format(mode="whole")}), driver=DRIVER)
+    good = review_config(files(**{"good.yaml": CLASS.format(mode="whole")}), driver=DRIVER)
     assert good["response"]["allowed"] is True
 
 
@@ -135,13 +135,13 @@ def test_every_bad_configuration_of_an_object_is_named_at_once() -> None:
     ],
 )
 def test_everything_else_is_let_through(given: dict[str, Any]) -> None:
-    assert answer(given, driver=DRIVER)["response"] == {"uid": "u1", "allowed": True}
+    assert review_config(given, driver=DRIVER)["response"] == {"uid": "u1", "allowed": True}
 
 
 @pytest.mark.parametrize("given", [{}, {"request": None}, {"request": {}}])
 def test_what_is_no_review_is_no_question(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="uid"):
-        answer(given, driver=DRIVER)
+        review_config(given, driver=DRIVER)
 
 
 def serial(served: Served) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.webhook.mutation import answer
+from controller.webhook.review import rewrite_limits
 from tests.dra.limits.limitcases import CASES, Case, expected, patched, pod_of, seen
 
 
@@ -18,7 +18,7 @@ def review(pod: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_lets_every_pod_through_and_patches_those_that_ask(case: Case) -> None:
-    response = answer(review(pod_of(case)))["response"]
+    response = rewrite_limits(review(pod_of(case)))["response"]
     assert (response["uid"], response["allowed"]) == ("u1", True)
     steps = json.loads(base64.b64decode(response.get("patch", "W10=")))
     assert ("patchType" in response) is bool(case.claims)
@@ -38,4 +38,4 @@ def test_it_lets_every_pod_through_and_patches_those_that_ask(case: Case) -> Non
 )
 def test_what_is_no_review_of_a_pod_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no "):
-        answer(given)
+        rewrite_limits(given)

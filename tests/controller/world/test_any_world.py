@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.queue.overtaking import line
-from controller.queue.overtaking.held_back import FIRST_SECONDS
+from controller import times
+from controller.queue import holds as line
 from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.controller.world.world import World
@@ -26,7 +26,7 @@ def test_a_world_comes_to_rest_with_nothing_given_out_twice_leaked_or_forgotten(
     for _ in range(300):
         world.act()
     world.end()
-    world.bench.run(seconds=FIRST_SECONDS)  # what was held back in vain is released
+    world.bench.run(seconds=times.HOLD[0])  # what was held back in vain is released
     world.end()
     claims = dict(world.all("resourceclaims"))
     used = {name for _, p in world.live() for name in claims_of(p)}

@@ -63,7 +63,7 @@ class World:
         self.draw = random.Random(seed)
         self.desk = Desk()
         self.born = finalizer_at_creation
-        self.bench = Bench(outbox=self.desk, finalizer_at_creation=self.born)
+        self.bench = Bench(send=self.desk.send, finalizer_at_creation=self.born)
         self.troubled = True
         self.numbers = itertools.count()
         self.told: dict[str, list[Callable[[], None]]] = {"claims": [], "pods": [], "nodes": []}
@@ -71,7 +71,7 @@ class World:
         self._stored = api.put
         api.put = self._put  # type: ignore[method-assign]
         for resource in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES):
-            self.bench.cluster.volumes.note_listed(resource)
+            self.bench.cluster.note_listed(resource)
         self.nodes = Nodes(self.bench.cluster, self.draw)
         self.told["nodes"] = self.nodes.told
         self.settle()

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.writing.in_flight import LIMIT
-from controller.writing.outbox import Senders
+from controller.write.in_flight import LIMIT, Senders
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.desk import at_desk, on_write, settle, wants, watch

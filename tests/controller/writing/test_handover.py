@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.writing.leader_requests import NotLeadingError
+from controller.write.requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import (
     ConflictError,
@@ -24,7 +24,7 @@ NO_ANSWER = UnavailableError("no answer")
 
 def left(bench: Bench) -> list[str]:
     """The claims of which an allocation may still be made."""
-    return [str(ref) for ref in bench.writers.claims.unanswered.fitting(bench.cluster.claims)]
+    return [str(ref) for ref in bench.writers.claims.may_be_made(bench.cluster.claims)]
 
 
 def refused(error: Exception) -> tuple[Bench, Desk]:

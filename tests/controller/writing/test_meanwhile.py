@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from controller.writing.leader_requests import NotLeadingError
+from controller.write.requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from tests.controller.helpers.desk import (

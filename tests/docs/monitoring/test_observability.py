@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.reporting.metrics import ControllerMetrics
+from controller.report.metrics import ControllerMetrics
 from dra.claims.reasons import NodeReason, Reason
 from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from kubeletplugin.journal.journal import Journal
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/observability.md"
 PACKAGES = ("controller", "kubeletplugin", "dra")
 MODULES = {
-    "controller": "controller/reporting/metrics.py",
+    "controller": "controller/report/metrics.py",
     "plugin": "kubeletplugin/telemetry/metrics.py or nodemetrics.py",
     "both": "dra/monitoring",
 }

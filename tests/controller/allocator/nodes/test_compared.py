@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.watchers import MOST_WATCHED, Watchers
+from controller.cluster.pods import MOST_WATCHED, Watchers
 from dra.common.resources import Obj
 from dra.pods import company as spread
 from dra.pods import selectors as labelselector

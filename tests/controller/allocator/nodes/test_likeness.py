@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.cluster import likeness
+from dra.common.cache import BoundedCache
 from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
@@ -99,11 +99,11 @@ def test_it_is_known_once_all_claims_are(bench: Bench) -> None:
     assert template(bench, "a") == template(bench, "b")
 
 
-def test_few_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likeness, "_MOST", 2)
+def test_few_are_remembered(bench: Bench) -> None:
     cluster = bench.cluster
+    known: BoundedCache[str, str] = BoundedCache(2)
+    cluster._pods._alike = known
     for name in "abcde":
         template(bench, name)
-    known = likeness.Likeness(cluster.claims, cluster.classes)
-    assert len({known.template(each) for each in cluster.pods.values()}) == 1
-    assert len(known._known) == 2
+    assert len({cluster.template_of(each) for each in cluster.pods.values()}) == 1
+    assert len(known) == 2

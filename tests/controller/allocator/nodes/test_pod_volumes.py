@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.cluster import Cluster
-from controller.cluster.known_volumes import VOLUMES
-from controller.cluster.trimming.volume_trimming import TRIMMERS
-from controller.reporting.report import DETAILS_SECONDS
+from controller import times
+from controller.cluster.cluster import VOLUMES, Cluster
+from controller.cluster.trim import TRIMMERS
 from dra.common.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Obj
 from dra.pods.volumes import (
     Volume,
@@ -36,18 +35,18 @@ def world(*objects: Obj, **zones: str) -> Cluster:
         known.set_mignode(mignode(name))
     add(known, *objects)
     for resource in VOLUMES:
-        known.volumes.note_listed(resource)
+        known.note_listed(resource)
     return known
 
 
 def add(known: Cluster, *objects: Obj) -> None:
     for obj in objects:
         if "provisioner" in obj:
-            known.volumes.set_class(obj)
+            known.set_storage_class(obj)
         elif "namespace" in obj["metadata"]:
-            known.volumes.set_claim(obj)
+            known.set_volume_claim(obj)
         else:
-            known.volumes.set_volume(obj)
+            known.set_volume(obj)
 
 
 def place(known: Cluster, *volumes: str, **spec: Any) -> str | None:
@@ -269,7 +268,7 @@ def test_the_claim_of_an_ephemeral_volume_is_made_for_its_pod() -> None:
     made = waiting(volumes=own)
     assert "p-own is not made yet by Kubernetes" in made.recorder.events[-1][-1]
     add(made.cluster, volume("v"), volume_claim("p-own", volume="v", owner="another"))
-    made.run(seconds=DETAILS_SECONDS)
+    made.run(seconds=times.SAID_DETAILS)
     assert "p-own was not made for this pod" in made.recorder.events[-1][-1]
     add(made.cluster, volume_claim("p-own", volume="v", owner="uid-p"))
     made.run()
@@ -301,7 +300,7 @@ def waiting(*objects: Obj, listed: bool = True, volumes: list[Obj] | None = None
         made.cluster.set_mignode(mignode(name))
     add(made.cluster, *objects)
     for resource in VOLUMES if listed else ():
-        made.cluster.volumes.note_listed(resource)
+        made.cluster.note_listed(resource)
     made.run()
     made.api.writes.clear()
     made.claim(claim("p"))

@@ -174,7 +174,7 @@ def test_a_view_that_is_being_written_holds_nothing_either() -> None:
                 job()
 
     later = Later()
-    bench = Bench("a", outbox=later)
+    bench = Bench("a", send=later.send)
     later.waits = True
     bench.claim(claim("view", EVERY))
     bench.pod(pod("monitor", "view"))

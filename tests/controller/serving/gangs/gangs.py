@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from controller.cluster.cluster import Cluster
-from controller.queue.known_failures import alike
+from controller.queue.searches import alike
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes

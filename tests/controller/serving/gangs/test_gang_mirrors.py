@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.cluster.changes import POD_GROUPS, apply
-from controller.cluster.trimming.trimming import Trimmer, remembering
+from controller.cluster.trim import Trimmer, remembering
 from dra.common.resources import PODS, Obj
 from dra.gangs.membership import KUBERNETES, VOLCANO, read_membership
 from dra.kube.client import KubeApi, first_served

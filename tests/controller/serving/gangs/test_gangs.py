@@ -62,7 +62,7 @@ def test_pods_beyond_those_that_are_needed_are_served_one_by_one() -> None:
 
 def test_gates_are_lifted_once_all_have_their_slices() -> None:
     desk = Desk()
-    bench = Bench(*NODES, outbox=desk)
+    bench = Bench(*NODES, send=desk.send)
     create(bench, "a", 0, 1, 2, 3, schedulingGates=[{"name": FINALIZER}])
     bench.run()
 

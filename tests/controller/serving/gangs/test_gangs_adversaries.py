@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from controller.cluster import known_gangs
-from controller.queue.overtaking.line import OVERTAKEN
-from controller.serving.gangs import counts
-from controller.serving.gangs.counts import GangCounts
-from controller.serving.gangs.refusals import REST
+from controller.cluster import gangs as known_gangs
+from controller.queue.holds import OVERTAKEN
+from controller.serve import gangs as gang_counts
+from controller.serve.gangs import REST
 from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
@@ -49,7 +48,7 @@ def test_a_look_at_one_of_many_pods_does_not_count_them_all(
     bench = Bench("node-a")
     create(bench, "a", *range(MANY), size="2", profile="7g.40gb")
     bench.run()
-    lacks = calls_of(monkeypatch, GangCounts, "lacks")
+    lacks = calls_of(monkeypatch, gang_counts, "lacks")
     for _ in range(12):
         bench.run(seconds=10.0)
     assert 0 < len(lacks) <= 20 * MANY
@@ -69,11 +68,11 @@ def test_their_differing_sizes_are_not_compared_for_each_of_them(
 
 
 def test_no_more_pods_than_a_bound_are_examined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "_MOST_EXAMINED", 20)
+    monkeypatch.setattr(gang_counts, "_MOST_EXAMINED", 20)
     bench = Bench("node-a")
     create(bench, "a", *range(30), size="25", profile="9g.99gb")
     create(bench, "a", *range(30, 35), size="25", profile="1g.5gb")
-    examined = calls_of(monkeypatch, counts, "examine")
+    examined = calls_of(monkeypatch, gang_counts, "examine")
     bench.run()
     assert len(examined) == 20
     assert "can have any" in told(bench, "a-30")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.queue.overtaking.line import OVERTAKEN
+from controller.queue.holds import OVERTAKEN
 from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
 from dra.kube.errors import ConflictError
@@ -215,7 +215,7 @@ def test_no_pod_takes_what_is_held_back_for_another_of_its_gang() -> None:
     create(bench, "a", 0, size="4", profile="7g.40gb")
     for number, name in enumerate(names[:3], 1):
         create(bench, "a", number, size="4", profile="7g.40gb", nodeSelector={"name": name})
-    bench.engine._line._line.is_due = bool  # type: ignore[method-assign, assignment]
+    bench.world.line._line.is_due = bool  # type: ignore[method-assign, assignment]
     bench.run(seconds=61.0)
     assert "NextInLine" in bench.recorder.reasons("a-0")
     for name in names:
@@ -230,6 +230,6 @@ def test_the_line_forgets_a_gang_that_was_served() -> None:
     create(stream.bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
     until_whole(stream, "a", 3)
     big(stream.bench, "big", "1g.5gb")
-    line = stream.bench.engine._line
+    line = stream.bench.world.line
     assert not any(uid.startswith("gang:") for uid in line._line._waiting)
     assert not line._held._holds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.serving.gangs.counts import GangCounts
+from controller.serve import gangs as gang_counts
+from controller.serve.world import World
 from dra.gangs.decision import GangDecision, Trial
 from dra.pods import selectors as labelselector
 from dra.pods.pods import Pod
@@ -117,7 +118,7 @@ def test_thousands_of_pods_with_one_label_are_served_like_others(counted: Counte
 def test_a_look_at_each_of_many_does_not_look_at_each_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench, looks, lacks = Bench("node-a"), [0], GangCounts.lacks
+    bench, looks, lacks = Bench("node-a"), [0], gang_counts.lacks
     single(bench, "p")
     single(bench, "q")
     bench.run()
@@ -126,11 +127,11 @@ def test_a_look_at_each_of_many_does_not_look_at_each_of_the_others(
     bench.run()
     assert held(bench, "a") == ["a-200", "a-201"]
 
-    def counted(counts: GangCounts, pod: Pod, *, written: bool = False) -> bool:
+    def counted(world: World, pod: Pod, *, certain: bool = False) -> bool:
         looks[0] += 1
-        return lacks(counts, pod, written=written)
+        return lacks(world, pod, certain=certain)
 
-    monkeypatch.setattr(GangCounts, "lacks", counted)
+    monkeypatch.setattr(gang_counts, "lacks", counted)
     bench.run(seconds=61.0)
     assert 200 <= looks[0] < 2000
     bench.delete_pod("a-200")

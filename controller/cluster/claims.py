@@ -1,0 +1,190 @@
+"""Claims of the mirrored cluster, and what they hold in the fleet's books."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.cluster.records import ClaimRecord, Effects, TakenBack, Writing
+from controller.cluster.trim import ParsedSpecs, Trimmer
+from dra.allocator.fleet import Fleet
+from dra.claims.allocation import Allocation
+from dra.claims.claims import Claim, read_claim
+from dra.claims.otherdevices import OtherDevices
+from dra.claims.reader import KnownClaim
+from dra.common.resources import RESOURCE_CLAIMS, Obj, ObjectKey
+from dra.gpu.inventory import ClaimRef
+
+
+class KnownClaims:
+    """Claims by name and by UID, and what is known of them besides."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        finalizer: str,
+        effects: Effects,
+        specs: ParsedSpecs,
+        *,
+        others: OtherDevices,
+    ) -> None:
+        self.by_key: dict[ObjectKey, KnownClaim] = {}
+        self._fleet = fleet
+        self.finalizer = finalizer
+        self._effects = effects
+        self._specs = specs
+        self._others = others
+        self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
+        self._key_of_uid: dict[str, ObjectKey] = {}
+        self.records: dict[str, ClaimRecord] = {}
+
+    def record(self, claim: ClaimRef) -> ClaimRecord:
+        """The record of a claim, made where there is none; of one that is gone it is not kept."""
+        known = self.records.get(claim.uid)
+        if known is None:
+            known = ClaimRecord(claim)
+            if claim.uid in self._key_of_uid:
+                self.records[claim.uid] = known
+        return known
+
+    def set(self, obj: Obj, *, rewound: bool = False) -> bool:
+        """Take a claim's state; False if it is not newer than the known one, nor ``rewound``."""
+        metadata = obj["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        known = self.by_key.get(key)
+        if known is not None and known.claim.ref.uid != metadata["uid"]:
+            self.remove(key)
+            known = None
+        is_old = known is not None and not newer(_version(obj), known.claim.resource_version)
+        if is_old and not rewound:
+            return False
+        claim = read_claim(obj, self._specs.requests)
+        self.by_key[key] = KnownClaim(claim, obj)
+        self._key_of_uid[claim.ref.uid] = key
+        self._account(known.claim if known else None, claim)
+        self._account_others(known.claim.allocation if known else None, claim.allocation)
+        self._effects.claims.add(key)
+        return True
+
+    def remove(self, key: ObjectKey) -> bool:
+        """Forget a claim; False if it is not known."""
+        known = self.by_key.pop(key, None)
+        if known is None:
+            return False
+        uid = known.claim.ref.uid
+        self._key_of_uid.pop(uid, None)
+        record = self.records.pop(uid, None) or ClaimRecord(known.claim.ref)
+        self._effects.gone_claims.append(record)
+        writing, record.writing = record.writing, None
+        self._release(uid, known.claim.allocation or (writing.allocation if writing else None))
+        self._account_others(known.claim.allocation, None)
+        return True
+
+    def begin_write(self, claim: ClaimRef, allocation: Allocation | None) -> None:
+        self.record(claim).writing = Writing(allocation)
+        if allocation is not None:
+            self._fleet.hold(claim, allocation)
+
+    def end_write(self, claim: ClaimRef) -> bool:
+        """The outcome of a write is known; True if its allocation no longer counts."""
+        writing, known = self._writing(claim.uid), self.by_key.get(claim.key)
+        if writing is None:
+            return False
+        self.record(claim).writing, allocation = None, writing.allocation
+        if allocation is None or known is None or known.claim.allocation is not None:
+            return False
+        self._release(claim.uid, allocation)
+        return True
+
+    def read(self, obj: Obj) -> Claim:
+        """A claim as it would be known, from an answer of the API server."""
+        return read_claim(self._trimmer(obj), self._specs.requests)
+
+    def trimmed(self, obj: Obj) -> Obj | None:
+        """The answer to a write of ours as it would be mirrored; None if it is not news."""
+        metadata = obj["metadata"]
+        known = self.by_key.get((metadata["namespace"], metadata["name"]))
+        if known is None or known.claim.ref.uid != metadata["uid"]:
+            return None
+        if not newer(_version(obj), known.claim.resource_version):
+            return None
+        return self._trimmer(obj)
+
+    def node_of(self, keys: Iterable[ObjectKey], consumer: str = "") -> str:
+        """The node that the first allocated claim is on, or is about to be; empty if none is.
+
+        With a ``consumer``, a pod's UID, only claims count that are reserved for it.
+        """
+        for key in keys:
+            known = self.by_key.get(key)
+            if known is None:
+                continue
+            claim, held = known.claim, known.claim.allocation
+            if held is None:
+                writing = self._writing(claim.ref.uid)
+                held = writing.allocation if writing is not None else None
+            elif consumer and all(each.uid != consumer for each in claim.reserved_for):
+                continue
+            if held is not None and held.node:
+                return held.node
+        return ""
+
+    def keys_of(self, uids: Iterable[str]) -> list[ObjectKey]:
+        return [self._key_of_uid[uid] for uid in uids if uid in self._key_of_uid]
+
+    def touch(self, uids: Iterable[str]) -> None:
+        self._effects.claims.update(self.keys_of(uids))
+
+    def latest_allocations(self, count: int) -> list[Allocation]:
+        latest = sorted(
+            (known.obj["status"]["allocation"].get("allocationTimestamp") or "", key)
+            for key, known in self.by_key.items()
+            if known.claim.allocation is not None
+        )[-count:]
+        found = (self.by_key[key].claim.allocation for _, key in latest)
+        return [allocation for allocation in found if allocation is not None]
+
+    def _account(self, before: Claim | None, claim: Claim) -> None:
+        """Bring the fleet's books up to a claim's allocation."""
+        allocation, uid, driver = claim.allocation, claim.ref.uid, self._fleet.driver
+        if allocation is not None and allocation.of_driver(driver):
+            if before is None or before.allocation != allocation:
+                self._fleet.hold(claim.ref, allocation)
+            return
+        held = before.allocation if before is not None else None
+        writing = self._writing(uid)
+        if writing is None or writing.allocation is None:
+            self._release(uid, held)
+        by_us = writing is not None and writing.allocation is None
+        others = before is not None and before.by_others(driver)
+        if held is None or others or not held.of_driver(driver) or by_us or claim.deleting:
+            return
+        if self.finalizer in claim.finalizers:
+            self._effects.taken_back.append(TakenBack(claim.ref.key, held.node))
+
+    def _writing(self, uid: str) -> Writing | None:
+        record = self.records.get(uid)
+        return record.writing if record is not None else None
+
+    def _account_others(self, before: Allocation | None, after: Allocation | None) -> None:
+        if before != after and self._others.exchange(before, after) and before is not None:
+            self._effects.others.add(before.node)
+
+    def _release(self, uid: str, held: Allocation | None) -> None:
+        """Count a claim no longer that ``held`` something, as far as is known."""
+        if not self._fleet.release(uid):
+            return
+        if held is not None:
+            self._effects.room.add(held.node)
+        else:
+            self._effects.room_anywhere = True
+
+
+def newer(version: str, known: str) -> bool:
+    """True if one resourceVersion of an object is later than another."""
+    if version.isdigit() and known.isdigit():
+        return int(version) > int(known)
+    return version != known
+
+
+def _version(obj: Obj) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")

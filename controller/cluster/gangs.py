@@ -1,0 +1,189 @@
+"""Gangs of the mirrored cluster: their pods, and what is said of how many are needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from controller.cluster.records import Effects, GangRecord
+from dra.common.resources import Obj, ObjectKey, Resource
+from dra.gangs.membership import (
+    GangKey,
+    GroupKind,
+    Membership,
+    PodGroups,
+    Unclear,
+    find_minimum,
+    kind_of,
+    read_membership,
+    read_pod_group,
+)
+from dra.pods.pods import Pod
+
+_Place = tuple[GroupKind, str, str]
+"""An object that says how large gangs are: its kind, namespace and name."""
+
+
+@dataclass(slots=True)
+class Gang:
+    """Pods that belong together, but those that failed or are being deleted.
+
+    ``gated`` are those of ``members`` that others hold back, ``waiting`` those that wait to be
+    bound. ``version`` grows with each change.
+    """
+
+    membership: Membership
+    members: dict[ObjectKey, None] = field(default_factory=dict)
+    gated: set[ObjectKey] = field(default_factory=set)
+    waiting: dict[ObjectKey, None] = field(default_factory=dict)
+    stated: Counter[str | None] = field(default_factory=Counter)
+    version: int = 0
+    record: GangRecord = field(default_factory=GangRecord)
+    minimum: tuple[int, int | Unclear] | None = None
+    """Number of pods that are needed, with the version of which that was found."""
+
+    @property
+    def key(self) -> GangKey:
+        return self.membership.gang
+
+    @property
+    def present(self) -> int:
+        """The number of pods that may be served or are."""
+        return len(self.members) - len(self.gated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A pod's part in a gang; ``waits`` until it is bound."""
+
+    membership: Membership
+    gated: bool
+    waits: bool
+
+
+class KnownGangs:
+    """Gangs by pod. ``gate`` is our scheduling gate. Not thread-safe."""
+
+    def __init__(self, gate: str, effects: Effects) -> None:
+        self._gate = gate
+        self._effects = effects
+        self._groups = PodGroups()
+        self._gangs: dict[GangKey, Gang] = {}
+        self._parts: dict[ObjectKey, _Part] = {}
+        self._of_group: dict[_Place, set[GangKey]] = {}
+
+    def find(self, pod: ObjectKey) -> Gang | None:
+        """The gang of a pod; None of one that is served by itself."""
+        part = self._parts.get(pod)
+        return self._gangs[part.membership.gang] if part is not None else None
+
+    def minimum(self, gang: Gang) -> int | Unclear:
+        """The number of pods of ``gang`` that are allocated together, at the least."""
+        if gang.minimum is None or gang.minimum[0] != gang.version:
+            found = find_minimum(gang.membership, gang.stated.keys(), self._groups)
+            gang.minimum = gang.version, found
+        return gang.minimum[1]
+
+    def change(self, key: ObjectKey, pod: Pod | None) -> None:
+        before, after = self._parts.get(key), _part_of(pod, self._gate)
+        if before == after:
+            return
+        if before is not None and after is not None and _same_part(before, after):
+            self._parts[key] = after
+            self._note_waiting(key, after)
+            return
+        if before is not None:
+            self._leave(key, before)
+        if after is not None:
+            self._join(key, after)
+
+    def note_listed(self, resource: Resource) -> None:
+        kind = kind_of(resource)
+        if kind is not None and kind not in self._groups.kinds:
+            self._groups.kinds.add(kind)
+            for place, gangs in self._of_group.items():
+                if place[0] == kind:
+                    self._wake(gangs)
+
+    def set_group(self, resource: Resource, obj: Obj) -> None:
+        kind = kind_of(resource)
+        if kind is not None:
+            group = read_pod_group(kind, obj)
+            if self._groups.set(group):
+                self._wake(self._of_group.get((kind, group.namespace, group.name), ()))
+
+    def remove_group(self, resource: Resource, key: ObjectKey) -> None:
+        kind = kind_of(resource)
+        if kind is not None:
+            self._groups.remove(kind, *key)
+            for gang in self._of_group.get((kind, *key), ()):
+                self._gangs[gang].version += 1
+
+    def _join(self, key: ObjectKey, part: _Part) -> None:
+        membership = part.membership
+        gang = self._gangs.setdefault(membership.gang, Gang(membership))
+        self._parts[key] = part
+        self._note_waiting(key, part)
+        gang.members[key] = None
+        gang.stated[membership.stated] += 1
+        if part.gated:
+            gang.gated.add(key)
+        if membership.group is not None:
+            self._of_group.setdefault(membership.group[:3], set()).add(gang.key)
+        self._changed(gang)
+
+    def _leave(self, key: ObjectKey, part: _Part) -> None:
+        gang = self._gangs[part.membership.gang]
+        del self._parts[key], gang.members[key]
+        gang.gated.discard(key)
+        gang.waiting.pop(key, None)
+        stated = part.membership.stated
+        gang.stated[stated] -= 1
+        if not gang.stated[stated]:
+            del gang.stated[stated]
+        self._changed(gang)
+        if gang.members:
+            return
+        del self._gangs[gang.key]
+        self._effects.gone_gangs.add(gang.key)
+        if (group := gang.membership.group) is not None:
+            self._of_group[group[:3]].discard(gang.key)
+            if not self._of_group[group[:3]]:
+                del self._of_group[group[:3]]
+
+    def _changed(self, gang: Gang) -> None:
+        """One that waits is looked at, which looks at all of them."""
+        gang.version += 1
+        self._effects.pods.update(islice(gang.waiting, 1))
+
+    def _wake(self, keys: Iterable[GangKey]) -> None:
+        for gang in map(self._gangs.__getitem__, keys):
+            gang.version += 1
+            self._effects.pods.update(gang.waiting)
+
+    def _note_waiting(self, key: ObjectKey, part: _Part) -> None:
+        waiting = self._gangs[part.membership.gang].waiting
+        if part.waits:
+            waiting[key] = None
+        else:
+            waiting.pop(key, None)
+
+
+def _same_part(before: _Part, after: _Part) -> bool:
+    """True if nothing is new but that the pod waits, or waits no more."""
+    return (before.membership, before.gated) == (after.membership, after.gated)
+
+
+def _part_of(pod: Pod | None, gate: str) -> _Part | None:
+    if pod is None or pod.deleting or pod.phase == "Failed":
+        return None
+    membership = read_membership(pod.obj)
+    if membership is None:
+        return None
+    return _Part(
+        membership,
+        gated=any(other != gate for other in pod.gates),
+        waits=pod.pending and not pod.node and bool(pod.claims),
+    )

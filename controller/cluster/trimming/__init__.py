@@ -1,1 +1,0 @@
-"""Objects as the mirrors keep them: cut down to what the controller reads."""

@@ -1,1 +1,0 @@
-"""The engine, which turns events into work while this process leads."""

@@ -1,0 +1,247 @@
+"""Synchronisation of the generated DeviceClasses: one write at a time, and only of differences.
+
+A class carries its extended resource while kube-scheduler allocates some node, as nobody else
+serves it, and takes it from no class of somebody else. A class whose profile no node has stays for
+a day, as nodes come back, and for as long as a claim, a template or a pod names it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from controller import times
+from controller.cluster.records import Effects
+from controller.serve.world import World
+from controller.write.in_flight import OneWrite, WriteAnswer
+from dra.claims.classes import (
+    MOST_CLASSES,
+    generated_classes,
+    holders,
+    is_generated,
+    may_carry,
+    needs_write,
+    offered_profiles,
+    resource_of,
+    restricted,
+)
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import DEVICE_CLASSES, Obj
+from dra.kube.timing import Backoff
+
+_log = logging.getLogger(__name__)
+
+AT_ONCE = 20
+"""Classes that one look removes; it reads all templates once."""
+
+
+class GeneratedClasses:
+    """Compares when profiles or classes have changed, and writes what differs.
+
+    For the deciding thread.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._cluster = world.cluster
+        self._writer = world.writers.objects
+        self._reporter = world.reporter
+        self._now = world.now
+        self._writes = OneWrite(world.in_flight)
+        self._is_asked = True
+        self._lacking: dict[str, Obj] = {}
+        self._refused: dict[str, Backoff] = {}
+        """Pauses of classes that could not be written."""
+        self._unused_since: dict[str, float] = {}
+        self._next_look = 0.0
+
+    @property
+    def due(self) -> float | None:
+        """Monotonic time of the next piece of work; None where there is none before an answer."""
+        if not self._writes.may_begin:
+            return None
+        if self._is_asked:
+            return self._now()
+        due = [self._not_before(name) for name in self._lacking]
+        due += [self._next_look] if self._unused_since else []
+        return min(due, default=None)
+
+    def note(self, effects: Effects) -> None:
+        self._is_asked = self._is_asked or effects.classes
+
+    def work_if_due(self) -> bool:
+        if not self._writes.may_begin:
+            return False
+        if self._is_asked:
+            self._is_asked = False
+            self._compare()
+        now = self._now()
+        for name, wanted in self._lacking.items():
+            if self._not_before(name) <= now:
+                del self._lacking[name]
+                self._write(name, wanted)
+                return True
+        return bool(self._unused_since) and now >= self._next_look and self._look(now)
+
+    def _not_before(self, name: str) -> float:
+        return self._refused[name].until if name in self._refused else 0.0
+
+    def _compare(self) -> None:
+        """Find out which classes are to be written, and which nothing needs."""
+        cluster, now = self._cluster, self._now()
+        present = {n for n, o in cluster.class_objects.items() if is_generated(o, cluster.driver)}
+        profiles = offered_profiles(cluster.fleet.profiles_by_node(), present)
+        todays = generated_classes(cluster.driver, profiles)
+        names = {each["metadata"]["name"] for each in todays}
+        self._unused_since = {
+            name: self._unused_since.get(name, now) for name in sorted(present - names)
+        }
+        room = MOST_CLASSES - len(present)
+        self._lacking = {}
+        for wanted in self._restricted(todays, names):
+            name = wanted["metadata"]["name"]
+            found = cluster.class_objects.get(name)
+            if found is None:
+                room -= 1
+                if room < 0:
+                    # It is compared again once one of those is gone that nothing needs.
+                    soon = max(now, self._next_look - times.UNUSED_LOOK + times.UNUSED_WHERE_FULL)
+                    self._next_look = min(self._next_look, soon)
+                    continue
+            elif not is_generated(found, cluster.driver):
+                self._tell_conflict(found)
+                continue
+            elif not needs_write(wanted, found, cluster.driver):
+                continue
+            self._lacking[name] = wanted
+        self._refused = {n: each for n, each in self._refused.items() if n in self._lacking}
+
+    def _restricted(self, todays: list[Obj], names: set[str]) -> Iterator[Obj]:
+        """The classes of today's profiles, and former ones that have an extended resource."""
+        cluster = self._cluster
+        served = bool(cluster.fleet.schedulers)
+        taken = holders(cluster.class_objects.values(), cluster.driver)
+        former = [
+            found
+            for name, found in cluster.class_objects.items()
+            if name not in names and is_generated(found, cluster.driver) and resource_of(found)
+        ]
+        for each in [*todays, *former]:
+            resource, own = resource_of(each), cluster.class_objects.get(each["metadata"]["name"])
+            holder = taken.get(resource)
+            if not resource:
+                yield each
+                continue
+            carries = may_carry(resource, own, holder, served=served)
+            by = str(holder["metadata"]["name"]) if holder is not None and served else ""
+            yield restricted(each, cluster.driver, carries=carries, taken_by=by)
+            self._tell(each["metadata"]["name"], resource, by, carries=carries)
+
+    def _tell_conflict(self, found: Obj) -> None:
+        name = found["metadata"]["name"]
+        message = (
+            f"DeviceClass {name!r} exists and was not generated by this driver: it is left as it "
+            "is; rename it if the generated one is wanted"
+        )
+        obstacle = Obstacle(Reason.CLASS_CONFLICT, message)
+        self._reporter.on_class(found, "DeviceClass left alone", obstacle)
+
+    def _tell(self, name: str, resource: str, taker: str, *, carries: bool) -> None:
+        """Say of a class of ours that its extended resource is another's, or no longer.
+
+        Ours still ``carries`` it where giving it up would take it from the other.
+        """
+        found = self._cluster.class_objects.get(name)
+        if found is None or not is_generated(found, self._cluster.driver):
+            return
+        if not taker:
+            if self._reporter.class_is_right(found, Reason.EXTENDED_RESOURCE_TAKEN):
+                _log.info("extended resource is free again", extra={"class": name})
+            return
+        stays = (
+            "ours is older and out of use, and keeps the name, as kube-scheduler would forget it "
+            "otherwise"
+            if carries
+            else "ours goes without. If pods wait for it as insufficient, change anything of that "
+            f"class (kubectl annotate deviceclass {taker} seen=again): kube-scheduler forgets a "
+            "name that another class has given up"
+        )
+        message = (
+            f"extendedResourceName {resource!r} of DeviceClass {name!r} is served by DeviceClass "
+            f"{taker!r}, which this driver did not make: {stays}; delete that class or its field "
+            "if this driver is to serve the pods that ask for it by limits"
+        )
+        obstacle = Obstacle(Reason.EXTENDED_RESOURCE_TAKEN, message)
+        self._reporter.on_class(found, "extended resource taken", obstacle)
+
+    def _write(self, name: str, wanted: Obj) -> None:
+        def job() -> Iterator[Obj]:
+            yield self._writer.apply(DEVICE_CLASSES, wanted)
+
+        self._writes.begin(job, lambda answer: self._written(name, wanted, answer))
+
+    def _written(self, name: str, wanted: Obj, answer: WriteAnswer) -> None:
+        if answer.error is None:
+            self._refused.pop(name, None)
+            self._cluster.set_class(answer.written[0])
+            _log.info("DeviceClass written", extra={"class": name})
+            return
+        # One that is refused, by a policy maybe, keeps no other away.
+        pause = self._refused.setdefault(name, times.growing(times.KEEPING_AGAIN))
+        pause.fail(self._now())
+        self._lacking[name] = wanted
+        fields = {"class": name, "pause": pause.left(self._now()), "error": str(answer.error)}
+        _log.warning("DeviceClass not written; trying again", extra=fields)
+
+    def _look(self, now: float) -> bool:
+        """Begin to remove classes that nothing has needed for long; False where there are none.
+
+        Where they take the room of others the youngest goes first, and a minute is enough.
+        """
+        self._next_look = now + times.UNUSED_LOOK
+        objects = self._cluster.class_objects
+        present = sum(is_generated(each, self._cluster.driver) for each in objects.values())
+        is_full = present >= MOST_CLASSES
+        patience = times.UNUSED_WHERE_FULL if is_full else times.UNUSED_CLASS
+        if is_full:
+            self._next_look = now + times.UNUSED_WHERE_FULL
+        old = [name for name, since in self._unused_since.items() if now - since >= patience]
+        named = self._named() if old else frozenset()
+        old = sorted(
+            (name for name in old if name not in named),
+            key=lambda name: str(objects[name]["metadata"].get("creationTimestamp") or ""),
+            reverse=True,
+        )
+        if old:
+            self._remove({name: str(objects[name]["metadata"]["uid"]) for name in old})
+        return bool(old)
+
+    def _named(self) -> frozenset[str]:
+        """Classes that claims name, and those whose extended resource a pod asks for."""
+        cluster = self._cluster
+        found = {
+            choice.class_name
+            for known in cluster.claims.values()
+            for request in known.claim.requests
+            for choice in request.choices
+        }
+        carried = {c.extended_resource: c.name for c in cluster.classes.values()}
+        for pod in cluster.pods.values():
+            found.update(carried[r] for r in pod.needs.requests if r in carried)
+        return frozenset(found)
+
+    def _remove(self, uids: dict[str, str]) -> None:
+        def job() -> Iterator[Obj]:
+            named = self._writer.classes_in_templates()
+            for name in [each for each in uids if each not in named][:AT_ONCE]:
+                self._writer.remove(DEVICE_CLASSES, ("", name), uid=uids[name])
+                yield {"metadata": {"name": name}}
+
+        self._writes.begin(job, self._removed)
+
+    def _removed(self, answer: WriteAnswer) -> None:
+        for each in answer.written:
+            name = each["metadata"]["name"]
+            self._cluster.remove_class(name)
+            _log.info("DeviceClass removed: no node offers it", extra={"class": name})
+        if answer.error is not None:
+            _log.warning("DeviceClasses not removed", extra={"error": str(answer.error)})

@@ -1,0 +1,246 @@
+"""Labels of nodes that tell of their GPUs, kept where nobody else writes such.
+
+Names and values are those of NVIDIA's GPU feature discovery (``internal/lm``: ``nvml.go``,
+``resource.go``; strategy mixed), with one difference: slices are made for claims, so
+``nvidia.com/mig-<profile>.count`` is the number that the node could hold if its GPUs were empty,
+and does not change with what runs.
+
+A node where that runs has its label ``nvidia.com/gfd.timestamp``: nothing of ours stays there but
+the state of a layout, which it does not write. What others own of a node without it, stays theirs:
+server-side apply without force says so. A write that changes nothing is not made again, so that
+whoever overwrites us wins.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from controller import times
+from controller.cluster.records import Effects
+from controller.serve.world import World
+from controller.write.in_flight import OneWrite
+from dra.claims.classes import MOST_OF_NODE
+from dra.common.resources import Obj
+from dra.gpu.geometry import Geometry, Occupant, Profile
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import extended_resource_name
+from dra.kube.errors import ConflictError
+from dra.kube.timing import Backoff
+
+DISCOVERED = "nvidia.com/gfd.timestamp"
+"""A label that GPU feature discovery writes, and nobody else."""
+
+MODE_STATE = "nvidia.com/mig.config.state"
+"""The label in which mig-manager says how far a node with a layout is."""
+
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 63
+
+
+def node_labels(inventory: Inventory) -> dict[str, str]:
+    """The labels of the node; none where it has no GPU.
+
+    Of several products the one that most GPUs are of gives its name, memory and family.
+    """
+    if not inventory.gpus:
+        return {}
+    capable = any(gpu.geometry is not None for gpu in inventory.gpus)
+    found = {"nvidia.com/mig.capable": str(capable).lower(), **_versions(inventory)}
+    if capable:
+        found["nvidia.com/mig.strategy"] = "mixed"
+    counts = Counter(gpu.product_name for gpu in inventory.gpus)
+    product = min(counts, key=lambda name: (-counts[name], name))
+    found.update(_of_gpu(next(g for g in inventory.gpus if g.product_name == product)))
+    found["nvidia.com/gpu.count"] = str(len(inventory.gpus))
+    found.update(_of_profiles(inventory))
+    return {key: value for key, value in found.items() if value}
+
+
+def state_labels(inventory: Inventory) -> dict[str, str]:
+    """The label of a node that has, or is to have, a layout: pending, success or failed."""
+    mode = inventory.mode
+    return {} if mode is None or not mode.layout else {MODE_STATE: mode.state}
+
+
+def _versions(inventory: Inventory) -> dict[str, str]:
+    driver, cuda = inventory.driver_version, inventory.cuda_driver_version
+    parts = [*driver.split("."), "", ""]
+    major, minor = (*cuda.split("."), "")[:2]
+    return {
+        "nvidia.com/cuda.driver-version.full": _value(driver),
+        "nvidia.com/cuda.driver-version.major": _value(parts[0]),
+        "nvidia.com/cuda.driver-version.minor": _value(parts[1]),
+        "nvidia.com/cuda.driver-version.revision": _value(parts[2]),
+        "nvidia.com/cuda.runtime-version.full": _value(cuda),
+        "nvidia.com/cuda.runtime-version.major": _value(major),
+        "nvidia.com/cuda.runtime-version.minor": _value(minor),
+    }
+
+
+def _of_gpu(gpu: Gpu) -> dict[str, str]:
+    major, _, minor = gpu.cuda_compute_capability.partition(".")
+    return {
+        "nvidia.com/gpu.product": _value(gpu.product_name),
+        "nvidia.com/gpu.memory": str(gpu.memory_mib) if gpu.memory_mib else "",
+        "nvidia.com/gpu.family": _value(gpu.architecture.lower()),
+        "nvidia.com/gpu.compute.major": _value(major),
+        "nvidia.com/gpu.compute.minor": _value(minor),
+    }
+
+
+def _of_profiles(inventory: Inventory) -> dict[str, str]:
+    found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for gpu, geometry, profile in _offers(inventory):
+        prefix = extended_resource_name(profile.name)
+        if prefix not in counts and len(counts) >= MOST_OF_NODE:
+            continue  # as it has no class
+        counts[prefix] += _most(geometry, profile)
+        if f"{prefix}.count" not in found:
+            found |= {f"{prefix}.{key}": value for key, value in _of_profile(gpu, profile).items()}
+        found[f"{prefix}.count"] = str(counts[prefix])
+    return found
+
+
+def _offers(inventory: Inventory) -> Iterator[tuple[Gpu, Geometry, Profile]]:
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and gpu.geometry is not None:
+            for profile in gpu.geometry.profiles if gpu.layout is None else _declared(gpu.geometry):
+                yield gpu, gpu.geometry, profile
+
+
+def _declared(geometry: Geometry) -> Iterator[Profile]:
+    """The profiles of a GPU with a layout; those that it does not have are no slices of it."""
+    return (profile for profile in geometry.profiles if profile.placements)
+
+
+def _of_profile(gpu: Gpu, profile: Profile) -> dict[str, str]:
+    engines = profile.engines
+    return {
+        "product": _value(f"{gpu.product_name}-MIG-{profile.name}"),
+        "memory": str(profile.memory_mib),
+        "multiprocessors": str(profile.multiprocessors),
+        "slices.gi": str(profile.compute_slices),
+        "slices.ci": str(profile.compute_slices),
+        "engines.copy": str(engines.copy_engines),
+        "engines.decoder": str(engines.decoders),
+        "engines.encoder": str(engines.encoders),
+        "engines.jpeg": str(engines.jpeg_engines),
+        "engines.ofa": str(engines.ofa_engines),
+    }
+
+
+def _most(geometry: Geometry, profile: Profile) -> int:
+    """Most instances of a profile that an empty GPU takes, its engines and memory counted."""
+    taken: list[Occupant] = []
+    for placement in sorted(profile.placements):
+        free = not any(placement.overlaps(other.placement) for other in taken)
+        if free and geometry.fits(geometry.usage(taken), profile, placement):
+            taken.append(Occupant(placement, profile.id))
+    return len(taken)
+
+
+def _value(text: str) -> str:
+    """``text`` as the value of a label: GPU feature discovery puts hyphens for spaces."""
+    return _FORBIDDEN.sub("-", text)[:_LONGEST].strip("._-")
+
+
+_log = logging.getLogger(__name__)
+
+_FIELD = ".metadata.labels."
+
+
+@dataclass(slots=True)
+class _Node:
+    """Labels that were ``applied``, if any were; refused ones are tried after a ``pause``."""
+
+    applied: dict[str, str] | None = None
+    pause: Backoff = field(default_factory=lambda: times.growing(times.KEEPING_AGAIN))
+
+
+class NodeLabels:
+    """Writes the labels of one node at a time; none without the option ``node_labels``."""
+
+    def __init__(self, world: World) -> None:
+        self._cluster = world.cluster
+        self._writer = world.writers.objects
+        self._now = world.now
+        self._enabled = world.options.node_labels
+        self._writes = OneWrite(world.in_flight)
+        self._mark = f"{world.cluster.driver}/labels"
+        self._waiting: dict[str, float] = {}
+        self._nodes: dict[str, _Node] = {}
+
+    @property
+    def due(self) -> float | None:
+        """Monotonic time of the next write; None where there is none, or one is under way."""
+        return min(self._waiting.values(), default=None) if self._writes.may_begin else None
+
+    def note(self, effects: Effects) -> None:
+        if self._enabled:
+            for node in sorted(effects.labels):
+                self._waiting.setdefault(node, 0.0)
+
+    def work_if_due(self) -> bool:
+        if not self._writes.may_begin:
+            return False
+        now = self._now()
+        node = next((each for each, due in self._waiting.items() if due <= now), None)
+        if node is None:
+            return False
+        del self._waiting[node]
+        facts = self._cluster.hosts.facts.get(node)
+        if facts is None:
+            self._nodes.pop(node, None)
+            return True
+        known = self._nodes.setdefault(node, _Node())
+        wanted = self._wanted(node, facts.labels)
+        was_written = wanted or self._mark in facts.labels or known.applied
+        if known.applied != wanted and was_written:
+            self._apply(node, known, wanted)
+        return True
+
+    def _wanted(self, node: str, labels: Mapping[str, str]) -> dict[str, str]:
+        inventory = self._cluster.inventory(node)
+        if inventory is None:
+            return {}
+        found = {} if DISCOVERED in labels else node_labels(inventory)
+        found |= state_labels(inventory)
+        return {**found, self._mark: ""} if found else {}
+
+    def _apply(self, node: str, known: _Node, wanted: dict[str, str]) -> None:
+        def job() -> Iterator[Obj]:
+            try:
+                yield self._writer.apply_node_labels(node, wanted)
+            except ConflictError as error:
+                theirs = _owned_by_others(error)
+                left = {key: value for key, value in wanted.items() if key not in theirs}
+                fields = {"node": node, "labels": ", ".join(sorted(theirs))}
+                _log.warning("labels of a node belong to others and stay theirs", extra=fields)
+                yield self._writer.apply_node_labels(node, left)
+
+        self._writes.begin(job, lambda answer: self._written(node, known, wanted, answer.error))
+
+    def _written(
+        self, node: str, known: _Node, wanted: dict[str, str], error: Exception | None
+    ) -> None:
+        if error is None:
+            known.applied = wanted
+            known.pause.reset()
+            return
+        # One node whose labels are refused keeps no other from having its own.
+        known.pause.fail(self._now())
+        self._waiting[node], pause = known.pause.until, known.pause.left(self._now())
+        fields = {"node": node, "pause": str(pause), "error": str(error)}
+        _log.warning("labels of a node not written; trying again", extra=fields)
+
+
+def _owned_by_others(error: ConflictError) -> set[str]:
+    """Keys that other field managers own, by the answer to an apply without force."""
+    causes = error.details.get("causes") or ()
+    fields = (str(cause.get("field") or "") for cause in causes)
+    return {field.removeprefix(_FIELD) for field in fields if field.startswith(_FIELD)}

@@ -1,0 +1,99 @@
+"""Classes of nodes that cannot be, told of the Nodes that have them.
+
+The words are those of the node program, which has the last one and tells of its own Node: a Node
+hears them here before that program runs there, and where it cannot. The files of the classes lie in
+a directory, as the chart mounts their ConfigMaps; kubelet exchanges them under way.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from controller import times
+from controller.cluster.records import Effects
+from controller.serve.world import World
+from dra.gpu.layouts import SUFFIXES, Classes, choose, class_label, mode_label, read_files
+
+_log = logging.getLogger(__name__)
+
+
+class NodeClasses:
+    """Looks at files and at Nodes that changed. Without a directory no class is configured."""
+
+    def __init__(self, world: World) -> None:
+        self._cluster = world.cluster
+        self._reporter = world.reporter
+        self._now = world.now
+        self._folder = world.options.node_classes
+        self._failure = ""
+        self._known: Classes | None = None
+        self._changed: set[str] = set()
+        self._told: dict[str, str] = {}
+        self.due: float | None = world.now() if self._folder is not None else None
+
+    def note(self, effects: Effects) -> None:
+        if self._folder is not None and effects.labels:
+            self._changed |= effects.labels
+            self.due = self._now()
+
+    def work_if_due(self) -> bool:
+        """Look at the files, and at the Nodes that this may concern; False when not due."""
+        if self._folder is None or self.due is None or self.due > self._now():
+            return False
+        self.due = self._now() + times.CLASS_FILES
+        found = self._read(self._folder)
+        if found is not None and found != self._known:
+            self._known = found
+            self._changed |= self._cluster.hosts.facts.keys()
+            for name, problem in found.problems.items():
+                _log.error("class %s of nodes: %s", name, problem)
+        if self._known is None:
+            return True
+        changed, self._changed = self._changed | self._told.keys(), set()
+        for node in sorted(changed):
+            self._tell(node, self._problem(node, self._known))
+        return True
+
+    def _read(self, folder: Path) -> Classes | None:
+        """Content of all files, valid or not; None while the directory cannot be read."""
+        try:
+            files = sorted(
+                path
+                for path in folder.iterdir()
+                if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
+            )
+        except OSError as error:
+            if str(error) != self._failure:
+                _log.error("classes of nodes cannot be read: %s", error)
+            self._failure = str(error)
+            return None
+        self._failure = ""
+        return read_files((path.name, _content(path)) for path in files)
+
+    def _problem(self, node: str, known: Classes) -> str:
+        """Fault of what a Node of ours is to be; empty without one."""
+        facts, driver = self._cluster.hosts.facts.get(node), self._cluster.driver
+        if facts is None:
+            return ""
+        ours = {class_label(driver), mode_label(driver)}
+        if self._cluster.inventory(node) is None and ours.isdisjoint(facts.labels):
+            return ""
+        return choose(facts.labels, known, driver=driver).problem
+
+    def _tell(self, node: str, problem: str) -> None:
+        if self._told.get(node, "") == problem:
+            return
+        if problem:
+            self._told[node] = problem
+            self._reporter.on_node(node, problem)
+        else:
+            del self._told[node]
+            _log.info("the class of a node is right again", extra={"node": node})
+
+
+def _content(path: Path) -> bytes | OSError:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error

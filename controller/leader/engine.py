@@ -1,0 +1,267 @@
+"""Engine of a leadership: the consequences of changes, and the next piece of work.
+
+No threads, no waiting: the loop around it feeds changes in and calls it. What is written goes to
+other threads, and its answer comes back with the changes. After each look at a pod or claim one
+keeper of other objects has its turn, if it is due.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from controller.cluster.records import Effects, PodRecord, TakenBack
+from controller.keep.classes import GeneratedClasses
+from controller.keep.keeper import Keepers
+from controller.keep.labels import NodeLabels
+from controller.keep.node_classes import NodeClasses
+from controller.keep.templates import LimitTemplates
+from controller.queue.holds import gang_uid
+from controller.serve import made_first, placing
+from controller.serve.allocations import note_claim
+from controller.serve.claims import serve_claim
+from controller.serve.rules import serve
+from controller.serve.world import World
+from controller.write.requests import NotLeadingError
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod
+from dra.pods.rules import find_victims
+
+_log = logging.getLogger(__name__)
+
+_SHOWN = 200
+
+
+class Engine:
+    """Work of one leadership on ``world``. Owned by one thread."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._keepers = Keepers(
+            [
+                GeneratedClasses(world),
+                LimitTemplates(world),
+                NodeLabels(world),
+                NodeClasses(world),
+                world.reporter.conditions,
+                world.reservations,
+            ],
+            world.now,
+        )
+        self._is_keepers_turn = True
+
+    def absorb(self) -> None:
+        """Turn answers and the effects of changes into work.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        world = self._world
+        if world.in_flight.take_answers():
+            world.agenda.go_on()
+        answered = world.evaluations.take_answers() if world.evaluations is not None else []
+        for key in (*answered, *world.line.look_again()):
+            world.agenda.add_pod(key)
+        world.refusals.expire()
+        # They may have effects of their own: who leaves the line releases what was held for it.
+        while world.cluster.has_effects:
+            self._take(world.cluster.take_effects())
+
+    def work(self) -> bool:
+        """Do one piece of work; False when nothing is due, or answers are to be waited for.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        if self._is_keepers_turn and self._keepers.work_if_due():
+            self._is_keepers_turn = False
+            return True
+        self._is_keepers_turn = True
+        return self._serve() or self._keepers.work_if_due()
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next piece of work, None when only an answer brings any."""
+        world = self._world
+        due = [self._keepers.due, world.line.due, world.refusals.due]
+        due += [world.evaluations.due] if world.evaluations is not None else []
+        if not world.in_flight.full:
+            due += [world.agenda.next_due()]
+            due += [world.now()] if world.decisions.are_ongoing else []
+        return min((t for t in due if t is not None), default=None)
+
+    # -- work
+
+    def _serve(self) -> bool:
+        """Look at a claim or a pod, or go on with a decision; False when none is due."""
+        world = self._world
+        if world.in_flight.full:
+            return False
+        claim = world.agenda.claims.pop()
+        if claim is not None:
+            self._attempt(claim, serve_claim, world.claim_looked_at)
+            return True
+        return (
+            self._go_on_deciding(idle=False)
+            or self._look()
+            or world.reservations.work_if_due(idle=True)
+            or self._go_on_deciding(idle=True)
+        )
+
+    def _look(self) -> bool:
+        world = self._world
+        look = world.agenda.pop()
+        if look is None:
+            return False
+        self._attempt(look.key, serve, world.pod_looked_at)
+        if world.decisions.is_ongoing(look.key):
+            return True  # those alike wait for what it comes to
+        pod = world.agenda.waiting_pod(look.key)
+        if pod is None or not world.agenda.waits(look.key) or world.line.is_held_for(pod.uid):
+            look.go_on()
+        return True
+
+    def _go_on_deciding(self, *, idle: bool) -> bool:
+        """Make a part of a decision that takes long; False when it is not the turn of one."""
+        world = self._world
+        key = world.decisions.next_pod(idle=idle)
+        if key is None:
+            return False
+        self._attempt(key, serve, world.pod_looked_at)
+        world.decisions.end_turn(key)
+        if not world.decisions.is_ongoing(key):
+            # For those alike, and for what was freed while it was decided.
+            world.agenda.room_made()
+        return True
+
+    def _attempt(
+        self,
+        key: ObjectKey,
+        look: Callable[[World, ObjectKey], bool],
+        ended: Callable[[ObjectKey, Exception | None], object],
+    ) -> None:
+        """Look at a pod or claim; if that begins a write, its answer tells whether it succeeded."""
+        try:
+            if not look(self._world, key):
+                ended(key, None)
+        except Exception as error:  # noqa: BLE001 - it may be anything
+            # One object that we cannot handle must not keep the others from being served.
+            ended(key, error)
+
+    # -- consequences of changes
+
+    def _take(self, effects: Effects) -> None:
+        world = self._world
+        for taken in effects.taken_back:
+            _tell(self._taken_back, taken)
+        _tell(self._nodes_changed, effects)
+        for keeper in self._keepers.all:
+            _tell(keeper.note, effects)
+        for pod_record in effects.gone_pods:
+            _tell(self._pod_gone, pod_record)
+        for claim_record in effects.gone_claims:
+            world.writers.claims.unanswered.pop(claim_record.ref.uid, None)
+        for gang in effects.gone_gangs:
+            _tell(world.line.leaves, gang_uid(gang))
+        for key in effects.claims:
+            _tell(self._claim_changed, key)
+        for key in effects.pods:
+            _tell(self._pod_changed, key, is_bound_now=key in effects.bound)
+        if effects.classes:
+            world.allocator.delegated = frozenset(
+                c.extended_resource for c in world.cluster.classes.values() if c.extended_resource
+            )
+        _tell(self._room_made, effects)
+        if effects.labels:
+            _tell(world.reporter.unreadable, world.cluster.unreadable)
+
+    def _nodes_changed(self, effects: Effects) -> None:
+        """Nodes that were refused may suit now, and GPUs of others may not."""
+        world = self._world
+        for node in effects.nodes:
+            world.refusals.ease(node)
+        for node in effects.others:
+            world.refusals.renew(node)
+            world.cluster.make_room(*([node] if node else ()))
+        for node in effects.failures:
+            world.refusals.note_failures(node)
+
+    def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
+        world = self._world
+        pod = world.cluster.pods.get(key)
+        record = world.cluster.recorded_pod(pod.uid) if pod is not None else None
+        if pod is not None and is_bound_now:
+            world.refusals.bound(world.cluster.template_of(pod), pod.node)
+            if record is not None:
+                placing.prove(world, record)
+        if not world.agenda.add_pod(key) and pod is not None and pod.claims:
+            world.reporter.left(pod)
+            world.line.leaves(pod.uid)
+            if record is not None:
+                made_first.end(world, record)
+
+    def _claim_changed(self, key: ObjectKey) -> None:
+        note_claim(self._world, key)
+        self._world.agenda.add_claim(key)
+
+    def _pod_gone(self, record: PodRecord) -> None:
+        world = self._world
+        placing.end_unproven(world, record)
+        made_first.end(world, record)
+        world.line.leaves(record.pod.uid)
+
+    def _room_made(self, effects: Effects) -> None:
+        world = self._world
+        anywhere = effects.room_anywhere or effects.classes
+        nodes = effects.room & world.cluster.fleet.nodes.keys()
+        if nodes or anywhere:
+            world.line.note_room(nodes)
+            world.room.make(nodes, anywhere=anywhere)
+            world.decisions.room_made()
+            world.agenda.room_made()
+
+    def _taken_back(self, taken: TakenBack) -> None:
+        """Somebody took an allocation back: that node does not suit the pods that wait for it."""
+        world, node = self._world, taken.node
+        known = world.cluster.claims.get(taken.claim)
+        for pod in world.cluster.pods_of(taken.claim) if known is not None else ():
+            if not pod.pending or pod.node or known is None:
+                continue
+            placing.refute(world, world.cluster.record(pod))
+            template = world.cluster.template_of(pod)
+            if self._is_crowded(pod, node) and world.refusals.spare(template, node):
+                then = "tried once more, as others may be ending there for the pod"
+            else:
+                then = f"left out for {world.refusals.refuse(template, node):.0f} s"
+            message = (
+                f"the allocation on node {node} was taken back (kube-scheduler does that when pod "
+                f"{pod} does not fit there): {node} is {then}"
+            )
+            world.reporter.on_claim(known, Obstacle(Reason.TAKEN_BACK, message), warning=False)
+
+    def _is_crowded(self, pod: Pod, node: str) -> bool:
+        """True if others have to end for ``pod`` on ``node``.
+
+        kube-scheduler takes an allocation back when the pod would fit on another node but for its
+        claim, and has others end where that was in the same breath (``RunPostFilterPlugins``, with
+        the claim as it was before).
+        """
+        hosts, delegated = self._world.cluster.hosts, self._world.allocator.delegated
+        facts = hosts.facts.get(node)
+        if facts is None or not pod.needs.preempts:
+            return False
+        return bool(find_victims(pod, facts, hosts, delegated=delegated))
+
+
+def _tell(tell: Callable[..., object], *args: object, **more: object) -> None:
+    """Tell a part of one change; what it raises keeps no other part, and no other change, away.
+
+    Raises:
+        NotLeadingError: nothing may be written any more.
+    """
+    try:
+        tell(*args, **more)
+    except NotLeadingError:
+        raise
+    except Exception:  # noqa: BLE001 - it may be anything
+        _log.exception("a change was not understood", extra={"detail": repr(tell)[:_SHOWN]})

@@ -1,0 +1,182 @@
+"""A fence against late writes of a former leader, raised before the first decision of the next.
+
+A leader sends nothing after its time is up. What it sent before may still lie in a kernel's buffer
+or with a slow server, and land when the next leader has given the same slices to somebody else. Its
+resourceVersion stops it if the claim has changed since, so the next leader changes every claim that
+an allocation may be on its way to: those with our finalizer and without an allocation, which a
+living pod names. None of these is missed, as the finalizer is stored before an allocation is sent,
+and the mirrors list after the former leader's time. There may be many, where claims get the
+finalizer when they are created.
+
+Without a pod nobody prepares what comes late, and it is cleaned up when it is seen. Such claims
+are changed next, each tried once and all within a second: then the next leader needs no fence. One
+that is left keeps nobody waiting here. A claim that is too large
+(``controller.cluster.trim``) shows no finalizer: no leader allocates it as it is.
+
+The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
+allocation that was faster, which then counts like any other.
+
+Nothing else needs a fence:
+
+- Our finalizer, added late, gives nothing away: the allocation is only sent when the finalizer's
+  answer has come, by whoever still leads.
+- A late deallocation fits only a claim that is as it was when a leader found it unused: nobody has
+  reserved it since. Its slices are given to others only when the watch has shown it without them,
+  as after kube-scheduler takes an allocation back.
+- A late withdrawal of a reservation gives nothing away, and kube-controller-manager reserves again
+  for a pod that is bound.
+- A late removal of our finalizer fits only a claim without an allocation, or one that is being
+  deleted and that nobody may use any more.
+- A late reservation names the list that it replaces: it fails, or brings ids that this leader sees
+  and takes out. It gives nothing away.
+- A scheduling gate lifted late, a pod's condition and a DeviceClass decide about no slice.
+
+Most leaders end cleanly, by SIGTERM. They wait for the answers to what they have sent; if all came,
+the next leader needs no fence around the claims that wait, which may be thousands. The Lease is
+given back *settled* (``dra.kube.lease``) only if
+
+- nothing of earlier leaders could arrive: the Lease was settled when it was taken, or the fence of
+  this leader stands and has no gap, and
+- every allocation that was sent has been answered, or its claim was seen to have changed since, so
+  that it no longer fits.
+
+Otherwise it is given back as well, since a fence does not depend on how long one waits before it,
+but not as settled, and the next leader raises its fence. So does whoever takes a Lease that ran
+out, that it created itself, that somebody else emptied, or that came from a version of this program
+without that promise. Without an election nobody can tell what went before: there is always a fence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from controller import times
+from controller.cluster.cluster import Cluster
+from controller.queue.agenda import WorkList
+from controller.write.claims import ClaimWriter
+from controller.write.in_flight import InFlight, WriteAnswer
+from dra.claims.claims import Claim
+from dra.common.resources import Obj, ObjectKey
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
+
+_log = logging.getLogger(__name__)
+
+_NO_ANSWER = frozenset({0, 429, 503, 504})
+"""HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""
+
+
+class Fence:
+    """Owned by the thread that decides; ``now`` gives monotonic seconds.
+
+    ``mark`` is written to the claims and must differ from that of every earlier leadership: the API
+    server leaves an object as it is that would not change.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: ClaimWriter,
+        in_flight: InFlight,
+        *,
+        mark: str,
+        now: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._in_flight = in_flight
+        self._mark = mark
+        self._now = now
+        self._began = now()
+        self._is_served = False
+        self._work: WorkList[ObjectKey] = WorkList(now)
+        lacking = {
+            key: known.claim
+            for key, known in cluster.claims.items()
+            if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
+        }
+        self._open = lacking
+        living = (key for key in lacking if any(pod.live for pod in cluster.pods_of(key)))
+        self._named = dict.fromkeys(living)
+        self._rest_until: float | None = None
+        self._gaps = False
+        for key in self._named:
+            self._work.add(key, 0)
+        if lacking:
+            _log.info("fencing claims", extra={"claims": len(lacking)})
+        self._begin_rest()
+
+    def stands(self) -> bool:
+        is_over = self._rest_until is not None and self._now() >= self._rest_until
+        return is_over or not self._open
+
+    def has_no_gap(self) -> bool:
+        """True if no late allocation is possible any more: it stands around every claim."""
+        return not self._open and not self._gaps
+
+    def absorb(self) -> None:
+        """Take answers.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        self._in_flight.take_answers()
+
+    def work(self) -> bool:
+        """Begin to fence one claim; False when none is due, or answers are to be waited for."""
+        if self._in_flight.full:
+            return False
+        key = self._work.pop()
+        if key is None:
+            return False
+        self._send(key, self._open[key])
+        return True
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next attempt, or of the end, None when only an answer helps."""
+        due = None if self._in_flight.full else self._work.next_due()
+        times = (due, self._rest_until)
+        return min((time for time in times if time is not None), default=None)
+
+    def _begin_rest(self) -> None:
+        if self._open and not self._named and self._rest_until is None:
+            self._rest_until = self._now() + times.FENCE_OF_OTHERS
+            for key in self._open:
+                self._work.add(key, 0)
+
+    def _send(self, key: ObjectKey, claim: Claim) -> None:
+        def job() -> Iterator[Obj]:
+            yield self._writer.fence(claim, self._mark)
+
+        self._in_flight.start([key], job, lambda answer: self._settle(key, answer))
+
+    def _settle(self, key: ObjectKey, answer: WriteAnswer) -> None:
+        error = answer.error
+        self._is_served |= not (isinstance(error, KubeError) and error.status in _NO_ANSWER)
+        fields = {"claim": str(self._open[key].ref), "error": str(error)}
+        match error:
+            case None | ObjectNotFoundError():
+                pass
+            case UnavailableError() | ConflictError() if self._may_pass(key, error):
+                self._work.retry(key, 0)
+                _log.warning("nothing is allocated before this claim is fenced", extra=fields)
+                return
+            case _:
+                self._gaps = True
+                _log.error(
+                    "claim not fenced: a former leader's allocation of it may still come, and the "
+                    "node then refuses what overlaps",
+                    extra=fields,
+                )
+        del self._open[key]
+        self._named.pop(key, None)
+        self._begin_rest()
+        for obj in answer.written:
+            self._cluster.confirm_claim(obj)
+
+    def _may_pass(self, key: ObjectKey, error: KubeError) -> bool:
+        """True if the server serves nobody, or has not been refusing claims of pods for long."""
+        if key not in self._named:
+            return False
+        serves_nobody = error.status in _NO_ANSWER and not self._is_served
+        return serves_nobody or self._now() < self._began + times.FENCE_OF_PODS

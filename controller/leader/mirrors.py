@@ -1,0 +1,212 @@
+"""Mirrors of one leadership: what the controller reads of the API server, put into its inbox.
+
+The reflectors' threads put changes in, the thread that owns the cluster takes them. Mirrors start
+with leadership and list anew, so that a new leader knows every write of the one before it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from controller import times
+from controller.cluster.changes import MIRRORED, OPTIONAL, POD_GROUPS, apply
+from controller.cluster.cluster import Cluster
+from controller.cluster.trim import Trimmer, remembering
+from dra.claims.classes import generated_label
+from dra.common.resources import MIG_NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, Resource
+from dra.kube.client import KubeApi, first_served
+from dra.kube.reflector import Change, Reflector
+from dra.kube.timing import Clock
+
+_log = logging.getLogger(__name__)
+
+_SHARE = 0.05
+"""Share of the deciding thread's time that changes of one MigNode may take."""
+
+
+class Inbox:
+    """Changes in the order in which they came; None says that all was listed. Thread-safe.
+
+    A MigNode that took more than its share waits for a while, and only its latest state is kept:
+    however large it is, and however often it changes, its node has no more of the time.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._changes: deque[tuple[Resource, Change | None]] = deque()
+        self._held: dict[str, Change] = {}
+        self._not_before: dict[str, float] = {}
+        self._taken: dict[str, tuple[float, float]] = {}
+        self._arrived = threading.Condition()
+        self._woken = False
+
+    def put(self, resource: Resource, change: Change | None) -> None:
+        with self._arrived:
+            name = mignode_of(resource, change)
+            if change is not None and name in self._not_before:
+                self._held[name] = change
+            else:
+                self._changes.append((resource, change))
+            self._arrived.notify()
+
+    def charge(self, name: str, seconds: float) -> None:
+        """To take a change of that MigNode took so much time of the processor."""
+        if seconds < times.MIGNODE_FREE:
+            return
+        now = self._now()
+        with self._arrived:
+            before, at = self._taken.get(name, (0.0, now))
+            taken = max(0.0, before - _SHARE * (now - at)) + seconds
+            self._taken[name] = taken, now
+            if taken > times.MIGNODE_BURST:
+                pause = min((taken - times.MIGNODE_BURST) / _SHARE, times.MIGNODE_PAUSE_LONGEST)
+                self._not_before[name] = now + pause
+
+    def wake(self) -> None:
+        with self._arrived:
+            self._woken = True
+            self._arrived.notify()
+
+    def take(self, timeout: float | None = 0.0) -> list[tuple[Resource, Change | None]]:
+        """All changes, waiting at most ``timeout`` seconds (None: for ever) for the first.
+
+        A MigNode that is held may have it return early, and with nothing.
+        """
+        with self._arrived:
+            self._release()
+            if not self._changes and not self._woken and timeout != 0.0:
+                self._arrived.wait(self._until_release(timeout))
+                self._release()
+            self._woken = False
+            taken = [*self._changes]
+            self._changes.clear()
+        return taken
+
+    def _release(self) -> None:
+        if not self._not_before:
+            return
+        now = self._now()
+        for name in [name for name, at in self._not_before.items() if at <= now]:
+            del self._not_before[name]
+            if (change := self._held.pop(name, None)) is not None:
+                self._changes.append((MIG_NODES, change))
+
+    def _until_release(self, timeout: float | None) -> float | None:
+        if not self._held:
+            return timeout
+        first = max(0.0, min(self._not_before[name] for name in self._held) - self._now())
+        return first if timeout is None else min(first, timeout)
+
+
+def mignode_of(resource: Resource, change: Change | None) -> str:
+    """Name of the MigNode that a change is about; empty for other changes."""
+    obj = (change.new or change.old or {}) if change is not None else {}
+    return str(obj.get("metadata", {}).get("name", "")) if resource == MIG_NODES else ""
+
+
+class Mirrors:
+    """Running mirrors, none before and after ``running``."""
+
+    def __init__(self, api: KubeApi, driver: str) -> None:
+        self._api = api
+        self._driver = driver
+        self._running: list[Reflector] = []
+
+    @contextmanager
+    def running(self, inbox: Inbox) -> Iterator[None]:
+        """Mirror into ``inbox`` for as long as the context is entered."""
+        groups = (first_served(self._api, of_kind) for of_kind in POD_GROUPS)
+        made = [
+            Reflector(
+                self._api,
+                resource,
+                label_selector=_selector(resource, self._driver),
+                field_selector=_fields(resource, self._driver),
+                on_event=_deliver(inbox, resource),
+                on_listed=partial(inbox.put, resource, None),
+                keep=Trimmer(resource, self._driver),
+                remember=remembering(resource),
+            )
+            for resource in (*MIRRORED, *OPTIONAL, *filter(None, groups))
+        ]
+        try:
+            for mirror in made:
+                mirror.start()
+            self._running = made
+            yield
+        finally:
+            self._running = []
+            for mirror in made:
+                mirror.stop()
+
+    @property
+    def ended(self) -> str:
+        """Mirrors that have ended by themselves, in words; empty when all is well."""
+        return ", ".join(f"{m.resource} has ended" for m in self._running if m.has_ended)
+
+    @property
+    def missing(self) -> str:
+        """Resources that are not listed yet, in words; empty when all is well."""
+        missing = ", ".join(map(str, self._lacking()))
+        return f"not listed yet: {missing}" if missing else ""
+
+    def fill(self, cluster: Cluster, inbox: Inbox, stop: threading.Event, clock: Clock) -> bool:
+        """Take what is listed into ``cluster``; True once that is all, False when stopped before.
+
+        It is taken at once, so that it need not be held whole. Complains about what is missing.
+        """
+        complain_at = clock.monotonic() + times.MIRRORS_MISSING_TOLD
+        while not stop.is_set():
+            missing = self._lacking()
+            if changes := inbox.take(0.01):
+                apply(cluster, changes)
+                # As in the loop: what is mirrored is not looked at again with each page that comes.
+                gc.freeze()
+            if not missing:
+                self._tell_denied()
+                return True
+            if clock.monotonic() >= complain_at:
+                complain_at += times.MIRRORS_MISSING_TOLD
+                _log.warning(
+                    "nothing is allocated before these can be listed; "
+                    "is the CRD installed and does RBAC allow list and watch?",
+                    extra={"missing": ", ".join(map(str, missing))},
+                )
+        return False
+
+    def _lacking(self) -> list[Resource]:
+        """Resources before whose list nothing is allocated."""
+        return [
+            m.resource
+            for m in self._running
+            if not m.synced and not (m.resource not in MIRRORED and m.denied)
+        ]
+
+    def _tell_denied(self) -> None:
+        denied = ", ".join(str(m.resource) for m in self._running if not m.synced)
+        if denied:
+            _log.warning(
+                "where pods fit, and which belong together, is not known in full: let the "
+                "controller list and watch these, as the chart does",
+                extra={"missing": denied},
+            )
+
+
+def _selector(resource: Resource, driver: str) -> str:
+    """Labels of the objects that are mirrored; of templates those that the controller made."""
+    return f"{generated_label(driver)}=true" if resource == RESOURCE_CLAIM_TEMPLATES else ""
+
+
+def _fields(resource: Resource, driver: str) -> str:
+    return f"spec.driver!={driver}" if resource == RESOURCE_SLICES else ""
+
+
+def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:
+    return lambda change: inbox.put(resource, change)

@@ -1,1 +1,0 @@
-"""Changes of claims and classes: allocation, cleanup, giving up."""

@@ -1,1 +1,0 @@
-"""Slices that are made before their claims are allocated."""

@@ -1,0 +1,350 @@
+"""Agenda of a leadership: the pods and claims to look at, and those held up by a write.
+
+Of pods there are those to which something happened, the sweeps over those that wait, and timers.
+The three take turns, so that neither thousands of waiting pods nor thousands of new ones keep the
+others from being looked at. A pod of higher priority goes before a sweep over lower ones. Among
+those to which something happened namespaces take turns.
+
+A sweep is one look for all that are alike, each time that room was made. It ends before the next
+begins, however often room is made meanwhile. Of each group of pods that are alike the most urgent
+one is looked at; the next one only if that look was not in vain.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from controller import times
+from controller.cluster.cluster import Cluster
+from controller.queue.holds import Urgency, priority, urgency
+from dra.common.queues import Timers, Turns
+from dra.common.resources import ObjectKey
+from dra.kube.timing import Backoff
+from dra.pods.pods import Pod
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Ready(Generic[K]):
+    """Keys that are due: groups take turns, and within one the least order goes first.
+
+    Of equals that comes first which came first. The groups with the least ``rank`` of their first
+    key's order come before others, however often they had a turn. A key may be there more than
+    once: who uses this passes over what is out of date.
+    """
+
+    def __init__(self, group: Callable[[K], str], rank: Callable[[Any], Any]) -> None:
+        self._group = group
+        self._rank = rank
+        self._groups: dict[str, list[tuple[Any, int, K]]] = {}
+        self._turns = Turns()
+        self._ticket = 0
+
+    def put(self, key: K, order: Any) -> None:
+        group = self._group(key)
+        self._ticket += 1
+        heapq.heappush(self._groups.setdefault(group, []), (order, self._ticket, key))
+        self._wait(group)
+
+    def first(self) -> tuple[K, Any] | None:
+        """The key to look at next with its order, None when there is none."""
+        group = self._turns.first()
+        if group is None:
+            return None
+        order, _, key = self._groups[group][0]
+        return key, order
+
+    def drop(self, *, is_served: bool) -> None:
+        """Take the first out; if it ``is_served`` its group comes last among equals."""
+        group = self._turns.first()
+        if group is not None:
+            if is_served:
+                self._turns.leave(group)
+            heapq.heappop(self._groups[group])
+            self._wait(group)
+
+    def _wait(self, group: str) -> None:
+        if self._groups[group]:
+            self._turns.wait(group, self._rank(self._groups[group][0][0]))
+        else:
+            del self._groups[group]
+            self._turns.leave(group)
+
+
+class WorkList(Generic[K]):
+    """Keys that wait to be looked at. ``now`` gives monotonic seconds. Not thread-safe.
+
+    A key is due at once or at a time; adding it again keeps the earlier time. Of those that are due
+    the one with the least ``order`` goes first. With groups these take turns, those with the least
+    ``rank`` of their order before others.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        group: Callable[[K], str] = lambda _: "",
+        rank: Callable[[Any], Any] = lambda _: 0,
+    ) -> None:
+        self._now = now
+        self._order: dict[K, Any] = {}
+        self._ready: _Ready[K] = _Ready(group, rank)
+        self._later: Timers[K] = Timers()
+        self._failures: dict[K, Backoff] = {}
+
+    def add(self, key: K, order: Any, *, at: float | None = None) -> None:
+        due = self._later.get(key)
+        if at is not None and at > self._now():
+            if key not in self._order or (due is not None and due > at):
+                self._order[key] = order
+                self._later.set(key, at)
+        elif key not in self._order or due is not None or self._order[key] != order:
+            self._order[key] = order
+            self._later.discard(key)
+            self._ready.put(key, order)
+
+    def retry(self, key: K, order: Any) -> float:
+        """Look at ``key`` again after a pause that doubles with every failure in a row."""
+        pause = self._failures.setdefault(key, times.growing(times.FAILED_WORK))
+        seconds = pause.next_delay()
+        self.add(key, order, at=self._now() + seconds)
+        return seconds
+
+    def discard(self, key: K) -> None:
+        self._order.pop(key, None)
+        self._later.discard(key)
+
+    def forget_failure(self, key: K) -> None:
+        self._failures.pop(key, None)
+
+    def peek(self) -> Any | None:
+        """The ``order`` of the next key that is due, None when none is."""
+        if not self._order:
+            return None
+        for key in self._later.take(self._now()):
+            self._ready.put(key, self._order[key])
+        while (found := self._ready.first()) is not None:
+            key, order = found
+            if key in self._order and self._order[key] == order and self._later.get(key) is None:
+                return order
+            self._ready.drop(is_served=False)
+        return None
+
+    def pop(self) -> K | None:
+        found = None if self.peek() is None else self._ready.first()
+        if found is None:
+            return None
+        self._ready.drop(is_served=True)
+        del self._order[found[0]]
+        return found[0]
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next key: now or in the past when one is ready."""
+        return self._now() if len(self._order) > len(self._later) else self._later.next()
+
+
+_Place = tuple[Urgency, ObjectKey]
+
+
+class Sweeps:
+    """Waiting pods in groups. ``now`` gives monotonic seconds. Not thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._groups: dict[Hashable, list[_Place]] = {}
+        self._places: dict[ObjectKey, tuple[Hashable, _Place]] = {}
+        self._left: list[tuple[_Place, int, Hashable]] = []
+        self._ticket = 0
+        self._wanted = False
+        self._began = float("-inf")
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return key in self._places
+
+    def add(self, key: ObjectKey, group: Hashable, urgency: Urgency) -> None:
+        self.discard(key)
+        place = (urgency, key)
+        self._places[key] = group, place
+        insort(self._groups.setdefault(group, []), place)
+
+    def discard(self, key: ObjectKey) -> None:
+        group, place = self._places.pop(key, (None, None))
+        if place is None:
+            return
+        members = self._groups[group]
+        del members[bisect_left(members, place)]
+        if not members:
+            del self._groups[group]
+
+    def request(self) -> None:
+        """Room was made: have a sweep begin once the one that is under way has ended."""
+        self._wanted = self._wanted or bool(self._groups)
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next look; in the past during a sweep, None without."""
+        if self._left:
+            return self._began
+        return self._began + times.SWEEP if self._wanted and self._groups else None
+
+    def peek(self) -> Urgency | None:
+        """The urgency of the next pod to look at, as far as is known; None when there is none."""
+        self._begin_if_due()
+        return self._left[0][0][0] if self._left else None
+
+    def pop(self) -> tuple[ObjectKey, Callable[[], None]] | None:
+        """The most urgent pod that is to be looked at, None when none is now.
+
+        To be called after a look that was not in vain: what is returned with the pod, which has
+        the next one of its group looked at.
+        """
+        self._begin_if_due()
+        while self._left:
+            place, _, group = heapq.heappop(self._left)
+            members = self._groups.get(group, [])
+            at = bisect_left(members, place)
+            if at < len(members):
+                return members[at][1], partial(self._push, group, members[at])
+        return None
+
+    def _begin_if_due(self) -> None:
+        if self._left or not self._wanted:
+            return
+        now = self._now()
+        if now < self._began + times.SWEEP:
+            return
+        self._wanted, self._began = False, now
+        for group, members in self._groups.items():
+            self._ticket += 1
+            self._left.append((members[0], self._ticket, group))
+        heapq.heapify(self._left)
+
+    def _push(self, group: Hashable, after: _Place) -> None:
+        members = self._groups.get(group, [])
+        at = bisect_right(members, after)
+        if at < len(members):
+            self._ticket += 1
+            heapq.heappush(self._left, (members[at], self._ticket, group))
+
+
+class Look(NamedTuple):
+    """A pod to look at. ``go_on`` is to be called if that was not in vain for those alike."""
+
+    key: ObjectKey
+    go_on: Callable[[], None] = lambda: None
+
+
+class Agenda:
+    """Pods that wait for us, and claims that may have ended. ``now`` gives monotonic seconds.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, cluster: Cluster, now: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self.changed: WorkList[ObjectKey] = WorkList(
+            now, group=lambda key: key[0], rank=lambda order: -priority(order)
+        )
+        """Pods to which something has happened, or that failed and are tried again."""
+        self.claims: WorkList[ObjectKey] = WorkList(now)
+        self._again: WorkList[ObjectKey] = WorkList(now)
+        self._sweeps = Sweeps(now)
+        self._turns = deque([self._swept, self._from(self.changed), self._from(self._again)])
+        self._pods_held_up: set[ObjectKey] = set()
+        self._claims_held_up: set[ObjectKey] = set()
+
+    def waiting_pod(self, key: ObjectKey) -> Pod | None:
+        """The pod of that name if it waits for us.
+
+        Whoever holds another gate may still change where a pod can go.
+        """
+        pod = self._cluster.pods.get(key)
+        if pod is None or not pod.claims or not pod.pending:
+            return None
+        return pod if all(gate == self._cluster.finalizer for gate in pod.gates) else None
+
+    def add_pod(self, key: ObjectKey, *, at: float | None = None) -> bool:
+        """Look at a pod at once, or at the monotonic time ``at``; False if it does not wait."""
+        pod = self.waiting_pod(key)
+        if pod is None:
+            self.leave(key)
+            return False
+        self.changed.add(key, urgency(pod), at=at)
+        return True
+
+    def add_claim(self, key: ObjectKey, *, at: float | None = None) -> None:
+        self.claims.add(key, 0, at=at)
+
+    def wait(self, pod: Pod, group: Hashable | None, *, at: float) -> None:
+        """Look at ``pod`` at the time ``at``, and when room is made for it or its ``group``.
+
+        Without a group room is nothing to it.
+        """
+        self._again.add(pod.key, urgency(pod), at=at)
+        if group is not None:
+            self._sweeps.add(pod.key, group, urgency(pod))
+
+    def waits(self, key: ObjectKey) -> bool:
+        return key in self._sweeps
+
+    def leave(self, key: ObjectKey) -> None:
+        self._again.discard(key)
+        self._sweeps.discard(key)
+
+    def room_made(self) -> None:
+        """Have the pods that wait looked at: there is room for some, maybe."""
+        self._sweeps.request()
+
+    def pop(self) -> Look | None:
+        for _ in range(len(self._turns)):
+            turn = self._turns[0]
+            self._turns.rotate(-1)
+            found = turn()
+            if found is not None:
+                return found
+        return None
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next look: now or in the past when one is due."""
+        due = (each.next_due() for each in (self.claims, self.changed, self._again, self._sweeps))
+        return min((t for t in due if t is not None), default=None)
+
+    def hold_up_pod(self, key: ObjectKey) -> None:
+        self._pods_held_up.add(key)
+
+    def hold_up_claim(self, key: ObjectKey) -> None:
+        self._claims_held_up.add(key)
+
+    def let_rest(self, key: ObjectKey, *, is_claim: bool) -> None:
+        """The next answer is nothing to a pod, or a claim: it is tried again after a pause."""
+        (self._claims_held_up if is_claim else self._pods_held_up).discard(key)
+
+    def go_on(self) -> None:
+        """Answers have come: look again at what was held up."""
+        pods, self._pods_held_up = self._pods_held_up, set()
+        claims, self._claims_held_up = self._claims_held_up, set()
+        for key in pods:
+            self.add_pod(key)
+        for key in claims:
+            self.add_claim(key)
+
+    def _swept(self) -> Look | None:
+        swept = self._sweeps.peek()
+        if swept is None:
+            return None
+        changed = self.changed.peek()
+        if changed is not None and priority(changed) > priority(swept):
+            return self._from(self.changed)()
+        found = self._sweeps.pop()
+        return None if found is None else Look(*found)
+
+    def _from(self, work: WorkList[ObjectKey]) -> Callable[[], Look | None]:
+        def turn() -> Look | None:
+            key = work.pop()
+            return None if key is None else Look(key)
+
+        return turn

@@ -1,0 +1,255 @@
+"""Refusals: the nodes and GPUs that are left out, for whom, until when, and why.
+
+kube-scheduler takes an allocation back when the pod does not fit the node for a reason that only
+kube-scheduler sees. The node is then left out for the pod's template, longer each time. A change of
+the node ends that, but not sooner than a second after the first refusal, twice as long after each
+further one, and does not forgive: nodes that change all the time must not become a hot loop.
+
+What one pod was refused, its like are: a template is tried first where one of it was bound, or
+neither the node nor one of its zone or kind was refused, then where of the zone and kind as many
+nodes took one as were refused, and then on nodes that were not. A refusal says less once another
+driver offers something else there: it may have been for that.
+
+A GPU that refused a slice is left out for all, if nothing shows why. What shows, such as an
+instance in the way or a GPU that is lost, keeps the fleet from using a GPU anyway. What fails for a
+claim's own sake says nothing of its GPU, and a GPU that refuses one claim again and again has
+refused one: else whoever writes claims could take GPUs out of use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from controller import times
+from controller.cluster.cluster import Cluster
+from dra.gpu.holdings import find_blocker
+from dra.gpu.inventory import FailedClaim, Inventory
+from dra.gpu.names import DeviceNameError, MigDevice, parse_device
+from dra.kube.timing import Backoff, LeftOut
+from dra.pods.nodefit import NodeFacts
+
+TOPOLOGIES = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+)
+"""Labels of which a refusal says something about the nodes that share them."""
+
+MOST = 50_000
+"""Upper bound on the templates and nodes that are remembered: some 300 bytes each."""
+
+BY_SCHEDULER = "kube-scheduler took an allocation there back; left out for a while"
+BY_GPU = "a slice could not be made on it lately; it is tried again after a while"
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """A node's, at a time; ``is_old``: another driver offers something else there since."""
+
+    at: float
+    pause: Backoff
+    is_old: bool = False
+
+    def ease(self) -> None:
+        soon = times.NODE_REFUSED_SHORTEST * 2.0 ** min(self.pause.failures - 1, 16)
+        self.pause.until = min(self.pause.until, self.at + soon)
+
+
+@dataclass(slots=True)
+class _Template:
+    """Nodes that refused pods of a template, that took one, and whose first refusal passed."""
+
+    refused: dict[str, _Refusal] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    spared: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return 1 + len(self.refused) + len(self.taken) + len(self.spared)
+
+
+_NOTHING = _Template()
+
+
+class Refusals:
+    """Nodes by template, and GPUs by node. ``now`` gives monotonic seconds. Not thread-safe.
+
+    A template is what ``Cluster.template_of`` says: one of many pods, or the UID of one that is
+    like no other. Of too many those are forgotten that were refused least lately.
+    """
+
+    def __init__(self, cluster: Cluster, now: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._now = now
+        self._templates: dict[str, _Template] = {}
+        self._gpus: LeftOut[tuple[str, str]] = LeftOut(now)
+
+    # -- nodes
+
+    def spare(self, template: str, node: str) -> bool:
+        """Let a refusal of ``node`` pass: once for a template, False for any further one."""
+        self._forget_old()
+        known = self._templates.setdefault(template, _Template())
+        if node in known.spared:
+            return False
+        known.spared[node] = self._now()
+        return True
+
+    def refuse(self, template: str, node: str) -> float:
+        """Leave ``node`` out for a template; returns for how many seconds.
+
+        What is taken back together counts as one refusal.
+        """
+        now = self._now()
+        self._forget_old()
+        known = self._templates[template] = self._templates.pop(template, _Template())
+        refusal = known.refused.get(node)
+        if refusal is not None and now - refusal.at < times.SAME_REFUSAL:
+            return refusal.pause.until - now
+        pause = refusal.pause if refusal is not None else times.growing(times.NODE_REFUSED)
+        seconds = pause.next_delay()
+        pause.postpone(now)
+        known.refused[node] = _Refusal(now, pause)
+        while len(self._templates) > 1 and sum(t.size for t in self._templates.values()) > MOST:
+            del self._templates[next(iter(self._templates))]
+        return seconds
+
+    def excluded(self, template: str) -> dict[str, str]:
+        """The nodes that are out for the pod now, with the reason."""
+        now, refused = self._now(), self._of(template).refused
+        return {node: BY_SCHEDULER for node, r in refused.items() if r.pause.until > now}
+
+    def next_end(self, template: str) -> float | None:
+        now, refused = self._now(), self._of(template).refused.values()
+        return min((r.pause.until for r in refused if r.pause.until > now), default=None)
+
+    def ease(self, node: str) -> None:
+        for known in self._templates.values():
+            if (refusal := known.refused.get(node)) is not None:
+                refusal.ease()
+
+    def renew(self, node: str) -> None:
+        """Another driver offers something else on ``node``, or on any without one.
+
+        It is let in again soon, and not tried last any more.
+        """
+        for known in self._templates.values():
+            for name in (node,) if node else known.refused:
+                if (refusal := known.refused.get(name)) is not None:
+                    refusal.ease()
+                    refusal.is_old = True
+
+    def bound(self, template: str, node: str) -> None:
+        """A pod of a template was bound to ``node``: it suits, whatever was before."""
+        known = self._of(template)
+        if known.refused or known.taken:
+            known.refused.pop(node, None)
+            known.taken.add(node)
+
+    def tried_last(
+        self, template: str, nodes: Mapping[str, NodeFacts], unproven: AbstractSet[str]
+    ) -> Iterator[AbstractSet[str]]:
+        """The nodes to leave out at first, then fewer and fewer, for as long as nothing is found.
+
+        ``nodes`` are all that there are; on ``unproven`` others of the template wait for an answer.
+        Nothing is yielded where there was no refusal.
+        """
+        known = self._of(template)
+        old = {name for name, refusal in known.refused.items() if refusal.is_old} & nodes.keys()
+        refused = known.refused.keys() & nodes.keys() - old
+        taken = known.taken & nodes.keys()
+        if not refused:
+            return
+        refusals = Counter(place for name in refused for place in _places(nodes[name]))
+        more = Counter(place for name in taken for place in _places(nodes[name]))
+        left = nodes.keys() - refused
+        untouched = {n for n in left if not any(refusals[p] for p in _places(nodes[n]))}
+        mixed = {n for n in left if all(refusals[p] <= more[p] for p in _places(nodes[n]))}
+        first = (left & taken) | untouched | old
+        for suit in dict.fromkeys((frozenset(first), frozenset(first | mixed), frozenset(left))):
+            for better in dict.fromkeys((suit - (unproven - taken), suit)):
+                if better:
+                    yield nodes.keys() - better
+
+    def _of(self, template: str) -> _Template:
+        return self._templates.get(template, _NOTHING)
+
+    def _forget_old(self) -> None:
+        """Nodes that were not refused again for long are as good as others."""
+        since = self._now() - times.NODE_REFUSED[1]
+        for template, known in [*self._templates.items()]:
+            left = {n: r for n, r in known.refused.items() if r.pause.until > since}
+            if known.refused and not left:
+                del self._templates[template]
+                continue
+            known.refused = left
+            if all(at <= since for at in known.spared.values()):
+                known.spared.clear()
+            if known.size == 1:
+                del self._templates[template]
+
+    # -- GPUs
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time at which the next GPU is let in again, or its failure forgotten."""
+        return self._gpus.due
+
+    def remembers(self, node: str) -> bool:
+        inventory = self._cluster.inventory(node)
+        gpus = inventory.gpus if inventory is not None else ()
+        return any(self._gpus.remembers((node, gpu.name)) for gpu in gpus)
+
+    def note_failures(self, node: str) -> None:
+        """Leave out the GPUs of Prepares that a node now says have failed there."""
+        inventory = self._cluster.inventory(node)
+        for failed in inventory.failed_claims if inventory is not None else ():
+            gpu = _failed_gpu(failed, inventory, self._cluster) if inventory is not None else ""
+            if not gpu:
+                continue
+            record = self._cluster.claim_record(failed.claim)
+            if failed.gpu not in record.refused_by:
+                record.refused_by |= {failed.gpu}
+                self.leave_out(node, gpu)
+
+    def leave_out(self, node: str, gpu: str) -> None:
+        """A slice could not be made on ``gpu-<minor>`` of a node."""
+        self._gpus.fail((node, gpu))
+        self._cluster.fleet.leave_out(node, gpu, BY_GPU)
+
+    def expire(self) -> None:
+        """Let in again the GPUs that were out for long enough."""
+        for node, gpu in self._gpus.expire():
+            self._cluster.fleet.leave_out(node, gpu, "")
+            self._cluster.make_room(node)
+
+
+def _places(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    return ((key, node.labels[key]) for key in TOPOLOGIES if key in node.labels)
+
+
+def _failed_gpu(failed: FailedClaim, inventory: Inventory, cluster: Cluster) -> str:
+    """The GPU of a claim that refused it, if nothing shows why; else empty."""
+    ref = failed.claim
+    known = cluster.claims.get(ref.key)
+    allocation = known.claim.allocation if known is not None else None
+    if known is None or allocation is None or known.claim.ref.uid != ref.uid:
+        return ""
+    if not failed.gpu or allocation.node != inventory.node:
+        return ""
+    devices = [d.device for d in allocation.of_driver(cluster.driver)]
+    if any(find_blocker(device, ref.uid, inventory) for device in devices):
+        return ""
+    gpus = {gpu.name for gpu in inventory.gpus if gpu.uuid == failed.gpu}
+    return next((gpu for gpu in map(_gpu_of, devices) if gpu in gpus), "")
+
+
+def _gpu_of(device: str) -> str:
+    try:
+        found = parse_device(device)
+    except DeviceNameError:
+        return ""
+    return found.gpu if isinstance(found, MigDevice) else ""

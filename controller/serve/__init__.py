@@ -1,0 +1,1 @@
+"""Service of pods and claims: rules that say what is done next for each."""

@@ -1,0 +1,225 @@
+"""Writes of decisions: finalizers, allocations, the pod's gate, and labels last.
+
+A write whose answer got lost may have been made: its allocation counts until the claim's next state
+is known, and the same is written again, so that either is right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from controller.cluster.records import AllocationWrite, PodRecord
+from controller.serve.world import Act, World, Write
+from controller.write.in_flight import WriteAnswer
+from controller.write.writers import Writers
+from dra.allocator.problem import Decision
+from dra.claims.allocation import node_label
+from dra.claims.claims import Claim, read_claim
+from dra.claims.wants import ClaimWants
+from dra.common.resources import Obj, ObjectKey, at
+from dra.kube.errors import ConflictError, KubeError, UnavailableError
+from dra.pods.pods import Pod
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[Exception | None], None]
+"""Called when all was answered: with what went wrong, or None."""
+
+
+def allocate(  # noqa: PLR0913 - the decision, and what comes after it
+    world: World,
+    pod: Pod,
+    decision: Decision,
+    claims: Sequence[ClaimWants],
+    done: Done,
+    *,
+    lifts_gate: bool = True,
+) -> Write:
+    """Write ``decision``, all that ``pod`` lacks, and lift its gate if that is to be done."""
+    lifting = lifts_gate and is_gated(world, pod)
+    return _write(world, pod, [AllocationWrite(w, decision) for w in claims], done, lifting=lifting)
+
+
+def repeat_uncertain_writes(world: World, record: PodRecord) -> Iterator[Act]:
+    """Write again what may have been written for the pod."""
+    found = []
+    for known in world.claims_of(record.pod):
+        claim = world.cluster.recorded_claim(known.claim.ref.uid)
+        if claim is not None and claim.uncertain is not None:
+            found.append(claim.uncertain)
+            claim.uncertain = None
+    if found:
+        pod = record.pod
+        yield _write(
+            world, pod, found, lambda error: world.pod_answered(pod.key, error), lifting=False
+        )
+
+
+def lift_gate(world: World, pod: Pod) -> Write:
+    """Let the scheduler have ``pod``: it has all it wants."""
+    return _write(world, pod, [], lambda error: world.pod_answered(pod.key, error), lifting=True)
+
+
+def is_gated(world: World, pod: Pod) -> bool:
+    """True if our gate is still to be lifted from ``pod``."""
+    return world.cluster.finalizer in pod.gates and not world.cluster.record(pod).gate_lifted
+
+
+def note_claim(world: World, key: ObjectKey) -> None:
+    """A claim may have changed: if it is not as it was written to, the outcome is known."""
+    known = world.cluster.claims.get(key)
+    record = world.cluster.recorded_claim(known.claim.ref.uid) if known is not None else None
+    if known is None or record is None or record.uncertain is None:
+        return
+    if known.claim.resource_version != record.uncertain.wants.claim.resource_version:
+        record.uncertain = None
+        world.writers.claims.unanswered.pop(record.ref.uid, None)
+        world.cluster.end_write(record.ref)
+
+
+def _write(
+    world: World, pod: Pod, writes: list[AllocationWrite], done: Done, *, lifting: bool
+) -> Write:
+    cluster, finalizer = world.cluster, world.cluster.finalizer
+
+    def answered(answer: WriteAnswer) -> None:
+        _take(world, pod, writes, answer)
+        if lifting and answer.error is None:
+            cluster.record(pod).gate_lifted = True
+            _log.info("gate lifted", extra={"pod": str(pod)})
+        done(answer.error)
+
+    if writes:
+        world.labels.last_allocation = world.now()
+    # No write brings the label. One that names the node of an earlier allocation waits: that
+    # was taken back, and a write while kube-scheduler does so again makes it rest for long.
+    late = [
+        w
+        for w in writes
+        if finalizer in w.wants.claim.finalizers and not _was_labelled(world, w.wants.claim)
+    ]
+    labelled = [w for w in late if world.labels.at_once.take("", world.now())]
+    return Write(
+        # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
+        tuple(w.wants.claim.ref.key for w in writes) if writes else pod.claim_keys,
+        lambda: _requests(
+            world.writers, pod, writes, labelled, finalizer=finalizer, lifting=lifting
+        ),
+        answered,
+        tuple(
+            (w.wants.claim.ref, w.decision.allocation(w.wants.claim.ref, cluster.driver))
+            for w in writes
+        ),
+    )
+
+
+def _requests(  # noqa: PLR0913 - what is written
+    writers: Writers,
+    pod: Pod,
+    writes: Sequence[AllocationWrite],
+    labelled: Sequence[AllocationWrite],
+    *,
+    finalizer: str,
+    lifting: bool,
+) -> Iterator[Obj]:
+    """Requests of one decision; made by a thread that writes, on values that nobody changes.
+
+    Yields the claims as stored. What the writers raise goes through.
+    """
+    last: dict[str, Obj] = {}
+    for write in writes:
+        claim, decision = write.wants.claim, write.decision
+        if finalizer not in claim.finalizers:
+            stored = writers.claims.add_finalizer(claim, node=decision.node)
+            yield stored
+            claim = read_claim(stored)
+        picks = decision.of(claim.ref)
+        config = write.wants.config(p.request for p in picks)
+        stored = writers.claims.allocate(claim, decision, config=config, pod=pod)
+        yield stored
+        last[claim.ref.uid] = stored
+    if lifting:
+        writers.pods.lift_gate(pod, finalizer)
+    for write in labelled:
+        stored = last[write.wants.claim.ref.uid]
+        try:
+            stored = writers.claims.label(stored, node=write.decision.node)
+        except KubeError as error:  # its slice is made a little later
+            _log.debug("not labelled: %s", error)
+        yield stored
+
+
+def _take(world: World, pod: Pod, writes: list[AllocationWrite], answer: WriteAnswer) -> None:
+    """Account for what was stored; the first claim without an allocation is what failed."""
+    cluster = world.cluster
+    stored: dict[str, Obj] = {obj["metadata"]["uid"]: obj for obj in answer.written}
+    for obj in stored.values():  # the last state of each is all that there is to know
+        cluster.confirm_claim(obj)
+    tried = True
+    for write in writes:
+        last = stored.get(write.wants.claim.ref.uid)
+        claim = (
+            write.wants.claim
+            if last is None
+            else _as_stored(world, write.wants.claim.ref.key, last)
+        )
+        if last is not None and claim.allocation is not None:
+            _tell(world, pod, last, write)
+        else:
+            # A conflict may be one with itself, where something on the way repeats requests.
+            was_sent = tried and cluster.finalizer in claim.finalizers
+            is_open = was_sent and isinstance(answer.error, UnavailableError | ConflictError)
+            tried = False
+            if write.uncertain or is_open:
+                # However the same is refused later: the first one may have been written.
+                cluster.claim_record(claim.ref).uncertain = replace(
+                    write, wants=replace(write.wants, claim=claim), uncertain=True
+                )
+                note_claim(world, write.wants.claim.ref.key)
+                continue
+        cluster.end_write(write.wants.claim.ref)
+
+
+def _tell(world: World, pod: Pod, obj: Obj, write: AllocationWrite) -> None:
+    decision = write.decision
+    picks = decision.of(write.wants.claim.ref)
+    for pick in picks:
+        if pick.profile and pick.share is None:
+            world.cluster.fleet.demand.observe(pick.profile)
+        fields = {
+            "claim": str(pick.claim),
+            "pod": str(pod),
+            "request": pick.request,
+            "node": decision.node,
+            "gpu": pick.gpu,
+            "profile": pick.profile or "gpu",
+            "placement": str(pick.placement) if pick.placement else "whole",
+            "device": pick.device,
+        }
+        _log.info("allocated", extra=fields)
+    what = ", ".join(
+        f"{'a share of ' if p.share else ''}{p.profile} at {p.placement} of {p.gpu}"
+        if p.placement
+        else p.gpu
+        for p in picks
+    )
+    message = f"allocated {what} on node {decision.node}"
+    if decision.given_up is not None:
+        passed_over = "the search for earlier alternatives of the pod's requests was"
+        message = f"{message}; {passed_over} {decision.given_up}"
+    world.reporter.allocated(pod, obj, message, profiles=[p.profile for p in picks])
+
+
+def _as_stored(world: World, key: ObjectKey, obj: Obj) -> Claim:
+    known = world.cluster.claims.get(key)
+    if known is not None and known.claim.resource_version == obj["metadata"]["resourceVersion"]:
+        return known.claim
+    return world.cluster.read_claim(obj)
+
+
+def _was_labelled(world: World, claim: Claim) -> bool:
+    known = world.cluster.claims.get(claim.ref.key)
+    labels: Obj = at(known.obj, "metadata", "labels", default={}) if known is not None else {}
+    return node_label(world.cluster.driver) in labels

@@ -1,0 +1,186 @@
+"""Rules for claims that are allocated, or not to be: their node's label, and their end.
+
+Only the controller mirrors all claims; each node watches its own by a label, has their slices made
+before kubelet asks for them, and with binding conditions no pod is bound before that. A write of
+ours that allocates brings the label where it can. Others get it here: claims that kube-scheduler
+allocates at once, and ours that were allocated in a burst once it is over. While pods come fast,
+what the API server does for a label is worth more to those that wait than a slice which is made a
+little earlier; but without it a node cannot see that kubelet does not ask for a claim.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from controller import times
+from controller.cluster.records import ClaimRecord
+from controller.serve.giving_back import give_back_failed_prepare, is_on_node
+from controller.serve.world import Look, World, Write
+from dra.cel.offers import UnansweredError
+from dra.claims.reader import KnownClaim
+from dra.common.resources import ObjectKey, at
+
+_log = logging.getLogger(__name__)
+
+ClaimRule = Callable[[World, KnownClaim], Iterator[Look | Write]]
+
+
+def serve_claim(world: World, key: ObjectKey) -> bool:
+    """See whether a claim has ended, or is to be labelled; True when a write is under way."""
+    known = world.cluster.claims.get(key)
+    if known is None:
+        return False
+    if world.in_flight.is_about([key]):
+        world.agenda.hold_up_claim(key)
+        return True
+    for rule in RULES:
+        for act in rule(world, known):
+            if isinstance(act, Look):
+                world.agenda.add_claim(key, at=act.at)
+            else:
+                world.begin(act)
+        if world.in_flight.is_about([key]):
+            return True
+    return False
+
+
+# -- the label of its node
+
+
+def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
+    """Label a claim that a pod waits for on a node of ours, if it is time."""
+    node = _unnamed_node(world, known)
+    record = world.cluster.recorded_claim(known.claim.ref.uid)
+    due: float | None = None
+    if node and known.claim.by_others(world.cluster.driver):
+        due = world.now() if _is_of_node(world, known, node) else None
+    elif node and _may_be_asked_for(world, known):
+        record = world.cluster.claim_record(known.claim.ref)
+        due = _label_time(world, known, record)
+    if due is not None and due > world.now():
+        yield Look(due)
+        return
+    if record is not None:
+        record.label_at = None
+    if due is not None:
+        yield world.claim_write(known, lambda _: world.writers.claims.label(known.obj, node=node))
+
+
+def _label_time(world: World, known: KnownClaim, record: ClaimRecord) -> float:
+    """The monotonic time of a claim's label, as far as is known before the burst is over."""
+    now, pace = world.now(), world.labels
+    quiet = pace.last_allocation + times.BURST_OVER
+    if _may_be_taken_back(world, known):
+        quiet = now + times.BURST_OVER
+    if record.label_at is None or record.label_at <= now < quiet:
+        record.label_at = pace.last = max(now, quiet, pace.last + times.LABEL_LATER)
+    return record.label_at
+
+
+def _may_be_taken_back(world: World, known: KnownClaim) -> bool:
+    """True if a pod lacks another claim: kube-scheduler fails to take this back if it changes.
+
+    It rests for long then.
+    """
+    pods = world.cluster.pods_of(known.claim.ref.key)
+    return any(other.claim.allocation is None for pod in pods for other in world.claims_of(pod))
+
+
+def _may_be_asked_for(world: World, known: KnownClaim) -> bool:
+    """True if kubelet has not prepared the claim for a pod, nor tried, as far as is known."""
+    waits = any(pod.pending for pod in world.cluster.pods_of(known.claim.ref.key))
+    return waits and not at(known.obj, "status", "devices")
+
+
+def _unnamed_node(world: World, known: KnownClaim) -> str:
+    """The node where a claim is reserved for a pod, if it does not name it."""
+    claim = known.claim
+    if claim.allocation is None or claim.deleting or not claim.reserved_for:
+        return ""
+    node = claim.allocation.node
+    if not claim.allocation.of_driver(world.cluster.driver):
+        return ""
+    return "" if world.writers.claims.is_labelled(known.obj, node=node) else node
+
+
+def _is_of_node(world: World, known: KnownClaim, node: str) -> bool:
+    inventory, allocation = world.cluster.inventory(node), known.claim.allocation
+    if inventory is None or allocation is None:
+        return False
+    return any(d.pool == inventory.pool for d in allocation.of_driver(world.cluster.driver))
+
+
+# -- its end
+
+
+def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
+    """Take the next step for a claim that may have ended: deallocation, and our finalizer off.
+
+    A claim without our finalizer is not ours to end; a reserved one is in use whatever else is
+    true. Where the finalizer is put at creation it stays until the deletion, otherwise from the
+    decision on them until nobody uses them. It never stays on others' claims.
+    """
+    claim, record = known.claim, world.cluster.recorded_claim(known.claim.ref.uid)
+    since = record.unused_since if record is not None else None
+    if record is not None:
+        record.unused_since = None
+    if world.cluster.finalizer not in claim.finalizers:
+        return
+    try:
+        is_over = _is_over(world, known)
+    except UnansweredError as error:
+        if world.evaluations is not None:
+            world.evaluations.ask_for_all(error.question)
+        yield Look(world.now() + times.CLASS_UNKNOWN)
+        return
+    if not is_over:
+        return
+    fields = {"claim": str(claim.ref)}
+    if claim.allocation is None or claim.deleting or claim.by_others(world.cluster.driver):
+        told = partial(_log.info, "released", extra=fields)
+        yield world.claim_write(known, world.writers.claims.remove_finalizer, told)
+        return
+    if claim.owner_pod_uid:
+        # The claims of a pod go with it; that is somebody else's work, usually under way.
+        since = world.now() if since is None else since
+        if world.now() < since + times.OWNED_CLAIM_UNUSED:
+            world.cluster.claim_record(claim.ref).unused_since = since
+            yield Look(since + times.OWNED_CLAIM_UNUSED)
+            return
+    told = partial(_log.info, "deallocated: no pod uses it", extra=fields)
+    yield world.claim_write(known, world.writers.claims.deallocate, told)
+
+
+def _is_over(world: World, known: KnownClaim) -> bool:
+    """True if our finalizer, or what we allocated, keeps a claim that nobody uses.
+
+    Raises:
+        UnansweredError: it is still to be found out whose its class is.
+    """
+    cluster, claim = world.cluster, known.claim
+    if claim.allocation is not None:
+        is_ours = not claim.by_others(cluster.driver)
+    else:
+        is_ours = world.reader.concerns(claim)
+    if not is_ours:
+        return True
+    if claim.reserved_for:
+        return False
+    if not claim.deleting:
+        # Whether a write was made is known once the next one is: here, that of the finalizer.
+        at_creation = world.options.finalizer_at_creation and not cluster.fleet.counts(
+            claim.ref.uid
+        )
+        if at_creation and claim.allocation is None:
+            return False
+        if any(pod.live for pod in cluster.pods_of(known.claim.ref.key)):
+            return False
+    if claim.allocation is not None and is_on_node(world, claim.allocation.node, claim.ref.uid):
+        _log.debug("the node still has a slice of an ended claim", extra={"claim": str(claim.ref)})
+        return False
+    return True
+
+
+RULES: tuple[ClaimRule, ...] = (give_back_failed_prepare, name_node, end_claim)

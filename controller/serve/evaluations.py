@@ -1,0 +1,246 @@
+"""Evaluations of CEL that decisions need, asked of the sandbox in a fair order.
+
+CEL is never evaluated in this process. A decision that needs an answer which is not there yet is
+put off; its pod is looked at again when the answers have come. One question is under way at a time,
+and the next is one of the namespace that has used the least of the sandbox's time lately: a tenant
+whose selectors take long waits for them, and others hardly do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+
+from controller import times
+from controller.cluster.cluster import Cluster
+from controller.write.in_flight import Send, Senders
+from dra.cel.offers import Expressions, GpuKind, Question
+from dra.cel.questions import Answer, Evaluator, shortened
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.cache import BoundedCache
+from dra.common.resources import ObjectKey
+from dra.gpu.inventory import ClaimRef, Gpu
+from dra.pods.pods import Pod
+from dra.sandbox.messages import SECONDS
+from dra.sandbox.process import Sandbox, SandboxError
+
+_log = logging.getLogger(__name__)
+
+CLAIM_SECONDS = 4.0
+"""CPU time for all selectors of a claim, on all kinds of GPUs."""
+
+AT_ONCE = 16
+"""Questions of one claim that wait at a time: its time is counted before it asks for more."""
+
+_NOBODY: ObjectKey = ("", "")
+"""Asker of what is asked for no pod."""
+
+_REFUSED = 10_000
+_FORGOTTEN = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSelectors:
+    """Expressions of a claim to be evaluated. ``views``: it looks at GPUs as a whole."""
+
+    ref: ClaimRef
+    expressions: Collection[Expressions]
+    views: bool = False
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A pod, and the questions whose answers it waits for."""
+
+    since: float
+    keys: set[Hashable] = field(default_factory=set)
+
+
+class Evaluations:
+    """Owned by the thread that decides; ``now`` gives monotonic seconds.
+
+    ``send`` is given one job at a time, with ``evaluator``; ``wake`` is called when it is done.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        evaluator: Evaluator,
+        *,
+        send: Send,
+        wake: Callable[[], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._kinds = cluster.fleet.kinds
+        self._evaluator = evaluator
+        self._send = send
+        self._wake = wake
+        self._now = now
+        self._used: dict[str, float] = {}
+        self._used_at = now()
+        self._queues: dict[str, deque[Question]] = {}
+        self._queued: set[tuple[str, Hashable]] = set()
+        self._refused: BoundedCache[str, tuple[Obstacle, float]] = BoundedCache(_REFUSED)
+        self._askers: dict[Hashable, set[ObjectKey]] = {}
+        self._waiting: dict[ObjectKey, _Waiting] = {}
+        self._under_way = False
+        self._answers: deque[tuple[str, Question, Answer | Exception]] = deque()
+        self._not_before = 0.0
+
+    def ask(self, pod: Pod, claims: Iterable[ClaimSelectors], lacking: Question) -> Obstacle | None:
+        """Have found out what a decision for ``pod`` needs, of which ``lacking`` is a part.
+
+        Returns why that is not done, or that it takes long; else None, and ``take_answers`` names
+        the pod.
+        """
+        obstacle, until = self._refused.find(pod.uid) or (None, 0.0)
+        if obstacle is not None and self._now() < until:
+            return obstacle
+        found: list[Question] = []
+        for asked in claims:
+            open_ = [*islice(self._missing(asked), AT_ONCE)]
+            if open_ and self._kinds.cost(asked.expressions) > CLAIM_SECONDS:
+                obstacle = _too_much(asked.ref)
+                self._refused.put(pod.uid, (obstacle, self._now() + times.EVALUATION_REFUSED))
+                return obstacle
+            found += open_
+        waiting = self._waiting.setdefault(pod.key, _Waiting(self._now()))
+        for question in found or [lacking]:
+            self._await(pod.key, question)
+        self._go_on()
+        return _LONG if self._now() >= waiting.since + times.EVALUATION_TOLD else None
+
+    def ask_for_all(self, question: Question) -> None:
+        """Have a question about a class answered: no pod waits for it, and any may profit."""
+        self._await(_NOBODY, question)
+        self._go_on()
+
+    def _await(self, asker: ObjectKey, question: Question) -> None:
+        self._waiting.setdefault(asker, _Waiting(self._now())).keys.add(question.key)
+        self._askers.setdefault(question.key, set()).add(asker)
+        self._enqueue(asker[0], question)
+
+    def _enqueue(self, namespace: str, question: Question) -> None:
+        """Also where another namespace has asked the same: it may have to wait for longer."""
+        if (namespace, question.key) not in self._queued:
+            self._queued.add((namespace, question.key))
+            self._queues.setdefault(namespace, deque()).append(question)
+
+    def _missing(self, asked: ClaimSelectors) -> Iterator[Question]:
+        for expressions in dict.fromkeys(asked.expressions):
+            yield from self._kinds.missing(expressions, self._gpus(views=asked.views))
+
+    def _gpus(self, *, views: bool) -> Iterator[tuple[GpuKind, Gpu]]:
+        for node in self._cluster.fleet.nodes.values():
+            for state in node.gpus:
+                gpu = state.gpu
+                yield (self._kinds.whole(gpu, state.inventory) if views else state.kind), gpu
+
+    def take_answers(self) -> list[ObjectKey]:
+        """Take the answers that have come; returns the pods that have all that they waited for."""
+        ready: list[ObjectKey] = []
+        while self._answers:
+            namespace, question, answer = self._answers.popleft()
+            self._under_way = False
+            if isinstance(answer, Exception):
+                _log.warning("selectors wait to be evaluated", extra={"error": str(answer)})
+                self._use(namespace, SECONDS)  # so that it is not its turn again at once
+                self._enqueue(namespace, question)
+                self._not_before = self._now() + times.EVALUATOR_AGAIN
+                continue
+            if answer.costly:
+                detail = f"namespace {namespace}: {shortened(question.expressions[-1])}"
+                fields = {"detail": detail, "error": answer.error}
+                _log.warning("a selector takes too much", extra=fields)
+            self._use(namespace, answer.cost)
+            self._kinds.learn(question, answer)
+            ready += self._answered(question)
+        if not ready:  # those may ask for more, and it may be their turn
+            self._go_on()
+        return ready
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time to call ``take_answers`` although no answer came, or None."""
+        return self._not_before if self._queues and not self._under_way else None
+
+    def _answered(self, question: Question) -> Iterator[ObjectKey]:
+        for pod in self._askers.pop(question.key, ()):
+            waiting = self._waiting[pod]
+            waiting.keys.discard(question.key)
+            if not waiting.keys:
+                del self._waiting[pod]
+                if pod != _NOBODY:
+                    yield pod
+
+    def _go_on(self) -> None:
+        """Have the next question answered, unless one is under way."""
+        while self._queues and not self._under_way and self._now() >= self._not_before:
+            namespace = self._least()
+            queue = self._queues[namespace]
+            question = queue.popleft()
+            self._queued.discard((namespace, question.key))
+            if not queue:
+                del self._queues[namespace]
+            askers = self._askers.get(question.key, ())
+            if not any(pod == _NOBODY or pod in self._cluster.pods for pod in askers):
+                [*self._answered(question)]  # nobody waits for it any more
+                continue
+            self._under_way = True
+            self._send(partial(self._evaluate, namespace, question))
+
+    def _use(self, namespace: str, seconds: float) -> None:
+        self._used[namespace] = self._used.get(namespace, 0.0) + seconds
+
+    def _least(self) -> str:
+        """The namespace of those that wait which has used the least lately; the first of equals."""
+        now = self._now()
+        left = 0.5 ** ((now - self._used_at) / times.EVALUATOR_SHARE_HALVES)
+        self._used = {n: used * left for n, used in self._used.items() if used * left > _FORGOTTEN}
+        self._used_at = now
+        return min(self._queues, key=lambda name: self._used.get(name, 0.0))
+
+    def _evaluate(self, namespace: str, question: Question) -> None:
+        """In a thread of its own."""
+        answer: Answer | Exception
+        try:
+            answer = self._evaluator.answer(question.job)
+        except SandboxError as error:
+            answer = error
+        self._answers.append((namespace, question, answer))
+        self._wake()
+
+
+@contextmanager
+def evaluating(
+    cluster: Cluster, *, wake: Callable[[], None], now: Callable[[], float]
+) -> Iterator[Evaluations]:
+    """Evaluations of ``cluster`` with a sandbox of their own."""
+    sandbox, senders = Sandbox(), Senders(1)
+    try:
+        yield Evaluations(cluster, sandbox, send=senders.send, wake=wake, now=now)
+    finally:
+        sandbox.stop()  # nobody waits for what it is doing
+        senders.close()
+        sandbox.close()
+
+
+_LONG = Obstacle(
+    Reason.EVALUATING,
+    "its selectors wait to be evaluated: those of its namespace have taken much time, or there are "
+    "many new ones",
+)
+
+
+def _too_much(claim: ClaimRef) -> Obstacle:
+    return Obstacle(
+        Reason.COSTLY_SELECTOR,
+        f"the selectors of claim {claim.name} take more than {CLAIM_SECONDS:g} s of CPU time "
+        "together: compare attributes as they are, or put requests into claims of other pods",
+    )

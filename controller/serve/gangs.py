@@ -1,0 +1,462 @@
+"""Counts of a gang's pods: those that have their slices, and those that can be given some.
+
+What is being written counts as had, unless it is to be had for certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+
+from controller import times
+from controller.cluster.gangs import Gang
+from controller.cluster.records import GangDeciding, GangRefusal, PodRecord
+from controller.queue.fairness import Need
+from controller.queue.holds import gang_uid, gang_waiter, urgency
+from controller.queue.searches import alike
+from controller.serve.allocations import allocate
+from controller.serve.decisions import PART_STEPS
+from controller.serve.giving_back import Cause, Unused, give_up, unused_of
+from controller.serve.placing import attempts, suited, without_excluded
+from controller.serve.world import Act, Look, Wait, World, Write
+from dra.allocator.allocate import with_room_made
+from dra.allocator.problem import Problem, examine
+from dra.cel.offers import UnansweredError
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
+from dra.gangs.decision import (
+    Count,
+    GangDecision,
+    GangOutcome,
+    Questions,
+    Trial,
+    about_absent,
+    about_hindered,
+    about_room,
+)
+from dra.gangs.membership import MOST_PODS, GangKey, Unclear
+from dra.pods.pods import Pod
+
+REST = 10
+"""Rest after a decision for which there was no room, as a multiple of the time that it took."""
+
+_MOST_EXAMINED = 1000
+"""Upper bound on the pods of a gang that are examined: that takes a tenth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Pods of a gang that lack slices: the problems of those that can be served, and the others.
+
+    ``others`` have the obstacle to each, None where something is not created yet.
+    """
+
+    problems: tuple[Problem, ...]
+    others: dict[ObjectKey, Obstacle | None]
+
+
+def count_pods(world: World, gang: Gang, minimum: int, *, certain: bool = False) -> Count:
+    """The pods of ``gang``; no more than ``minimum`` are counted as served."""
+    found: list[ObjectKey] = []
+    # Those of the last time first: thousands may lack something, each of which asks.
+    known = [key for key in gang.record.served if key in gang.members]
+    tried = frozenset(known)
+    for key in chain(known, (key for key in gang.members if key not in tried)):
+        if not lacks(world, world.cluster.pods[key], certain=certain):
+            found.append(key)
+            if len(found) >= minimum:
+                break
+    if not certain:
+        gang.record.served = found
+    return Count(minimum, gang.present, len(found))
+
+
+def is_half(world: World, gang: Gang) -> bool:
+    """True if fewer pods of ``gang`` than it needs have their slices for certain.
+
+    Not where it is unclear how many it needs: that may have been clear before.
+    """
+    minimum = world.cluster.gangs.minimum(gang)
+    if isinstance(minimum, Unclear) or minimum <= 1:
+        return False
+    return count_pods(world, gang, minimum, certain=True).need > 0
+
+
+def lacks(world: World, pod: Pod, *, certain: bool = False) -> bool:
+    """True if a claim of ``pod`` is still to be allocated by us; not of one that has ended."""
+    if not pod.live:
+        return False
+    if None in pod.claims.values():
+        return True
+    for key in pod.claim_keys:
+        known = world.cluster.claims.get(key)
+        if known is None:
+            return True
+        claim = known.claim
+        had = claim.allocation is not None
+        had = had or (not certain and world.cluster.fleet.counts(claim.ref.uid))
+        if not had and world.reader.concerns(claim):
+            return True
+    return False
+
+
+def find_lacking(world: World, gang: Gang) -> Lacking:
+    """The pods of ``gang`` that lack something, the most urgent first."""
+    problems: list[Problem] = []
+    others: dict[ObjectKey, Obstacle | None] = {}
+    pods = (world.cluster.pods[key] for key in gang.members)
+    lacking = sorted((pod for pod in pods if lacks(world, pod)), key=urgency)
+    free = (pod for pod in lacking if pod.pending and pod.key not in gang.gated)
+    for pod in islice(free, _MOST_EXAMINED):
+        examined = examine(pod, world.cluster, world.reader)
+        if isinstance(examined.found, Problem):
+            problems.append(examined.found)
+            if len(problems) == MOST_PODS:
+                break
+        else:
+            others[pod.key] = examined.hindrance
+    return Lacking(tuple(problems), others)
+
+
+def find_gang(world: World, pod: Pod) -> Gang | None:
+    """The gang that ``pod``, which lacks something, is served with; None where it is alone.
+
+    A pod beyond those that its gang needs is served by itself.
+    """
+    gang = world.cluster.gangs.find(pod.key)
+    if gang is None:
+        return None
+    minimum = world.cluster.gangs.minimum(gang)
+    if isinstance(minimum, Unclear):
+        return gang
+    if minimum > 1 and _is_fresh(world, gang):
+        return gang
+    if minimum <= 1 or count_pods(world, gang, minimum).need <= 0:
+        _forget(world, gang)
+        return None
+    return gang
+
+
+def place_gang(world: World, pod: Pod, gang: Gang) -> Iterator[Act]:
+    """Write what ``gang`` lacks, or have ``pod``, which lacks something, wait and say why.
+
+    Raises as ``GangDecision.go_on``.
+    """
+    world.line.waits_with_gang(pod)
+    minimum = world.cluster.gangs.minimum(gang)
+    if isinstance(minimum, Unclear):
+        yield _leave(world, gang, _about(minimum.message))
+        return
+    if gang.present < minimum:
+        yield _leave(world, gang, about_absent(gang.key, Count(minimum, gang.present, 0)))
+        return
+    refusal, look = _standing_refusal(world, pod, gang, minimum)
+    if look is not None:
+        yield look
+    if refusal is not None:
+        yield _refuse(world, gang, refusal)
+        return
+    yield from _try(world, pod, gang, minimum)
+
+
+def holds_gate(world: World, pod: Pod) -> bool:
+    """True if ``pod``, which has its slices, waits for others of its gang to have theirs."""
+    gang = world.cluster.gangs.find(pod.key)
+    return gang is not None and is_half(world, gang)
+
+
+# -- giving back
+
+
+def give_back_gang(world: World, gang: Gang) -> Iterator[Write]:
+    """Give back what pods of ``gang`` have and do not use: there is no room for the others."""
+    for key in gang.members:
+        pod = world.cluster.pods[key]
+        if pod.pending and (unused := unused_of(world, pod)):
+            if gang.record.half_since is None:
+                gang.record.half_since = world.now()
+            gang.record.gives_back = True
+            for known, why in _of_gang(world, gang, unused):
+                yield from give_up(world, known, why)
+
+
+def half_gang(world: World, record: PodRecord, unused: Unused) -> Cause | None:
+    """A gang has slices for some of its pods only.
+
+    That happens where a write fails, where kube-scheduler takes an allocation back, and where a pod
+    is deleted. What it does not use is given back after a while, or at once if there is no room for
+    the others (``give_back_gang``).
+    """
+    gang = world.cluster.gangs.find(record.pod.key)
+    if gang is None or not unused:
+        return None
+    state = gang.record
+    if not is_half(world, gang):
+        state.half_since, state.gives_back = None, False
+        return None
+    if state.half_since is None:
+        state.half_since = world.now()
+    if state.gives_back:
+        return Cause(world.now(), _of_gang(world, gang, unused))
+    end = state.half_since + times.GANG_HALF
+    if world.now() < end:
+        return Cause(end)
+    if not state.rest.left(world.now()):
+        state.rest.fail(world.now())
+    state.gives_back = True
+    pods = (world.cluster.pods[key] for key in gang.members)
+    whole = [each for pod in pods if pod.pending for each in unused_of(world, pod)]
+    return Cause(end, _of_gang(world, gang, whole))
+
+
+def _of_gang(world: World, gang: Gang, unused: Unused) -> Unused:
+    """Those of ``unused`` that no living pod but those of ``gang`` refers to."""
+    why = f"not enough pods of {gang.key} have theirs"
+    return [
+        (known, why)
+        for known, _ in unused
+        if all(
+            pod.key in gang.members
+            for pod in world.cluster.pods_of(known.claim.ref.key)
+            if pod.live
+        )
+    ]
+
+
+# -- refusals
+
+
+def _is_fresh(world: World, gang: Gang) -> bool:
+    """True if ``gang`` was refused a short while ago, and rests or has not changed since.
+
+    Nobody has to count its pods then to know that it lacks something.
+    """
+    refusal = gang.record.refusal
+    if refusal is None:
+        return False
+    is_same = refusal.version == gang.version
+    return world.now() < (refusal.at + times.REFUSAL_DETAILS if is_same else refusal.until)
+
+
+def _standing_refusal(
+    world: World, pod: Pod, gang: Gang, minimum: int
+) -> tuple[GangRefusal | None, Look | None]:
+    """The refusal that still stands when ``pod`` is looked at; None where there is none.
+
+    While the gang rests one pod is looked at when it has: pods that join it do not end that.
+    """
+    refusal, now = gang.record.refusal, world.now()
+    if refusal is None:
+        return None, None
+    is_same = refusal.version == gang.version
+    if is_same and refusal.hindered is not None:
+        refusal.hindered.discard(pod.key)
+        if gang.present - len(refusal.hindered) >= minimum:
+            return None, None
+    if now < refusal.until:
+        if refusal.is_called:
+            return refusal, None
+        refusal.is_called = True
+        return refusal, Look(refusal.until)
+    if not is_same or now >= refusal.at + times.REFUSAL_DETAILS or _has_room(world, refusal):
+        return None, None
+    return refusal, None
+
+
+def _has_room(world: World, refusal: GangRefusal) -> bool:
+    failed = refusal.failed
+    if failed is None:
+        return False
+    nodes = world.room.since(refusal.room)
+    allocator = world.line.allocator_for(failed.pod)
+    if nodes is None or allocator.could_serve(with_room_made(failed, allocator), nodes):
+        return True
+    refusal.room = world.room.version
+    return False
+
+
+def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: float) -> None:
+    """Keep why ``gang`` was refused when ``pod`` was served; the decision took ``seconds``.
+
+    The gang's other pods are told if the reason is new, and wait for room like ``pod``.
+    """
+    before, now = gang.record.refusal, world.now()
+    refusal.version, refusal.at, refusal.until = gang.version, now, now + REST * seconds
+    gang.record.refusal = refusal
+    is_new = before is None or before.obstacle.reason is not refusal.obstacle.reason
+    for key in gang.members:
+        if key != pod.key and (is_new or not world.agenda.waits(key)):
+            world.agenda.add_pod(key)
+
+
+def _refuse(world: World, gang: Gang, refusal: GangRefusal) -> Wait:
+    """Have ``gang`` wait; what it needs is held back if others were served too often."""
+    if refusal.obstacle.reason is not Reason.WAITING:
+        return _leave(world, gang, refusal.obstacle, refusal)
+    uid, lacking, line = gang_uid(gang.key), refusal.lacking, world.line
+    kind = gang.key if refusal.group is None else refusal.group
+    was_held = line.is_held_for(uid)
+    waiter = gang_waiter(gang.key, lacking, refusal.need)
+    line.wait(waiter, Need(lacking, refusal.need, kind))
+    is_held = line.is_held_for(uid)
+    for key in gang.members if is_held and not was_held else ():
+        world.agenda.add_pod(key)  # a look at one of them tells of no other gang any more
+    return Wait(refusal.obstacle, (), gang.key if is_held else refusal.group)
+
+
+def _leave(
+    world: World, gang: Gang, obstacle: Obstacle, refusal: GangRefusal | None = None
+) -> Wait:
+    """Hold nothing back for ``gang``: what it waits for is not room."""
+    world.line.leaves(gang_uid(gang.key))
+    return Wait(obstacle, (), refusal.group if refusal is not None else None)
+
+
+def _forget(world: World, gang: Gang) -> None:
+    gang.record.refusal = gang.record.deciding = None
+    world.line.leaves(gang_uid(gang.key))
+
+
+def _about(message: str) -> Obstacle:
+    return Obstacle(Reason.WAITING_FOR_GANG, message)
+
+
+# -- decisions
+
+
+def _try(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
+    """Have the gang decided now, unless something keeps ``pod`` from that."""
+    state, now = gang.record, world.now()
+    deciding = state.deciding
+    if deciding is not None and deciding.leader != pod.key and deciding.asked[0] == gang.version:
+        if now < deciding.at + times.PLAN_STALLED:
+            yield Wait(_about(f"{gang.key} is being decided"))
+            return
+        deciding.leader = pod.key
+    if now < state.rest.until:
+        rests = _about(
+            f"{gang.key} had slices for some of its pods only, for too long, and has given them "
+            f"back: it is tried again {state.rest.until - now:.0f} s later"
+        )
+        yield _leave(world, gang, rests)._replace(at=state.rest.until)
+        return
+    due = max(world.gangs_rest_until, state.write_pause.until)
+    if now < due:
+        yield Look(due)
+        return
+    yield from _decide(world, pod, gang, minimum)
+
+
+def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
+    """Make a part of the decision; write it once it is made, or keep that there is no room."""
+    began = world.now()
+    try:
+        found = _part(world, pod, gang, minimum)
+    except UnansweredError:
+        gang.record.deciding = None
+        raise
+    except Exception:
+        _forget(world, gang)
+        raise
+    took = world.now() - began
+    world.gangs_rest_until = world.now() + took
+    if isinstance(found, GangRefusal):
+        _keep(world, pod, gang, found, took)
+        if found.failed is not None:
+            yield from give_back_gang(world, gang)
+        yield _refuse(world, gang, found)
+    elif isinstance(found, GangOutcome):
+        yield from _write(world, gang, found)
+        if all(placed.problem.pod.key != pod.key for placed in found.placed):
+            world.agenda.add_pod(pod.key)  # it is not needed, and served by itself
+    elif gang.record.deciding is not None:
+        world.agenda.add_pod(gang.record.deciding.leader, at=world.gangs_rest_until)
+
+
+def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | GangRefusal | None:
+    state, count = gang.record, count_pods(world, gang, minimum)
+    lacking = find_lacking(world, gang)
+    able = len(lacking.problems)
+    if able < count.need:
+        state.deciding = None
+        obstacle = about_hindered(gang.key, count, able, lacking.others)
+        return GangRefusal(obstacle, hindered={*lacking.others})
+    claims = (w.claim.ref.uid for p in lacking.problems for w in p.claims)
+    asked = (gang.version, count.need, *claims)
+    deciding = state.deciding
+    if deciding is None or deciding.asked != asked:
+        decision = _begin(world, gang, lacking.problems, count.need)
+        deciding = state.deciding = GangDeciding(decision, asked, pod.key)
+    deciding.at, room = world.now(), world.room.version
+    outcome = deciding.decision.go_on(steps=PART_STEPS)
+    if outcome is None:
+        return None
+    state.deciding = None
+    if outcome.fits:
+        state.refusal, state.gives_back = None, False
+        if not count.served:
+            state.half_since = None
+        return outcome
+    kind = alike(outcome.failed) if outcome.failed is not None else None
+    return GangRefusal(
+        about_room(gang.key, count, outcome),
+        outcome.failed,
+        room,
+        gang.key if kind is None else (count.need, kind),
+        lacking=lacking.problems,
+        need=count.need,
+    )
+
+
+def _begin(world: World, gang: Gang, problems: tuple[Problem, ...], need: int) -> GangDecision:
+    cluster, line = world.cluster, world.line
+    own = line.own_allocator_for if line.is_held_for(gang_uid(gang.key)) else None
+    questions = Questions(line.allocator_for, partial(attempts, world), alike, own, preempts=True)
+    posed = [without_excluded(world, p, suited(world, p)) for p in problems]
+    trial = Trial(cluster.fleet, cluster.hosts, pods=len(posed))
+    return GangDecision(posed, need, trial, questions)
+
+
+# -- writes
+
+
+def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
+    """Write what ``outcome`` gives to pods of ``gang``; gates are lifted when it is whole."""
+    for placed in outcome.placed:
+        if placed.decision is not None:  # else it has the claims of others
+            pod = placed.problem.pod
+            gang.record.writes += 1
+            done = partial(_written, world, gang, pod)
+            yield allocate(world, pod, placed.decision, placed.rest.claims, done, lifts_gate=False)
+
+
+def _written(world: World, gang: Gang, pod: Pod, error: Exception | None) -> None:
+    state = gang.record
+    state.writes -= 1
+    if error is None:
+        world.line.served(pod)
+    # The gang is tried again after pauses that grow, once for all pods.
+    elif not state.write_pause.left(world.now()):
+        state.write_pause.fail(world.now())
+    if not state.writes:
+        _all_written(world, pod)
+    world.pod_answered(pod.key, error)
+
+
+def _all_written(world: World, pod: Pod) -> None:
+    """Have those looked at that have their slices: their gates are lifted, or they wait."""
+    gang = world.cluster.gangs.find(pod.key)
+    if gang is None:
+        return
+    if not is_half(world, gang):
+        world.line.leaves(gang_uid(gang.key))
+    for key in gang.members:
+        if not lacks(world, world.cluster.pods[key]):
+            world.agenda.add_pod(key)
+
+
+def gang_gone(world: World, key: GangKey) -> None:
+    """The last pod of a gang is gone."""
+    world.line.leaves(gang_uid(key))

@@ -1,0 +1,335 @@
+"""Giving back: allocations that nobody uses, and the causes for which they are taken from a pod.
+
+What is reserved for a pod is deallocated in two steps: in between, whoever is about to bind it
+after all has to reserve the claim again, and then it stays. So is what a node will never prepare,
+where no pod holds it; a pod that is bound cannot be moved, and kubelet goes on trying: whoever can
+delete it is told to, and its claim keeps its place, so that nobody else is sent there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from controller import times
+from controller.cluster.records import Idle, PodRecord, Rest
+from controller.serve.world import Act, Look, World, Write
+from dra.allocator.admin_access import looks_only
+from dra.allocator.fleet import Fleet
+from dra.allocator.problem import Problem, Satisfied, examine
+from dra.claims.conditions import failed_prepare
+from dra.claims.reader import KnownClaim
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants
+from dra.pods.nodefit import find_barrier
+from dra.pods.pods import Pod
+
+_log = logging.getLogger(__name__)
+
+NOT_BOUND = Obstacle(
+    Reason.SCHEDULER,
+    f"no scheduler bound it within {times.POD_NOT_BOUND:g} s of its allocation, which was given "
+    "back and is tried again after a pause: see in the pod's events why, and whether its scheduler "
+    "runs",
+)
+
+Unused = list[tuple[KnownClaim, str]]
+"""Claims with an allocation of ours that no pod can use yet, each with its node, or a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What is given back, and why in words, at the monotonic time ``at``: nothing before that."""
+
+    at: float
+    claims: Unused = field(default_factory=list)
+
+
+FindCause = Callable[[World, PodRecord, Unused], Cause | None]
+
+
+def give_back_unused(
+    world: World, record: PodRecord, causes: tuple[FindCause, ...]
+) -> Iterator[Act]:
+    """Give back what the pod, which is pending, has and cannot use for too long."""
+    unused = unused_of(world, record.pod)
+    for find in causes:
+        cause = find(world, record, unused)
+        if cause is None:
+            continue
+        if world.now() < cause.at:
+            yield Look(cause.at)
+            continue
+        for known, why in cause.claims:
+            yield from give_up(world, known, why)
+        if world.in_flight.is_about(record.pod.claim_keys):
+            return
+
+
+def unused_of(world: World, pod: Pod) -> Unused:
+    """The claims of ``pod`` with an allocation of ours that no pod can use yet, and where."""
+    if pod.node:
+        return []
+    return [(k, node) for k in world.claims_of(pod) if (node := _unused_on(world, k))]
+
+
+def is_on_node(world: World, node: str, claim_uid: str) -> bool:
+    """True if a node still has a slice of a claim that is allocated there, or cannot tell.
+
+    What other nodes say is not asked: nobody but its own node can keep a claim from its end.
+    """
+    if node not in world.cluster.hosts.facts:
+        return False
+    instances = world.cluster.fleet.instance_claims(node)
+    return instances is None or claim_uid in instances
+
+
+def _unused_on(world: World, known: KnownClaim) -> str:
+    """The node of an allocation of ours that no pod can use yet; empty for any other claim."""
+    cluster, claim = world.cluster, known.claim
+    if claim.allocation is None or not claim.allocation.of_driver(cluster.driver):
+        return ""
+    if claim.deleting or cluster.finalizer not in claim.finalizers:
+        return ""
+    pods = cluster.pods_of(known.claim.ref.key)
+    waiting = {p.uid for p in pods if p.pending and not p.node}
+    used = any(p.live and p.uid not in waiting for p in pods)
+    reserved = {consumer.uid for consumer in claim.reserved_for}
+    return "" if used or not reserved <= waiting else claim.allocation.node
+
+
+def give_up(world: World, known: KnownClaim, why: str) -> Iterator[Write]:
+    """The next step for an allocation; why is said of the claim once it is deallocated."""
+    if world.in_flight.is_about([known.claim.ref.key]) or known.claim.allocation is None:
+        return
+    if known.claim.reserved_for:
+        yield world.claim_write(known, world.writers.claims.unreserve)
+        return
+    message = f"the allocation on node {known.claim.allocation.node} is given up, as {why}"
+    obstacle = Obstacle(Reason.TAKEN_BACK, message)
+    told = partial(world.reporter.on_claim, known, obstacle, warning=False)
+    yield world.claim_write(known, world.writers.claims.deallocate, told)
+
+
+# -- causes
+
+
+def lost_node(world: World, record: PodRecord, unused: Unused) -> Cause | None:
+    """A node was deleted, or tainted because it is not ready, after claims were allocated there.
+
+    kube-scheduler takes such an allocation back only where another node refuses the claim itself.
+    """
+    lost = [
+        (known, f"its pod cannot go there: {why}")
+        for known, node in unused
+        if (why := _barrier(world, record.pod, node))
+        and all(
+            _barrier(world, other, node) for other in world.cluster.pods_of(known.claim.ref.key)
+        )
+    ]
+    if not lost:
+        record.lost_since = None
+        return None
+    if record.lost_since is None:
+        record.lost_since = world.now()
+    return Cause(record.lost_since + times.NODE_LOST, lost)
+
+
+def _barrier(world: World, pod: Pod, node: str) -> str:
+    """Reason why ``pod`` cannot be bound to ``node`` whatever becomes free; empty if it can."""
+    facts = world.cluster.hosts.facts.get(node)
+    if facts is None:
+        return "there is no such Node"
+    barrier = find_barrier(pod.needs, facts)
+    return "" if barrier is None else barrier.message
+
+
+def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
+    """Something else than its node keeps a pod from running, or no scheduler binds it.
+
+    A volume claim or another claim of the pod may be deleted after the allocation, and a claim of
+    another driver may find nothing: kube-scheduler then waits, and the slices stand idle. Nor need
+    a scheduler ever bind a pod that lacks nothing: its node is kept free for it for a minute.
+    """
+    cluster, pod, now = world.cluster, record.pod, world.now()
+    if not unused and not cluster.sent_to(pod):
+        record.idle = None
+        return None
+    hindrance = _hindrance(world, record) if unused else None
+    reason = hindrance.reason.value if hindrance is not None else ""
+    if record.idle is None:
+        record.idle = Idle(now, reason, now)
+    elif record.idle.reason != reason:
+        record.idle.reason, record.idle.reason_since = reason, now
+    kept_until = record.idle.since + times.CHARGED
+    if kept_until <= now and not pod.nominated:
+        cluster.end_charge(pod.key)
+    if hindrance is None:
+        return Cause(kept_until) if now < kept_until else None
+    patience = times.POD_NOT_BOUND if hindrance is NOT_BOUND else times.POD_HINDERED
+    if _is_being_bound(world, pod):
+        patience = times.POD_BINDING
+    end = record.idle.reason_since + patience
+    if now < end:
+        return Cause(min(end, kept_until) if now < kept_until else end)
+    return Cause(end, _hindered_claims(world, record, unused, hindrance))
+
+
+def _hindrance(world: World, record: PodRecord) -> Obstacle | None:
+    world.examined(record)
+    examined = record.examined
+    if examined is None:
+        return None
+    if examined.hindrance is None and isinstance(examined.found, Satisfied):
+        return NOT_BOUND
+    return examined.hindrance
+
+
+def _hindered_claims(
+    world: World, record: PodRecord, unused: Unused, hindrance: Obstacle
+) -> Unused:
+    """What is given back of a pod that is hindered, and of others too; they rest then."""
+    found = []
+    for known, _ in unused:
+        pods = world.cluster.pods_of(known.claim.ref.key)
+        others = [p for p in pods if p.pending and p.uid != record.pod.uid]
+        if hindrance is NOT_BOUND:
+            why = f"no scheduler bound its pod within {times.POD_NOT_BOUND:g} s"
+            for other in others:
+                _rest(world, world.cluster.record(other), hindrance)
+        elif all(examine(p, world.cluster, world.reader).hindrance for p in others):
+            why = f"its pod cannot run: {hindrance.message}"
+        else:
+            continue
+        _rest(world, record, hindrance)
+        found.append((known, why))
+    return found
+
+
+def _rest(world: World, record: PodRecord, why: Obstacle) -> None:
+    """Have a pod rest, once, be its claims given up together or in several steps."""
+    record.rest = record.rest or Rest(why)
+    record.rest.why = why
+    if not record.rest.pause.left(world.now()):
+        record.rest.pause.fail(world.now())
+
+
+def rests(world: World, record: PodRecord) -> tuple[float, Obstacle] | None:
+    """Time before which nothing is tried for a pod that is hindered still, and by what."""
+    rest, examined = record.rest, record.examined
+    if rest is None or examined is None or world.now() >= rest.pause.until:
+        return None
+    obstacle = examined.foreign or (NOT_BOUND if rest.why is NOT_BOUND else None)
+    return None if obstacle is None else (rest.pause.until, obstacle)
+
+
+def _is_being_bound(world: World, pod: Pod) -> bool:
+    volumes = world.cluster.hosts.volumes
+    made = (c.selected_node for c in volumes.claims_of(pod) if volumes.is_late(c))
+    return bool(pod.nominated) or any(made)
+
+
+# -- claims that their node will never prepare
+
+
+def give_back_failed_prepares(world: World, record: PodRecord) -> Iterator[Act]:
+    """Give back the claims of a pod that their node will never prepare."""
+    for known in [*world.claims_of(record.pod)]:
+        yield from give_back_failed_prepare(world, known)
+        if world.in_flight.is_about([known.claim.ref.key]):
+            return
+
+
+def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look | Write]:
+    """Deallocate a claim that failed for good and that no pod holds.
+
+    A claim is held as long as a pod has it reserved or is bound, and as long as its node has
+    anything left of it. What the node cannot do, it takes out of its MigNode.
+    """
+    cluster, claim = world.cluster, known.claim
+    if claim.allocation is None or claim.deleting or claim.by_others(cluster.driver):
+        return
+    why = failed_prepare(known.obj, driver=cluster.driver)
+    if not why or cluster.finalizer not in claim.finalizers:
+        return
+    node, pods = claim.allocation.node, [p for p in cluster.pods_of(known.claim.ref.key) if p.live]
+    if claim.reserved_for or any(p.node for p in pods):
+        for pod in pods:
+            if pod.node and pod.pending:
+                _tell_stranded(world, known, pod, node=node, why=why)
+        return
+    if not pods or not node or is_on_node(world, node, claim.ref.uid):
+        return
+    for pod in pods:
+        world.refusals.refuse(cluster.template_of(pod), node)
+    message = f"node {node} cannot prepare the claim, it is placed elsewhere: {why}"
+    told = partial(world.reporter.on_claim, known, Obstacle(Reason.PREPARE_FAILED, message))
+    yield world.claim_write(known, world.writers.claims.deallocate, told)
+
+
+def _tell_stranded(world: World, known: KnownClaim, pod: Pod, *, node: str, why: str) -> None:
+    remedy = (
+        "delete the pod: its controller makes another, which is placed anew"
+        if pod.is_controlled
+        else "delete the pod and create it again: it is placed anew"
+    )
+    message = (
+        f"node {node} cannot prepare claim {known.claim.ref}, and a pod that is bound cannot be "
+        f"moved; {remedy}. The node says: {why}"
+    )
+    obstacle = Obstacle(Reason.PREPARE_FAILED, message)
+    world.reporter.on_pod(pod, "pod cannot start where it is", obstacle, known)
+
+
+# -- claims that keep a pod from being served as a whole
+
+
+def give_back_parts(world: World, pod: Pod, problem: Problem, fleet: Fleet) -> Iterator[Write]:
+    """Give back claims of ``pod`` if all its claims then fit together.
+
+    A pod with several claims may hold some on a node that has no room for the rest: after a write
+    that failed half-way, or when the scheduler took back only one of them. ``problem`` is what the
+    pod still lacks on ``fleet``.
+    """
+    pins = [known for known in world.claims_of(pod) if _is_movable(world, known, pod)]
+    if looks_only(problem) or not pins or not _fits_whole(world, pod, problem, pins, fleet):
+        return
+    for known in pins:
+        fields = {"claim": str(known.claim.ref), "pod": str(pod)}
+        if known.claim.reserved_for:
+            write, what = world.writers.claims.unreserve, "no longer reserved for the pod"
+        else:
+            write, what = world.writers.claims.deallocate, "deallocated"
+        message = f"{what}, to serve the pod as a whole on another node"
+        yield world.claim_write(known, write, partial(_log.info, message, extra=fields))
+
+
+def _fits_whole(
+    world: World, pod: Pod, problem: Problem, pins: list[KnownClaim], fleet: Fleet
+) -> bool:
+    """True if all claims fit somewhere once those in ``pins`` are given up."""
+    movable = {known.claim.ref.uid for known in pins}
+    freed = [world.reader.read(replace(known.claim, allocation=None)) for known in pins]
+    extra = tuple(wants for wants in freed if isinstance(wants, ClaimWants))
+    others = tuple(
+        selector
+        for known in world.claims_of(pod)
+        if known.claim.ref.uid not in movable and (selector := known.node_selector)
+    )
+    whole = replace(problem, claims=(*problem.claims, *extra), pins=others)
+    return world.allocator.on(fleet.without(movable)).decide(whole) is not None
+
+
+def _is_movable(world: World, known: KnownClaim, pod: Pod) -> bool:
+    """True if we allocated a claim of ``pod`` and it is reserved for nobody else."""
+    claim, cluster = known.claim, world.cluster
+    return (
+        claim.allocation is not None
+        and bool(claim.allocation.of_driver(cluster.driver))
+        and cluster.finalizer in claim.finalizers
+        and all(consumer.uid == pod.uid for consumer in claim.reserved_for)
+        and not claim.deleting
+        and all(p.uid == pod.uid or not p.live for p in cluster.pods_of(known.claim.ref.key))
+    )

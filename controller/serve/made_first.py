@@ -1,0 +1,212 @@
+"""Made before it is allocated: pods whose claims are allocated once their node has made the slices.
+
+What is reserved counts from the decision on, as an allocation does, and stands in the MigNode of
+its node, which makes it and answers. Until then nothing is written to the claim, so that
+kube-scheduler binds no pod of it, gate or not. What cannot be made is placed elsewhere: the GPU is
+left out for a while. All claims of a pod are made, or none is kept. It is for classes and claims
+whose configuration asks for it, and for nodes where a slice could not be made lately; a node that
+does not say that it can is not asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controller import times
+from controller.cluster.records import PodRecord, Reserved
+from controller.serve.nudges import preparation
+from controller.serve.world import Look, World
+from dra.allocator.problem import Decision, Pick, Problem
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants
+from dra.gpu.inventory import (
+    MAKES_RESERVATIONS,
+    Answer,
+    AnswerState,
+    ClaimRef,
+    Inventory,
+    Reservation,
+    ReservedDevice,
+)
+from dra.gpu.names import DeviceNameError, MigDevice, parse_device
+
+_log = logging.getLogger(__name__)
+
+
+def reserve(
+    world: World, record: PodRecord, decision: Decision, claims: Iterable[ClaimWants]
+) -> Look | None:
+    """Reserve what was decided for a pod; None if it is to be allocated at once."""
+    wanted = [*claims]
+    inventory = world.cluster.inventory(decision.node)
+    if inventory is None or MAKES_RESERVATIONS not in inventory.capabilities:
+        return None
+    is_wished = _is_wished(world, decision, wanted)
+    if not is_wished and not world.refusals.remembers(decision.node):
+        return None
+    made = [_reservation(world, w.claim.ref, decision, inventory) for w in wanted]
+    reservations = {r.claim.uid: r for r in made if r is not None}
+    if len(reservations) < len(wanted):
+        return None
+    return _begin(world, record, decision, reservations)
+
+
+def go_on(world: World, record: PodRecord, problem: Problem) -> Decision | Look | None:
+    """Outcome of what is reserved for a pod, which lacks what is in ``problem``.
+
+    Returns the decision that is to be written now, the time to look again while the node is at
+    work, or None if nothing is reserved: the pod is to be placed.
+    """
+    claims = {wants.claim.ref.uid for wants in problem.claims}
+    if record.reserved is None:
+        _take_over(world, record, claims)
+    reserved = record.reserved
+    if reserved is None:
+        return None
+    node = reserved.decision.node
+    inventory = world.cluster.inventory(node)
+    if inventory is None or not inventory.ready or claims != reserved.reservations.keys():
+        end(world, record)
+        return None
+    answers = {a.id: a for a in inventory.answers}
+    found = {uid: answers.get(r.id) for uid, r in reserved.reservations.items()}
+    states = {answer.state if answer is not None else None for answer in found.values()}
+    if states == {AnswerState.MADE}:
+        return _made(world, record, reserved)
+    if states <= {None, AnswerState.MADE} and world.now() < reserved.until:
+        return Look(reserved.until)
+    refused = AnswerState.REFUSED in states or world.reservations.is_denied
+    if refused and not world.refusals.remembers(node):
+        return _made(world, record, reserved)  # made after the allocation, as for others
+    if AnswerState.EXPIRED not in states:  # else it was looked at too late
+        _fail(world, record, reserved, found)
+    end(world, record)
+    return None
+
+
+def end(world: World, record: PodRecord) -> None:
+    """Give back what is reserved for a pod; it needs it no more, or is gone."""
+    reserved, record.reserved = record.reserved, None
+    if reserved is None:
+        return
+    node, ids = reserved.decision.node, [r.id for r in reserved.reservations.values()]
+    world.reservations.drop(node, ids, at_once=True)
+    for ref in reserved.claims:
+        world.cluster.end_write(ref)
+    world.cluster.make_room(node)
+
+
+def _is_wished(world: World, decision: Decision, claims: Iterable[ClaimWants]) -> bool:
+    config: list[dict[str, Any]] = []
+    for wants in claims:
+        config += wants.config(p.request for p in decision.of(wants.claim.ref))
+    return preparation(config, driver=world.cluster.driver).bind_when == "made"
+
+
+def _reservation(
+    world: World, ref: ClaimRef, decision: Decision, inventory: Inventory
+) -> Reservation | None:
+    """The reservation of a claim's part; None of one that is not all slices of its own."""
+    devices = []
+    for pick in decision.of(ref):
+        gpu = inventory.gpu(pick.gpu)
+        if gpu is None or pick.placement is None or pick.share is not None:
+            return None
+        devices.append(ReservedDevice(pick.device, gpu.uuid, pick.request))
+    if not devices or not world.reservations.has_room(decision.node, len(devices)):
+        return None
+    new_id = world.reservations.new_id()
+    return Reservation(new_id, ref, tuple(devices), times.RESERVED_ON_NODE)
+
+
+def _begin(
+    world: World, record: PodRecord, decision: Decision, reservations: Mapping[str, Reservation]
+) -> Look | None:
+    if world.reservations.is_denied:
+        return None
+    until = world.now() + times.RESERVED_ANSWER
+    record.reserved = Reserved(decision, reservations, until)
+    for ref in record.reserved.claims:
+        world.cluster.begin_write(ref, decision.allocation(ref, world.cluster.driver))
+    world.reservations.add(decision.node, reservations.values())
+    devices = ", ".join(p.device for p in decision.picks)
+    fields = {"pod": str(record.pod), "node": decision.node, "device": devices}
+    _log.info("reserved", extra=fields)
+    return Look(until)
+
+
+def _made(world: World, record: PodRecord, reserved: Reserved) -> Decision:
+    """Have the claims allocated: the books count them on, by the write that begins now."""
+    record.reserved = None
+    ids = [r.id for r in reserved.reservations.values()]
+    world.reservations.drop(reserved.decision.node, ids, at_once=False)
+    return reserved.decision
+
+
+def _fail(
+    world: World, record: PodRecord, reserved: Reserved, found: Mapping[str, Answer | None]
+) -> None:
+    """Leave out the GPUs of what was not made, and say why."""
+    decision = reserved.decision
+    for ref in reserved.claims:
+        answer = found[ref.uid]
+        if answer is not None and answer.state is AnswerState.MADE:
+            continue
+        if answer is not None and answer.state is AnswerState.REFUSED:
+            # By what its namespace had made for nothing: that is nothing to the GPU's others.
+            world.refusals.refuse(world.cluster.template_of(record.pod), decision.node)
+            continue
+        for gpu in {pick.gpu for pick in decision.of(ref)}:
+            world.refusals.leave_out(decision.node, gpu)
+        why = answer.message if answer is not None else "it did not answer in time"
+        devices = ", ".join(p.device for p in decision.of(ref))
+        message = (
+            f"node {decision.node} cannot make {devices}, so that the claim is placed "
+            f"elsewhere. The node says: {why}"
+        )
+        known = world.cluster.claims.get(ref.key)
+        if known is not None:
+            world.reporter.on_claim(known, Obstacle(Reason.NOT_MADE, message))
+
+
+# -- what the leader before had reserved
+
+
+def _take_over(world: World, record: PodRecord, claims: Iterable[str]) -> None:
+    """Go on with what the leader before reserved for all ``claims`` of a pod, by UID."""
+    found = {uid: world.reservations.others(uid) for uid in claims}
+    reservations = {uid: each[1] for uid, each in found.items() if each is not None}
+    nodes = {each[0] for each in found.values() if each is not None}
+    if not reservations or len(reservations) < len(found) or len(nodes) != 1:
+        return
+    inventory = world.cluster.inventory(nodes.pop())
+    decision = decision_of(reservations.values(), inventory) if inventory is not None else None
+    if decision is not None:
+        _begin(world, record, decision, reservations)
+
+
+def decision_of(reservations: Iterable[Reservation], inventory: Inventory) -> Decision | None:
+    """The decision that was reserved on a node; None if the node's GPUs are others by now."""
+    picks = [_pick(r.claim, d, inventory) for r in reservations for d in r.devices]
+    known = tuple(p for p in picks if p is not None)
+    return Decision(inventory.node, inventory.pool, known) if len(known) == len(picks) else None
+
+
+def _pick(claim: ClaimRef, device: ReservedDevice, inventory: Inventory) -> Pick | None:
+    try:
+        parsed = parse_device(device.device)
+    except DeviceNameError:
+        return None
+    if not isinstance(parsed, MigDevice):
+        return None
+    gpu = inventory.gpu(parsed.gpu)
+    if gpu is None or gpu.geometry is None or gpu.uuid != device.gpu:
+        return None
+    profile = gpu.geometry.by_id(parsed.profile_id)
+    placements = profile.placements if profile is not None else ()
+    placement = next((p for p in placements if p.start == parsed.start), None)
+    if profile is None or placement is None:
+        return None
+    return Pick(claim, device.request, gpu.name, device.device, profile.name, placement)

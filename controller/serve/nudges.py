@@ -1,0 +1,312 @@
+"""Nudges: writes that have kubelet, kube-scheduler or a pod's controller look again.
+
+Left alone, kubelet asks for a claim again 60 to 90 s after a failed Prepare. It is told once for
+each failure: when what was in the way is gone, when the failure passes by itself, when the plugin
+is back that was killed in the middle of the call, or when the call never came, of which the claim's
+status tells. A mark on the pod says for which, so that another leader does not repeat it.
+
+A call does not come where kubelet may not read the claim yet. It reads claims before it calls; the
+API server lets it once its node authorizer has heard that the pod is bound
+(plugin/pkg/auth/authorizer/node/graph_populator.go, 1.36), of which kubelet hears at the same time.
+Where the API server is busy a third of the pods of a burst lose that race.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from types import NoneType
+from typing import Any
+
+from api.config import PreparationConfig, decode_preparation
+from api.errors import InvalidObjectError
+from controller import times
+from controller.cluster.records import Marks, Nomination, PodRecord
+from controller.serve.world import Act, Look, World, Write
+from controller.write.in_flight import WriteAnswer
+from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare, unasked_since
+from dra.claims.reader import KnownClaim
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import Obj, at
+from dra.gpu.holdings import find_blocker
+from dra.gpu.inventory import FailedClaim, Inventory
+from dra.gpu.names import on_failure, prepare_retry
+from dra.kube.errors import ConflictError, ForbiddenError
+from dra.pods.pods import Pod
+from dra.pods.rules import find_victims
+
+_log = logging.getLogger(__name__)
+
+_MOST = 32
+"""Remembered occasions of one pod."""
+
+_SECOND = len("2026-01-01T00:00:00")
+"""An allocation's time is told in whole seconds."""
+
+_FAILED = frozenset({PREPARE_FAILED, PREPARE_FAILING})
+_EVICT = "evict"
+
+
+def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> PreparationConfig:
+    """Each wish for the preparation as the last entry for ``driver`` has it that names it.
+
+    ``config`` is ``devices.config`` of an allocation, in which the entries of classes come first.
+    Entries that cannot be understood are left out.
+    """
+    fields: dict[str, Any] = {}
+    for entry in config:
+        if at(entry, "opaque", "driver") != driver:
+            continue
+        try:
+            fields |= decode_preparation(entry["opaque"].get("parameters"))
+        except InvalidObjectError:
+            continue
+    return PreparationConfig(**fields)
+
+
+# -- kubelet
+
+
+def have_kubelet_ask(world: World, record: PodRecord) -> Iterator[Act]:
+    """Mark a pod that is bound if kubelet had better ask again for its claims."""
+    pod = record.pod
+    found = _occasions(world, pod) if pod.node and pod.pending else frozenset()
+    if not found:
+        return
+    marks = record.marks = record.marks or _read_marks(world, pod)
+    new = sorted(o for o in found.difference(marks.occasions) if o > marks.read)
+    if not new:
+        return
+    if world.now() >= marks.pause.until:
+        marks.pause.fail(world.now())
+        before, marks.occasions = marks.occasions, (*marks.occasions, *new)[-_MOST:]
+        yield _mark(world, pod, marks, new[-1], before)
+    yield Look(marks.pause.until)
+
+
+def _read_marks(world: World, pod: Pod) -> Marks:
+    """Mark that a pod has, maybe just now by the leader before."""
+    found = at(pod.obj, "metadata", "annotations", default={})
+    mark = str(found.get(prepare_retry(world.cluster.driver), ""))
+    marks = Marks(mark)
+    if mark:
+        marks.pause.until = world.now() + times.PREPARE_AGAIN[0]
+    return marks
+
+
+def _mark(world: World, pod: Pod, marks: Marks, occasion: str, before: tuple[str, ...]) -> Write:
+    def job() -> Iterator[Obj]:
+        yield world.writers.pods.request_prepare(pod, occasion)
+
+    def done(answer: WriteAnswer) -> None:
+        fields = {"pod": str(pod), "node": pod.node}
+        if answer.error is None:
+            _log.info("kubelet is to prepare the claims again", extra=fields)
+            return
+        marks.occasions = before  # tried again when it is looked at again
+        fields["error"] = str(answer.error)
+        _log.info("kubelet could not be told to prepare the claims again", extra=fields)
+
+    return Write((), job, done)
+
+
+def _occasions(world: World, pod: Pod) -> frozenset[str]:
+    """Times of what makes another try worth while; none if something is in the way."""
+    inventory, driver = world.cluster.inventory(pod.node), world.cluster.driver
+    if inventory is None:
+        return frozenset()
+    failed = {f.claim.uid: f for f in inventory.failed_claims}
+    found: list[str] = []
+    for known in world.claims_of(pod):
+        allocation, ref = known.claim.allocation, known.claim.ref
+        if allocation is None or allocation.node != pod.node:
+            continue
+        devices = [d.device for d in allocation.of_driver(driver)]
+        if not devices:
+            continue
+        failure = failed.get(ref.uid)
+        if failure is None:
+            since = at(known.obj, "status", "allocation", "allocationTimestamp", default="")
+            if since[:_SECOND] <= inventory.resumed[:_SECOND]:
+                found.append(inventory.resumed)
+            found.append(unasked_since(known.obj, driver=driver))
+        elif _is_blocked(failure, devices, inventory):
+            world.cluster.claim_record(ref).blocked_at = failure.time
+            return frozenset()
+        elif failure.passing or world.cluster.claim_record(ref).blocked_at == failure.time:
+            found.append(failure.time)
+    return frozenset(filter(None, found))
+
+
+def _is_blocked(failed: FailedClaim, devices: list[str], inventory: Inventory) -> bool:
+    return any(find_blocker(device, failed.claim.uid, inventory) for device in devices)
+
+
+# -- the pod's controller
+
+
+def evict(world: World, record: PodRecord) -> Iterator[Act]:
+    """Have a pod evicted that is bound where its slice cannot be made, if that is wished.
+
+    Nobody is evicted unless the administrator lets the controller do it and the pod's label, or the
+    configuration of its claim or class, asks for it. By class or claim only pods are that a
+    controller makes anew. PodDisruptionBudgets are respected: it is the Eviction API that decides.
+    """
+    pod = record.pod
+    why = _why_evict(world, pod) if pod.node and pod.pending else ""
+    if not why:
+        return
+    if not world.options.evict_failed:
+        message = (
+            "its eviction is asked for, and the controller may not evict pods: run it with "
+            f"--evict-failed (chart: evictFailed.enabled). {why}"
+        )
+        _tell_evicted(world, pod, Obstacle(Reason.NOT_EVICTED, message))
+        return
+    pause = record.eviction = record.eviction or times.growing(times.EVICTION_AGAIN)
+    if world.now() >= pause.until:
+        pause.fail(world.now())
+        yield _eviction(world, pod, why)
+    yield Look(pause.until)
+
+
+def _eviction(world: World, pod: Pod, why: str) -> Write:
+    def job() -> Iterator[Obj]:
+        yield world.writers.pods.evict(pod)
+
+    def done(answer: WriteAnswer) -> None:
+        error = answer.error
+        if error is None:
+            message = f"evicted, so that another is placed elsewhere: {why}"
+            _tell_evicted(world, pod, Obstacle(Reason.EVICTED, message))
+            return
+        remedy = (
+            "; grant the controller create on pods/eviction (chart: evictFailed.enabled)"
+            if isinstance(error, ForbiddenError)
+            else ""
+        )
+        message = f"it cannot be evicted now, which is tried again: {error}{remedy}. {why}"
+        _tell_evicted(world, pod, Obstacle(Reason.NOT_EVICTED, message))
+
+    return Write((), job, done)
+
+
+def _tell_evicted(world: World, pod: Pod, obstacle: Obstacle) -> None:
+    world.reporter.on_pod(pod, "pod cannot start where it is", obstacle)
+
+
+def _why_evict(world: World, pod: Pod) -> str:
+    """Reason why ``pod`` is to be evicted, in words; empty if it is not."""
+    for known in world.claims_of(pod):
+        if known.claim.allocation is None:
+            continue
+        said = failed_prepare(known.obj, driver=world.cluster.driver, reasons=_FAILED)
+        if said and known.claim.allocation.node == pod.node and _is_wished(world, pod, known):
+            return f"node {pod.node} cannot prepare claim {known.claim.ref}: {said}"
+    return ""
+
+
+def _is_wished(world: World, pod: Pod, known: KnownClaim) -> bool:
+    driver = world.cluster.driver
+    if label := pod.labels.get(on_failure(driver)):
+        return label == _EVICT
+    if known.claim.allocation is None or not pod.is_controlled:
+        return False
+    return preparation(known.claim.allocation.config, driver=driver).on_failure == _EVICT
+
+
+# -- kube-scheduler
+
+
+def have_scheduler_preempt(world: World, record: PodRecord) -> Iterator[Act]:
+    """Tell kube-scheduler of a pod that has all it asked for, and for which others have to end.
+
+    A pod that is not gated is refused for its CPU, say, before its claims are allocated. Preemption
+    finds nothing then, as no node has devices for it, and kube-scheduler remembers the CPU alone:
+    it does not try again when the claims change, but when any pod ends, or after five minutes. A
+    pod whose ``nominatedNodeName`` goes counts as one that has ended
+    (``hasNominatedNodeNameChanged`` in kube-scheduler's eventhandlers.go, 1.32 to 1.36), for all
+    that have no higher priority.
+
+    So one is told at a time, and the others only if they wait still: kube-scheduler may have
+    nominated them meanwhile, which our taking back would undo. The room that was made for such a
+    pod would look free to others, whose allocations on other nodes it would then take back.
+
+    A nominated pod that has room is told of as well, if nobody binds it: where two pods get the
+    room of one victim, kube-scheduler 1.36.2 may wait for the end of a victim that is gone (for the
+    second one its request to delete the victim is answered by 404).
+    """
+    pod, told = record.pod, record.nomination
+    if told is not None and told.is_left and not pod.node:
+        yield _nomination(world, pod, told)
+        yield Look(told.at)
+        return
+    now, crowded = world.now(), _crowded_node(world, pod)
+    if pod.nominated and crowded == pod.nominated:
+        yield Look(now + times.NOMINATED_STUCK)  # victims are ending
+        return
+    node = crowded or pod.nominated
+    if not node or not _is_wanted(world, pod):
+        record.nomination = None
+        return
+    if told is None or (told.node, told.has_room) != (node, not crowded):
+        grace = times.SCHEDULER_PREEMPTS if crowded else times.NOMINATED_STUCK
+        told = record.nomination = Nomination(node, now + grace, not crowded)
+    told.at = max(told.at, _not_told_before(world, pod))
+    if now >= told.at:
+        told.pause.fail(now)
+        told.at = told.pause.until
+        yield _nomination(world, pod, told)
+    yield Look(told.at)
+
+
+def _is_wanted(world: World, pod: Pod) -> bool:
+    """True if ``pod`` is neither bound nor about to be, once a volume of it is made."""
+    volumes = world.cluster.hosts.volumes
+    making = any(c.selected_node for c in volumes.claims_of(pod) if volumes.is_late(c))
+    return not pod.node and pod.needs.preempts and not making
+
+
+def _crowded_node(world: World, pod: Pod) -> str:
+    """The node of a pod's claims, if others have to end there."""
+    if pod.node or not pod.needs.preempts:
+        return ""
+    cluster = world.cluster
+    found = (known.claim.allocation for known in world.claims_of(pod))
+    nodes = {a.node for a in found if a is not None and a.of_driver(cluster.driver)}
+    facts = cluster.hosts.facts.get(next(iter(nodes))) if len(nodes) == 1 else None
+    if facts is None or not find_victims(pod, facts, cluster.hosts):
+        return ""
+    return facts.name
+
+
+def _not_told_before(world: World, pod: Pod) -> float:
+    """The monotonic time before which ``pod`` is not told of, as another one was or is."""
+    last = world.nominating
+    if last.is_under_way:
+        return world.now() + times.SCHEDULER_PREEMPTS
+    was_meant = pod.priority <= last.priority
+    return last.at + times.SCHEDULER_PREEMPTS if was_meant else float("-inf")
+
+
+def _nomination(world: World, pod: Pod, told: Nomination) -> Write:
+    # Elsewhere it is nominated in vain: room is kept there, and nobody ends where it is.
+    node = told.node if told.is_left else pod.nominated or told.node
+    is_there = told.is_left or bool(pod.nominated)
+    world.nominating.is_under_way = True
+
+    def job() -> Iterator[Obj]:
+        if not is_there:
+            yield world.writers.pods.nominate(pod, node)
+        yield world.writers.pods.take_back_nomination(pod, node)
+
+    def done(answer: WriteAnswer) -> None:
+        error, last = answer.error, world.nominating
+        last.is_under_way, last.priority, last.at = False, pod.priority, world.now()
+        told.is_left = not isinstance(error, (NoneType, ConflictError, ForbiddenError))
+        if isinstance(error, ForbiddenError):  # it stays allocated, and waits for longer
+            _log.info("not nominated", extra={"pod": str(pod), "error": str(error)})
+            error = None
+        world.pod_answered(pod.key, error)
+
+    return Write(pod.claim_keys, job, done)

@@ -1,0 +1,205 @@
+"""Reservations in the MigNodes: one write of a node for all that changed, each on what was before.
+
+A write names the list that it replaces, so that a late one of a former leader fails or brings
+something that is seen. What this leader did not reserve stays for a while, for pods that wait to
+take it over, and is then given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from api.errors import InvalidObjectError
+from api.mignode import MOST_RESERVATIONS
+from controller import times
+from controller.cluster.claims import newer
+from controller.cluster.cluster import Cluster, SpecReservations
+from controller.cluster.records import Effects
+from controller.write.in_flight import InFlight, WriteAnswer
+from controller.write.writers import ObjectWriter
+from dra.common.resources import Obj
+from dra.gpu.inventory import MOST_RESERVED_DEVICES, Reservation
+from dra.gpu.mignode import reservation_fields, reservations_of
+from dra.kube.errors import ConflictError, ForbiddenError, ObjectNotFoundError
+from dra.kube.timing import Backoff
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Entry:
+    reservation: Reservation
+    until: float = inf
+
+
+@dataclass(slots=True)
+class _Node:
+    """``entries`` by id are what is to stand in its MigNode; ``due`` is when to write them."""
+
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    due: float = inf
+    is_under_way: bool = False
+    last: SpecReservations | None = None
+    pause: Backoff = field(default_factory=lambda: times.growing(times.RESERVING_AGAIN))
+
+
+class Reservations:
+    """Writes of one leadership. ``now`` gives monotonic seconds. Not thread-safe.
+
+    ``is_denied``: the controller may not write MigNodes, so that nothing can be reserved.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: ObjectWriter,
+        in_flight: InFlight,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._in_flight = in_flight
+        self._now = now
+        self._mark = secrets.token_hex(8)
+        self._count = 0
+        self._nodes: dict[str, _Node] = {}
+        self._others: dict[str, tuple[str, Reservation]] = {}
+        self.is_denied = False
+
+    def new_id(self) -> str:
+        self._count += 1
+        return f"{self._mark}-{self._count}"
+
+    def has_room(self, node: str, devices: int) -> bool:
+        """True if a claim's ``devices`` may be reserved on a node besides what is."""
+        entries = self._nodes[node].entries.values() if node in self._nodes else ()
+        taken = sum(len(e.reservation.devices) for e in entries)
+        return len(entries) < MOST_RESERVATIONS and taken + devices <= MOST_RESERVED_DEVICES
+
+    def add(self, node: str, reservations: Iterable[Reservation]) -> None:
+        """Have slices reserved; others' reservations with the same ids become this leader's."""
+        known = self._nodes.setdefault(node, _Node())
+        for reservation in reservations:
+            self._others.pop(reservation.claim.uid, None)
+            known.entries[reservation.id] = _Entry(reservation)
+        known.due = self._now()
+
+    def drop(self, node: str, ids: Iterable[str], *, at_once: bool) -> None:
+        """Have reservations taken out, at once or together with what is written next."""
+        known = self._nodes.get(node)
+        if known is None:  # its MigNode is gone
+            return
+        until = self._now() + (0.0 if at_once else times.RESERVED_LINGERS)
+        for each in ids:
+            if each in known.entries:
+                known.entries[each].until = until
+        known.due = min(known.due, until)
+
+    def others(self, claim_uid: str) -> tuple[str, Reservation] | None:
+        """Reservation of another leader for a claim, and the node that it is on."""
+        return self._others.get(claim_uid)
+
+    def note(self, effects: Effects) -> None:
+        for name in effects.reserved:
+            seen = self._cluster.reserved(name)
+            if seen is None:
+                self._nodes.pop(name, None)
+                continue
+            known = self._nodes.get(name)
+            if known is not None:
+                known.due = self._now()  # somebody else may have taken out what is to be there
+            for reservation in _read(name, seen.fields):
+                if reservation.id.startswith(self._mark):
+                    continue
+                known = known or self._nodes.setdefault(name, _Node())
+                if reservation.id not in known.entries:
+                    until = self._now() + times.RESERVED_BY_OTHERS
+                    known.entries[reservation.id] = _Entry(reservation, until)
+                    self._others[reservation.claim.uid] = (name, reservation)
+                    known.due = min(known.due, until)
+
+    @property
+    def due(self) -> float | None:
+        nodes = self._nodes.values()
+        found = min((n.due for n in nodes if not n.is_under_way), default=inf)
+        return None if found == inf or self.is_denied or self._in_flight.full else found
+
+    def work_if_due(self, *, idle: bool = False) -> bool:
+        """Begin the write of one node; False when none is due.
+
+        ``idle``: no pod is to be looked at. Otherwise what is decided next may go along with it.
+        """
+        if not self._nodes or self.is_denied or self._in_flight.full:
+            return False
+        now = self._now() - (0.0 if idle else times.RESERVED_GATHERS)
+        for name, node in self._nodes.items():
+            if node.due <= now and not node.is_under_way:
+                self._write(name, node)
+                return True
+        return False
+
+    def _write(self, name: str, node: _Node) -> None:
+        soon = self._now() + times.RESERVED_LINGERS / 2
+        for over in [e.reservation for e in node.entries.values() if e.until <= soon]:
+            del node.entries[over.id]
+            if self._others.get(over.claim.uid) == (name, over):
+                del self._others[over.claim.uid]
+        node.due = min((e.until for e in node.entries.values()), default=inf)
+        before = self._before(name, node)
+        wanted = reservation_fields(e.reservation for e in node.entries.values())
+        if before is None or before.fields == wanted:
+            if not node.entries:
+                del self._nodes[name]
+            return
+        node.is_under_way = True
+
+        def job() -> Iterator[Obj]:
+            yield self._writer.reserve(name, before.fields, wanted)
+
+        self._in_flight.start((), job, lambda answer: self._answered(name, node, answer))
+
+    def _before(self, name: str, node: _Node) -> SpecReservations | None:
+        """Value in the MigNode, by the mirror or by a later answer; None without a MigNode."""
+        seen = self._cluster.reserved(name)
+        if seen is None or node.last is None or newer(seen.version, node.last.version):
+            return seen
+        return node.last
+
+    def _answered(self, name: str, node: _Node, answer: WriteAnswer) -> None:
+        node.is_under_way = False
+        match answer.error:
+            case None:
+                node.last = SpecReservations.of(answer.written[0])
+                node.pause.reset()
+                return
+            case ForbiddenError():
+                self.is_denied = True
+                _log.error(
+                    "slices are not made before claims are allocated: let the controller patch "
+                    "mignodes.mig.dra.dev, as the chart does (%s)",
+                    answer.error,
+                )
+                return
+            case ConflictError() | ObjectNotFoundError():
+                node.last = None
+            case _:
+                fields = {"node": name, "error": str(answer.error)}
+                _log.warning("what is reserved was not written; trying again", extra=fields)
+        node.pause.fail(self._now())
+        node.due = min(node.due, node.pause.until)
+
+
+def _read(name: str, fields: list[Obj]) -> tuple[Reservation, ...]:
+    if not fields:
+        return ()
+    spec = {"driver": "", "pool": "", "allocator": "", "reservations": fields}
+    try:
+        return reservations_of({"metadata": {"name": name}, "spec": spec})
+    except InvalidObjectError as error:
+        _log.warning("what is reserved on %s cannot be read: %s", name, error)
+        return ()

@@ -1,0 +1,181 @@
+"""Rules for a pod that waits for us, in order, and the loop that asks them.
+
+A rule is a function of the world and of a pod's record that says what is to be done: look again at
+a time, wait and say why, or write. It begins no write itself, so that to ask the rules is also to
+explain what a pod waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from controller.cluster.records import PodRecord
+from controller.serve import made_first, placing
+from controller.serve.allocations import allocate, is_gated, lift_gate, repeat_uncertain_writes
+from controller.serve.gangs import find_gang, half_gang, holds_gate, place_gang
+from controller.serve.giving_back import (
+    FindCause,
+    give_back_failed_prepares,
+    give_back_unused,
+    hindered,
+    lost_node,
+    rests,
+)
+from controller.serve.nudges import evict, have_kubelet_ask, have_scheduler_preempt
+from controller.serve.placing import place, refs, suited
+from controller.serve.world import DONE, Act, Look, Wait, World, Write
+from dra.allocator.problem import Decision, Problem, Satisfied
+from dra.cel.offers import UnansweredError
+from dra.claims.reader import Fault
+from dra.common.resources import ObjectKey
+
+Rule = Callable[[World, PodRecord], Iterator[Act]]
+
+
+def serve(world: World, key: ObjectKey) -> bool:
+    """Do what is to be done for a pod; True when a write is under way."""
+    pod = world.agenda.waiting_pod(key)
+    world.agenda.leave(key)
+    if pod is None:
+        return False
+    record = world.cluster.record(pod)
+    record.examined = None
+    _ask(world, record, NUDGES)
+    if world.in_flight.is_about(pod.claim_keys):
+        world.agenda.hold_up_pod(key)
+        return True
+    try:
+        _ask(world, record, RULES)
+    except UnansweredError as error:
+        world.ask(pod, error)
+    return world.in_flight.is_about(pod.claim_keys)
+
+
+def _ask(world: World, record: PodRecord, rules: tuple[Rule, ...]) -> None:
+    for rule in rules:
+        ends = [world.take(record.pod, act) for act in rule(world, record)]
+        if any(ends):
+            return
+
+
+def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
+    """A pod that lacks nothing of us is handed over to kube-scheduler, one at fault is told so."""
+    pod = record.pod
+    if world.examined(record) is not None or record.examined is None:
+        return
+    found, foreign = record.examined.found, record.examined.foreign
+    world.line.leaves(pod.uid)
+    made_first.end(world, record)
+    if isinstance(found, Fault):
+        yield Wait(found.obstacle, [found.claim])
+        return
+    if isinstance(found, Satisfied):
+        if found.ours and foreign is not None and not pod.node:
+            yield from placing.watch_unproven(world, record)
+        else:
+            placing.prove(world, record)
+        if found.ours and not holds_gate(world, pod):  # nobody is ended for half a gang
+            if is_gated(world, pod):
+                yield lift_gate(world, pod)
+            else:
+                yield from have_scheduler_preempt(world, record)
+        world.reporter.served(pod)
+    yield DONE
+
+
+def rest(world: World, record: PodRecord) -> Iterator[Act]:
+    """A pod waits for which slices were taken back that it could not use."""
+    problem, rested = world.examined(record), rests(world, record)
+    if problem is not None and rested is not None:
+        world.line.leaves(record.pod.uid)
+        yield Wait(rested[1], refs(problem), at=rested[0])
+
+
+def serve_gang(world: World, record: PodRecord) -> Iterator[Act]:
+    problem = world.examined(record)
+    gang = find_gang(world, record.pod) if problem is not None else None
+    if problem is not None and gang is not None:
+        for act in place_gang(world, record.pod, gang):
+            yield act._replace(claims=refs(problem)) if isinstance(act, Wait) else act
+        yield DONE
+
+
+def take_what_was_made(world: World, record: PodRecord) -> Iterator[Act]:
+    """Slices are allocated that were reserved and made, and waited for while they are not."""
+    problem = world.examined(record)
+    if problem is None:
+        return
+    made = made_first.go_on(world, record, problem)
+    if isinstance(made, Decision):
+        yield from _write(world, record, problem, made)
+    elif made is not None:
+        yield made
+        yield DONE
+
+
+def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
+    """A pod is placed: its slices are allocated, or made first, or it waits."""
+    pod, problem = record.pod, world.examined(record)
+    if problem is None or record.examined is None:
+        return
+    nodes = suited(world, problem)
+    if record.examined.foreign is not None and not world.line.is_held_for(pod.uid):
+        wait = placing.wait_for_others(world, record, is_known=nodes is not None)
+        if wait is not None:
+            yield wait
+            return
+    found = place(world, pod, problem, nodes)
+    if isinstance(found, Wait):
+        yield found
+    elif isinstance(found, list):
+        yield from found
+    elif found is not None:
+        look = made_first.reserve(world, record, found, problem.claims)
+        if look is None:
+            yield from _write(world, record, problem, found)
+        else:
+            yield from _await_others(world, record, problem, found)
+            yield look
+
+
+def _write(
+    world: World, record: PodRecord, problem: Problem, decision: Decision
+) -> Iterator[Look | Write]:
+    pod = record.pod
+
+    def done(error: Exception | None) -> None:
+        if error is None:
+            world.line.served(pod)
+        else:
+            placing.end_unproven(world, record)
+        world.pod_answered(pod.key, error)
+
+    yield from _await_others(world, record, problem, decision)
+    yield allocate(world, pod, decision, problem.claims, done)
+
+
+def _await_others(
+    world: World, record: PodRecord, problem: Problem, decision: Decision
+) -> Iterator[Look]:
+    if record.examined is not None and record.examined.foreign is not None:
+        yield placing.begin_unproven(world, record, decision.node, problem.others)
+
+
+CAUSES: tuple[FindCause, ...] = (lost_node, half_gang, hindered)
+"""Causes to give back what nobody uses, each with its grace in ``controller.times``."""
+
+NUDGES: tuple[Rule, ...] = (have_kubelet_ask, evict)
+"""Asked whatever is being written: they write to no claim."""
+
+RULES: tuple[Rule, ...] = (
+    repeat_uncertain_writes,
+    give_back_failed_prepares,
+    partial(give_back_unused, causes=CAUSES),
+    tell_what_it_lacks,
+    rest,
+    serve_gang,
+    take_what_was_made,
+    place_alone,
+)
+"""The first that begins a write to a claim of the pod, or has it wait, is the last to be asked."""

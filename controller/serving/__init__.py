@@ -1,1 +1,0 @@
-"""Service of waiting pods: examined, decided, asked about, told why they wait, and tried again."""

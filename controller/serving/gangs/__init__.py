@@ -1,1 +1,0 @@
-"""Service of gangs: pods that are allocated all or none."""

@@ -1,0 +1,229 @@
+"""Writers of the controller's changes, by what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from controller.write.claims import ClaimWriter
+from controller.write.requests import LeaderRequests, is_still
+from dra.claims.claims import field_manager
+from dra.common.resources import (
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    Obj,
+    ObjectKey,
+    Resource,
+    at,
+)
+from dra.gpu.names import prepare_retry
+from dra.kube.client import KubeApi
+from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
+from dra.kube.timing import rfc3339
+from dra.pods.pods import Pod
+
+_NOMINATED = "/status/nominatedNodeName"
+_RESERVED = "/spec/reservations"
+
+
+class PodWriter:
+    """Writes pods for one driver, by ``requests``, whose errors go through."""
+
+    def __init__(
+        self, requests: LeaderRequests, *, driver: str, now: Callable[[], datetime]
+    ) -> None:
+        self._requests = requests
+        self._driver = driver
+        self._now = now
+
+    def lift_gate(self, pod: Pod, gate: str) -> Obj:
+        """Remove a scheduling gate.
+
+        Raises:
+            ConflictError: the gates, or the pod, are no longer those that were seen.
+        """
+        path = f"/spec/schedulingGates/{pod.gates.index(gate)}"
+        return self._patch(pod, [is_still(f"{path}/name", gate), {"op": "remove", "path": path}])
+
+    def nominate(self, pod: Pod, node: str) -> Obj:
+        """Say of a pod that room is to be made for it on ``node``.
+
+        Raises:
+            ConflictError: it is bound or nominated already, or the pod is another.
+        """
+        steps = [
+            is_still("/spec/nodeName", None),
+            is_still(_NOMINATED, None),
+            {"op": "add", "path": _NOMINATED, "value": node},
+        ]
+        return self._patch(pod, steps, subresource="status")
+
+    def take_back_nomination(self, pod: Pod, node: str) -> Obj:
+        """Say no more that ``pod`` is nominated for ``node``.
+
+        Raises:
+            ConflictError: it is not, or the pod is another.
+        """
+        steps = [is_still(_NOMINATED, node), {"op": "remove", "path": _NOMINATED}]
+        return self._patch(pod, steps, subresource="status")
+
+    def request_prepare(self, pod: Pod, mark: str) -> Obj:
+        """Have kubelet ask at once for what a pod still lacks; ``mark`` says on what occasion.
+
+        After a failed NodePrepareResources kubelet waits for 60 to 90 s (completeWork in its
+        pod_workers.go, 1.36), but for a pod whose annotations change it asks at once
+        (podsDifferSemantically in its config/config.go).
+        """
+        annotations = {prepare_retry(self._driver): mark}
+        return self._requests.patch(
+            PODS,
+            pod.key[1],
+            {"metadata": {"uid": pod.uid, "annotations": annotations}},
+            namespace=pod.key[0],
+        )
+
+    def evict(self, pod: Pod) -> Obj:
+        """Evict a pod by the Eviction API.
+
+        Raises:
+            UnavailableError: a PodDisruptionBudget forbids it now (429), or no answer.
+        """
+        namespace, name = pod.key
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        return self._requests.create(PODS, body, subresource="eviction")
+
+    def set_condition(
+        self, pod: Pod, condition: str, *, status: str, reason: str, message: str
+    ) -> Obj:
+        """Set a condition of a pod, and leave its others alone."""
+        found = at(pod.obj, "status", "conditions")
+        before: Obj = next((c for c in found if c["type"] == condition), {})
+        since = before.get("lastTransitionTime") if before.get("status") == status else None
+        entry = {
+            "type": condition,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since or rfc3339(self._now()),
+        }
+        return self._requests.patch(
+            PODS,
+            pod.key[1],
+            {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}},
+            namespace=pod.key[0],
+            subresource="status",
+            content="strategic",
+        )
+
+    def _patch(self, pod: Pod, steps: list[Obj], *, subresource: str = "") -> Obj:
+        try:
+            return self._requests.patch(
+                PODS,
+                pod.key[1],
+                [is_still("/metadata/uid", pod.uid), *steps],
+                namespace=pod.key[0],
+                subresource=subresource,
+                content="json",
+            )
+        except InvalidError as error:  # what a JSON patch is answered whose test fails
+            raise ConflictError(f"pod {pod} has changed: {error.message}") from error
+
+
+class ObjectWriter:
+    """Writes classes, templates, MigNodes and labels of Nodes, by ``requests``.
+
+    The errors of these go through.
+    """
+
+    def __init__(self, requests: LeaderRequests, *, driver: str) -> None:
+        self._requests = requests
+        self._driver = driver
+
+    def apply(self, resource: Resource, body: Obj) -> Obj:
+        """Create or update a generated DeviceClass or ResourceClaimTemplate."""
+        return self._requests.apply(resource, body)
+
+    def remove(self, resource: Resource, key: ObjectKey, *, uid: str) -> None:
+        """Delete what was generated; what is gone is fine. ``key``: namespace and name.
+
+        Raises:
+            ConflictError: there is another of its name.
+        """
+        try:
+            self._requests.delete(resource, key[1], namespace=key[0], uid=uid)
+        except ObjectNotFoundError:
+            return
+
+    def classes_in_templates(self) -> frozenset[str]:
+        """Names of the DeviceClasses that ResourceClaimTemplates of any namespace name."""
+        found = self._requests.list_all(RESOURCE_CLAIM_TEMPLATES, keep=_only_classes)
+        return frozenset(name for each in found for name in each["names"])
+
+    def apply_node_labels(self, node: str, labels: Mapping[str, str]) -> Obj:
+        """Put labels on a Node, and take those off that were put there before and are not given.
+
+        Raises:
+            ConflictError: others own labels that have other values; its causes name them.
+        """
+        body = {"metadata": {"name": node, "labels": dict(labels)}}
+        return self._requests.apply(NODES, body, manager=f"{self._driver}/labels", force=False)
+
+    def reserve(self, node: str, before: list[Obj], wanted: list[Obj]) -> Obj:
+        """Replace what is reserved in a MigNode (``spec.reservations``).
+
+        Raises:
+            ConflictError: it is not ``before`` that is reserved there.
+        """
+        change: Obj = {"op": "add", "value": wanted} if wanted else {"op": "remove"}
+        steps = [is_still(_RESERVED, before or None), {**change, "path": _RESERVED}]
+        try:
+            return self._requests.patch(MIG_NODES, node, steps, content="json")
+        except InvalidError as error:
+            raise ConflictError(f"MigNode {node} has changed: {error.message}") from error
+
+
+def _only_classes(template: Obj) -> Obj:
+    requests = at(template, "spec", "spec", "devices", "requests")
+    exact = [at(each, "exactly", default={}) for each in requests]
+    choices = [*exact, *(choice for each in requests for choice in at(each, "firstAvailable"))]
+    return {"names": [name for c in choices if (name := at(c, "deviceClassName", default=""))]}
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """All that writes to the API server, besides events."""
+
+    claims: ClaimWriter
+    pods: PodWriter
+    objects: ObjectWriter
+
+
+def make_writers(  # noqa: PLR0913 - what they write, and when
+    api: KubeApi,
+    *,
+    driver: str,
+    finalizer: str,
+    now: Callable[[], datetime],
+    leads: Callable[[], bool],
+    labels_nodes: bool = True,
+) -> Writers:
+    """The writers for ``driver``, which write as long as it ``leads``.
+
+    ``now`` gives the time of day; for ``labels_nodes`` see ``ClaimWriter``.
+    """
+    requests = LeaderRequests(api, manager=field_manager(driver), leads=leads)
+    return Writers(
+        ClaimWriter(
+            requests, driver=driver, finalizer=finalizer, now=now, labels_nodes=labels_nodes
+        ),
+        PodWriter(requests, driver=driver, now=now),
+        ObjectWriter(requests, driver=driver),
+    )
