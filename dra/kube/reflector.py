@@ -92,10 +92,7 @@ class Store:
             for obj in objects:
                 before = self._objects.get(_key(obj))
                 found = self._put(obj)
-                is_back = before is not None and (
-                    rewound
-                    or _goes_back(_meta(obj, "resourceVersion"), _meta(before, "resourceVersion"))
-                )
+                is_back = before is not None and (rewound or _is_older(obj, before))
                 if is_back and not any(c.kind == "added" for c in found):
                     found = [Change("modified", before, obj, rewound=True)]
                 changes += found
