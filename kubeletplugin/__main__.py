@@ -17,14 +17,13 @@ from dra.kube.errors import KubeConfigError, NotServedError
 from dra.monitoring.metrics import ApiRequests, daemon_registry
 from dra.monitoring.probes import Probes
 from dra.monitoring.server import AddressError, serving
-from kubeletplugin.daemon.serving import serve
+from kubeletplugin import times
+from kubeletplugin.daemon.daemon import serve
 from kubeletplugin.errors import PluginError
 from kubeletplugin.nvml.errors import serve_node
 from kubeletplugin.options import Options, flags
 from kubeletplugin.telemetry.telemetry import Telemetry
 
-# Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
-_API_SECONDS = 10.0
 _M_ARENA_MAX = -8  # malloc.h
 _SWITCH_SECONDS = 0.0005
 """A thread takes the interpreter back after each call of NVML and of the system: with the usual
@@ -79,7 +78,7 @@ def main(context: click.Context, /, **given: Any) -> None:
         api = KubeApi.connect(
             options.kubeconfig,
             user_agent=options.field_manager,
-            timeout_seconds=_API_SECONDS,
+            timeout_seconds=times.API_SECONDS,
             observe=ApiRequests(registry),
         )
         check_served(api)

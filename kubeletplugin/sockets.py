@@ -18,6 +18,7 @@ from pathlib import Path
 
 import grpc
 
+from kubeletplugin import times
 from kubeletplugin.errors import HostError
 from kubeletplugin.options import Options
 
@@ -25,7 +26,6 @@ MAX_SOCKET_PATH = 107
 """Characters: Linux has room for 108 with the closing zero."""
 _log = logging.getLogger(__name__)
 _HASH_CHARACTERS = 12
-_CONNECT_SECONDS = 1.0
 
 
 class SocketServer:
@@ -146,7 +146,7 @@ def listeners(options: Options) -> list[Path]:
     return [path for path in found if path.name[mark] == "-" and not connect(path)]
 
 
-def connect(path: Path, seconds: float = _CONNECT_SECONDS) -> OSError | None:
+def connect(path: Path, seconds: float = times.SOCKET_SECONDS) -> OSError | None:
     """None if somebody listens on a socket; else why it cannot be connected to."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -117,3 +117,134 @@ GIVEN_PAUSE_SECONDS, LONGEST_GIVEN_PAUSE_SECONDS = 5.0, 300.0
 
 LISTED_SECONDS = 600.0
 """The MigNode lists a failed claim. More than the 90 s after which kubelet asks again."""
+
+# -- NVML. A call that changes nothing has --nvml-timeout, 10 s unless told otherwise.
+
+NVML_CHANGE_FACTOR = 6.0
+"""A call that changes something has so many times as long: creating and destroying take about a
+second, and more on big GPUs under load."""
+
+NVML_ALONE_SECONDS = 0.01
+"""Who wants the library alone looks for calls inside it that nobody waits for any more."""
+
+# -- Looks at the GPUs.
+
+POLL_SECONDS = 10.0
+"""All GPUs are looked at again. More than ``BUSY_GPU_LOOK_SECONDS``."""
+
+REVIEW_SECONDS = 2.0
+"""The health of all devices is gone through again. Less than ``POLL_SECONDS``."""
+
+LOOK_GATHER_SECONDS = 0.02
+"""Changes of one GPU, such as a burst of Prepares makes, are seen by one look."""
+
+BUSY_GPU_LOOK_SECONDS = 0.1
+"""A look waits for a GPU on which somebody works."""
+
+XID_WAIT_SECONDS = 2.0
+"""One wait for a GPU's events, after which the watch may end. Short ones cost a node at rest most
+of its CPU. At most half of --nvml-timeout, so that waiting for nothing is no call that hangs."""
+
+XID_AGAIN_SECONDS = 5.0
+"""Events of a GPU that could not be waited for are waited for again."""
+
+XID_JOIN_SECONDS = 3.0
+"""The end of the program waits for the watches of events. More than ``XID_WAIT_SECONDS``."""
+
+QUIET_SECONDS = 300.0
+"""A GPU or slice that answers counts as healthy again so long after its last XID."""
+
+# -- GPUs that are lost, refuse something, or are to be changed.
+
+REGAIN_FIRST_SECONDS, REGAIN_LONGEST_SECONDS = 30.0, 600.0
+"""Pauses, ever longer, before NVML is opened anew for a lost GPU."""
+
+REOPEN_SECONDS = 3.0
+"""For that, running calls of other GPUs are waited for, while new calls wait too. Less than
+--nvml-timeout, for which these wait."""
+
+REFUSED_FIRST_SECONDS, REFUSED_LONGEST_SECONDS = 5.0, 4 * 3600.0
+"""Pauses before a profile is offered again that could not be delivered. The first is less than the
+60 s after which kubelet asks again."""
+
+MODE_FIRST_SECONDS, MODE_LONGEST_SECONDS = 10.0, 600.0
+"""Pauses before a change of MIG mode that did not work is tried again."""
+
+RELEASE_LOCK_SECONDS = 2.0
+"""A release of GPUs waits for each of their locks, and gives up."""
+
+RELEASE_CLOSE_SECONDS = 5.0
+"""It waits for running calls before NVML is closed or opened anew. Less than --nvml-timeout."""
+
+# -- A driver that was exchanged.
+
+MISMATCH_SECONDS = 5.0
+"""A library of another version than the kernel module is no moment in the middle of an upgrade."""
+
+MISMATCH_LOOK_SECONDS = 5.0
+"""Longest pause between looks while only a new process may help."""
+
+END_OVERDUE_SECONDS = 45.0
+"""The process may take so long to end in order, with calls that run; then liveness fails. Less than
+``STOP_SECONDS``."""
+
+# -- Publishing.
+
+CHANGES_SECONDS = 0.05
+"""Changes are told of together: the steps of a Prepare, which is answered by then, and what the
+look at its GPU has shown. More than ``LOOK_GATHER_SECONDS``."""
+
+STATUS_GATHER_SECONDS = 0.02
+"""Wishes of one claim's status are written as one, the last."""
+
+STATUS_FIRST_SECONDS = 0.2
+"""First pause before a claim's status that was not written is written again."""
+
+STATUS_AGAIN_SECONDS = 5.0
+"""Pause of one for which kube-scheduler waits, once the server has refused it again and again."""
+
+STATUS_KNOWN_SECONDS = 5.0
+"""A claim that was just read is not read again to be written to."""
+
+GOING_SECONDS = 4.0
+"""A slice may take so long to go before its place is published as taken. Its claim's allocation
+accounts for it until Unprepare, which waits some seconds longer; most are gone within a second."""
+
+QUIET_SLICES_SECONDS = 1.0
+"""Kubelet deletes ResourceSlices one after another: they are written again once it is through."""
+
+GATE_FIRST_SECONDS, GATE_LONGEST_SECONDS = 600.0, 4 * 3600.0
+"""Pauses before a feature gate is asked for again: it changes with the API server's restart."""
+
+HANDOVER_SECONDS = 2.0
+"""The controller hears within this that it does not allocate here any more."""
+
+ANNOUNCED_SECONDS = 0.2
+"""The MigNode is looked at again until it says so."""
+
+# -- The process.
+
+API_SECONDS = 10.0
+"""A request to the API server. With it the claim's lookup leaves room for the hardware within a
+call of kubelet."""
+
+SOCKET_SECONDS = 1.0
+"""A socket of this driver's is connected to, to see whether anybody listens."""
+
+PROBE_SECONDS = 4.0
+"""Liveness waits for an answer of the own sockets. Less than kubelet gives the probe."""
+
+STUCK_SECONDS = 1800.0
+"""A loop without a round is dead: more than any round takes, with every GPU hanging and no API
+server."""
+
+FIRST_LOOK_SECONDS = 5.0
+"""The first look at the GPUs may take so long before the MigNode is written."""
+
+DRAIN_SECONDS = 20.0
+"""The end waits for running calls, and again for work that goes on. Twice this is more than a call
+of kubelet takes."""
+
+STOP_SECONDS = 48.0
+"""Longest stop. With ``FIRST_LOOK_SECONDS``, which no stop ends, less than the chart gives the pod
+(terminationGracePeriodSeconds), which is killed after that."""

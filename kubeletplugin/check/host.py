@@ -15,19 +15,16 @@ from kubeletplugin.check.report import Gpu, Instance, Item, Notebook
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driverfiles import AUTO, NEVER, DriverSearch, find_hook
 from kubeletplugin.host.nodes import CAPS, character_majors, gpu_node, instance_capabilities
+from kubeletplugin.host.processes import INITIAL_NAMESPACE, privileges
 from kubeletplugin.host.roots import Roots
 
-_CAP_SYS_ADMIN = 21
 _UNKNOWN = "unknown"
 _OWN = Path("/proc")
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 
 
 def examine_process(notebook: Notebook, *, proc: Path) -> None:
     """Permission to change MIG, and the pid namespace; ``proc`` is any /proc that has ``self``."""
-    status = _status(proc)
-    root = status.get("Uid", "").split()[1:2] == ["0"]
-    admin = bool(int(status.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
+    root, admin = privileges(proc / "self")
     notebook.fact(Item.PERMISSION, f"root={root}", f"CAP_SYS_ADMIN={admin}")
     if root and admin:
         notebook.ok(Item.PERMISSION, "root with CAP_SYS_ADMIN: may make instances")
@@ -41,7 +38,7 @@ def examine_process(notebook: Notebook, *, proc: Path) -> None:
     notebook.fact(Item.PID_NAMESPACE, f"own {namespace}", f"of the first process {first}")
     # The first process of our own /proc is that of our own namespace, whichever that is.
     told = first != _UNKNOWN and proc != _OWN
-    if namespace == (first if told else _INITIAL_PID_NAMESPACE):
+    if namespace == (first if told else INITIAL_NAMESPACE):
         notebook.ok(Item.PID_NAMESPACE, "the host's: NVML can name processes")
     else:
         notebook.note(
@@ -49,14 +46,6 @@ def examine_process(notebook: Notebook, *, proc: Path) -> None:
             "not the host's: NVML names no process here, an empty list proves nothing",
             "hostPID: true in the pod",
         )
-
-
-def _status(proc: Path) -> dict[str, str]:
-    try:
-        lines = (proc / "self/status").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _link(path: Path) -> str:

@@ -21,7 +21,7 @@ from dra.kube.errors import KubeError
 from dra.kube.timing import Backoff, Clock
 from kubeletplugin.claims.lookup import ClaimReader
 from kubeletplugin.errors import StartingError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.times import GIVEN_PAUSE_SECONDS, LONGEST_GIVEN_PAUSE_SECONDS
 
 _Given = dict[ClaimRef, tuple[str, ...]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dra.kube.timing import Clock
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.observer import NodeObserver
-from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.telemetry.probes import Readiness
 from kubeletplugin.telemetry.reports import Reports
 
 

@@ -26,10 +26,10 @@ from kubeletplugin.claims.removal import ClaimRemoval
 from kubeletplugin.claims.reservations import Reservations
 from kubeletplugin.claims.tasks import ClaimTasks, patiently
 from kubeletplugin.errors import DeviceError, PluginError, StartingError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import HELD, Entry
-from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.reports import about
 from kubeletplugin.times import (
     AWAITED_SECONDS,
     EARLY_AGAIN_SECONDS,

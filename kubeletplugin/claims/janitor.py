@@ -22,8 +22,8 @@ from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING
-from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.reports import about
 from kubeletplugin.times import (
     CHECK_SECONDS,
     CLAIMS_SECONDS,

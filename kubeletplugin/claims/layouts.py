@@ -21,9 +21,8 @@ from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.errors import HostError, PluginError
-from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.known_gpu import DeclaredLayout
-from kubeletplugin.gpus.ownership.identity import how_to_remove
+from kubeletplugin.gpus.gpu import DeclaredLayout, GpuUnit
+from kubeletplugin.gpus.identity import how_to_remove
 from kubeletplugin.journal.entries import LEAVING, Entry, intended_entry, occupant_of, ready_entry
 from kubeletplugin.nvml.errors import (
     InsufficientResourcesError,
@@ -37,7 +36,7 @@ from kubeletplugin.nvml.instances import (
     create_gpu_instance,
     list_compute_instances,
 )
-from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.telemetry.reports import device
 from kubeletplugin.times import LAYOUT_GRACE_SECONDS
 
 _log = logging.getLogger(__name__)

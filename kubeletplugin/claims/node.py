@@ -20,8 +20,8 @@ from kubeletplugin.claims.removal import ClaimRemoval
 from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.errors import HardwareError, PluginError, StartingError
 from kubeletplugin.journal.entries import HELD
-from kubeletplugin.telemetry.logfields import about, device
 from kubeletplugin.telemetry.observer import Action, Operation, Served
+from kubeletplugin.telemetry.reports import about, device
 from kubeletplugin.times import RPC_SECONDS, START_SECONDS, UNPREPARE_SECONDS
 
 _log = logging.getLogger(__name__)

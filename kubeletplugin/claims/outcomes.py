@@ -18,10 +18,10 @@ from dra.kube.timing import rfc3339_micro
 from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.lookup import ClaimUnreadableError
 from kubeletplugin.errors import ClaimError, PluginError, denied_gpu, failing_gpu, is_permanent
-from kubeletplugin.gpus.health.monitor import HealthMonitor
+from kubeletplugin.gpus.monitor import HealthMonitor
 from kubeletplugin.journal.entries import HELD
-from kubeletplugin.publishing.claimstatus import ClaimStatuses
-from kubeletplugin.publishing.slices.failed_gpus import FailedGpus
+from kubeletplugin.publishing.resourceslices import FailedGpus
+from kubeletplugin.publishing.statuses import ClaimStatuses
 from kubeletplugin.times import LISTED_SECONDS
 
 SEVERAL = 3

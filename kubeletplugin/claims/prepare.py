@@ -24,10 +24,10 @@ from kubeletplugin.claims.specs import Specs
 from kubeletplugin.claims.tasks import patiently
 from kubeletplugin.claims.wanted import check_available, check_room_on_gpu, intent, mps_limits
 from kubeletplugin.errors import ClaimError, HardwareError, PluginError, StartingError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.telemetry.reports import about
 from kubeletplugin.times import PREPARE_PAUSE_SECONDS, PREPARE_SECONDS, UNDO_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -22,13 +22,13 @@ from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.lookup import ClaimReader, Given
 from kubeletplugin.claims.wanted import intent
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry, EntryKey, State, share_slice
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
-from kubeletplugin.telemetry.logfields import device as device_fields
 from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.reports import device as device_fields
 from kubeletplugin.times import (
     LIST_PAUSE_SECONDS,
     LONGEST_LIST_PAUSE_SECONDS,

@@ -24,8 +24,8 @@ from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.errors import IncompleteError, PluginError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, GONE, HELD, LEAVING, Entry, State, complete
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.telemetry.logfields import about, device
 from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.reports import about, device
 from kubeletplugin.times import LOOK_SECONDS, RECOVERY_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import Specs
 from kubeletplugin.claims.tasks import patiently
 from kubeletplugin.errors import HardwareError, PluginError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, EntryKey, State, occupant_of
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
-from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.telemetry.reports import device
 from kubeletplugin.times import BUSY_GPU_SECONDS, REMOVAL_PAUSE_SECONDS
 
 _log = logging.getLogger(__name__)

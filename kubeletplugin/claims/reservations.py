@@ -22,7 +22,7 @@ from kubeletplugin.claims.lookup import ClaimFate, ClaimReader
 from kubeletplugin.errors import DeviceError, PluginError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, Entry, State
-from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.telemetry.reports import about
 
 _log = logging.getLogger(__name__)
 _MESSAGE = 512

@@ -21,9 +21,9 @@ from kubeletplugin.claims.wanted import (
     shape_of,
 )
 from kubeletplugin.errors import BusyError, HardwareError, PluginError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.ownership.identity import FoundInstance, how_to_remove
+from kubeletplugin.gpus.identity import FoundInstance, how_to_remove
 from kubeletplugin.host.processes import Holders, nobody_seen
 from kubeletplugin.journal.entries import (
     ARRIVING,
@@ -56,7 +56,7 @@ from kubeletplugin.nvml.instances import (
     list_gpu_instances,
     processes,
 )
-from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.telemetry.reports import device
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.errors import HostError, IncompleteError
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
+from kubeletplugin.gpus.gpu import Conflict, KnownGpu
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.host.driverfiles import (
     COMPUTE,
     VIDEO,

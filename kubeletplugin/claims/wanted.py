@@ -12,9 +12,8 @@ from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device, p
 from dra.gpu.names import gpu_name as name_of_gpu
 from dra.gpu.shares import Share, ShareOffer, share_of, sum_of, why_full
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit, KnownGpu
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, MpsLimits, State
 from kubeletplugin.nvml.errors import enable_mig
 

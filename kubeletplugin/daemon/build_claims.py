@@ -28,10 +28,9 @@ from kubeletplugin.claims.sharing.hami_core import is_held
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import NodeNeeds, Specs
 from kubeletplugin.claims.tasks import ClaimTasks
-from kubeletplugin.daemon.build_gpus import GpuParts
-from kubeletplugin.daemon.build_publishing import PublishingParts
+from kubeletplugin.common import Common
 from kubeletplugin.daemon.build_sharing import build_sharing
-from kubeletplugin.daemon.common import Common
+from kubeletplugin.daemon.parts import GpuParts, PublishingParts
 from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.host.processes import holders
 
@@ -145,7 +144,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         context,
         slices,
         AllocatedElsewhere(claims, clock=context.clock),
-        choice=gpus.choice.current,
+        choice=gpus.node_watch.choice,
         leaves=gpus.releasing.leaves,
         enable_mig=options.enable_mig,
         on_change=common.changed,

@@ -9,7 +9,7 @@ from kubeletplugin.claims.sharing.mps import MpsDaemons
 from kubeletplugin.claims.sharing.mps_pod import Site
 from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
 from kubeletplugin.claims.specs import daemon_nodes
-from kubeletplugin.daemon.common import Common
+from kubeletplugin.common import Common
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import DriverFiles
 

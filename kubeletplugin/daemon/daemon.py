@@ -16,25 +16,19 @@ from dra.gpu.inventory import (
     Reservation,
 )
 from dra.kube.client import KubeApi
+from kubeletplugin import times
+from kubeletplugin.common import build_common
 from kubeletplugin.daemon.build_claims import build_claims
-from kubeletplugin.daemon.build_gpus import build_gpus
-from kubeletplugin.daemon.build_kubelet import build_kubelet
-from kubeletplugin.daemon.build_publishing import build_publishing
-from kubeletplugin.daemon.common import build_common
+from kubeletplugin.daemon.parts import build_gpus, build_kubelet, build_publishing
+from kubeletplugin.gpus.node import refuse_namesake
 from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.journal import exclusive
 from kubeletplugin.options import Options
-from kubeletplugin.publishing.nodeinventory import Outcomes
-from kubeletplugin.sockets import remove_stale
-from kubeletplugin.telemetry.diskreports import DiskReports
+from kubeletplugin.publishing.mignode import NodeFacts
+from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
-_DRAIN_SECONDS = 20.0
-"""Twice this is more than a call of kubelet takes (``RPC_SECONDS``)."""
-_FIRST_LOOK_SECONDS = 5.0
-_STOP_SECONDS = 48.0
-"""Longest stop. With the first look, which no stop ends, it is less than the chart gives the pod
-(terminationGracePeriodSeconds), which is killed after that."""
 
 
 class Daemon:
@@ -60,10 +54,7 @@ class Daemon:
         self.publishing = build_publishing(
             self.common,
             self.gpus,
-            missing=lambda: self.claims.needs.missing,
-            cdi_hook=lambda: self.claims.needs.hook,
-            node_mode=lambda: self.claims.layouts.mode,
-            outcomes=self._outcomes,
+            facts=self._facts,
             on_reserved=self._take_reservations,
         )
         self.claims = build_claims(self.common, self.gpus, self.publishing)
@@ -95,7 +86,7 @@ class Daemon:
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
-        self.common.readiness.wait_decided(_FIRST_LOOK_SECONDS)
+        self.common.readiness.wait_decided(times.FIRST_LOOK_SECONDS)
         self.publishing.mignode.start()
         self.publishing.slices.start()
         self._begin_probes()
@@ -108,7 +99,7 @@ class Daemon:
         common.telemetry.watch(gpus.monitor.gpus, common.journal, common.readiness)
         common.changed.add_first(gpus.looks.follow)
         common.changed.add(
-            DiskReports(common.journal, common.reports),
+            lambda: common.reports.report_journal(common.journal.failure),
             self.kubelet.health.notify,
             self.publishing.statuses.thread.notify,
             self.publishing.mignode.notify,
@@ -139,7 +130,7 @@ class Daemon:
         """Stop, and leave behind what hangs: after a start the journal says what it was."""
         stopping = threading.Thread(target=self._stop_parts, name="stop", daemon=True)
         stopping.start()
-        stopping.join(_STOP_SECONDS)
+        stopping.join(times.STOP_SECONDS)
         if stopping.is_alive():
             _log.error("stopped before all work was done, as something hangs")
 
@@ -151,8 +142,8 @@ class Daemon:
         self.claims.early.stop()
         self.kubelet.server.withdraw(self.kubelet.sockets.registration)
         self.kubelet.health.close()
-        self.kubelet.server.stop(_DRAIN_SECONDS)
-        self.claims.node.tasks.wait_idle(_DRAIN_SECONDS)
+        self.kubelet.server.stop(times.DRAIN_SECONDS)
+        self.claims.node.tasks.wait_idle(times.DRAIN_SECONDS)
         self.claims.janitor.stop()
         self.claims.janitor.give_up_idle()
         self.claims.node.tasks.stop()
@@ -171,17 +162,20 @@ class Daemon:
     def _read_mignode(self) -> Inventory | None:
         return self.publishing.mignode.look()
 
-    def _outcomes(self) -> Outcomes:
-        outcomes = self.claims.node.outcomes
-        return Outcomes(
+    def _facts(self) -> NodeFacts:
+        outcomes, needs = self.claims.node.outcomes, self.claims.needs
+        return NodeFacts(
             outcomes.listed(),
             outcomes.resumed,
             capabilities=(
                 *((MAKES_RESERVATIONS,) if self._reserves else ()),
                 *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
-                *self.claims.needs.offers,
+                *needs.offers,
             ),
             answers=self.claims.reservations.answers(),
+            mode=self.claims.layouts.mode,
+            missing=needs.missing,
+            cdi_hook=needs.hook,
         )
 
     def _take_reservations(self, reserved: tuple[Reservation, ...]) -> None:
@@ -222,3 +216,18 @@ class Daemon:
         self.claims.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
             statuses.show_devices(ref, common.journal.of_claim(ref.uid))
+
+
+def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:
+    """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
+
+    Raises:
+        HostError: a socket, the state directory or the journal cannot be used, or NVIDIA's own
+            driver has the name.
+    """
+    sockets(options)  # refused before waiting
+    waits = telemetry.liveness.stand_by
+    with exclusive(options.roots.state, stop, waits=waits) as alone:
+        if alone:
+            refuse_namesake(options, api)
+            Daemon(options, api, telemetry).run(stop)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 
+from cdi.files import write_durably
 from dra.gpu.inventory import Gpu
+from dra.gpu.names import parse_device
 from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HostError
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
-from kubeletplugin.gpus.coexistence.share_choice import ShareOffers
-from kubeletplugin.gpus.description.gpu_reader import GpuReader
-from kubeletplugin.gpus.gpu_names import GpuNames
-from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.locks import FifoLock
-from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.host.driverversions import is_mismatch
+from kubeletplugin.gpus.gpu import Conflict, FifoLock, GpuUnit
+from kubeletplugin.gpus.identity import Identity
+from kubeletplugin.gpus.node import ShareOffers
+from kubeletplugin.gpus.reader import GpuReader
 from kubeletplugin.host.nodes import (
     can_make_nodes,
     driver_nodes,
@@ -27,10 +29,8 @@ from kubeletplugin.host.nodes import (
     pcie_root,
 )
 from kubeletplugin.host.processes import openers
-from kubeletplugin.host.roots import Roots
-from kubeletplugin.journal.entries import EntryKey
-from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.journal.entries import Entry, EntryKey
+from kubeletplugin.nvml.errors import NvmlError, is_mismatch
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.session import Session
 
@@ -40,45 +40,41 @@ _MOST_OPENERS = 8
 
 
 class Hardware:
-    """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed.
+    """All GPUs. Thread-safe.
 
     ``sharing`` says at each look what several claims may have together. ``look_later`` has a GPU
     looked at by :meth:`try_look` once nobody works on it; it waits for nothing.
     """
 
-    def __init__(  # noqa: PLR0913 - what it looks through, and who listens
+    def __init__(
         self,
+        common: Common,
         session: Session,
-        journal: Journal,
-        names: GpuNames,
         *,
-        roots: Roots,
-        on_change: Callable[[], None],
-        on_lock_wait: Callable[[float], None] = lambda _: None,
         sharing: Callable[[], ShareOffers] = ShareOffers,
         look_later: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self.session = session
-        self.boot_id = roots.boot_id()
-        self.driver_version = ""
-        self.cuda_version = ""
-        self.problems: tuple[str, ...] = ()
-        self.makes_nodes = True
-        self._journal = journal
-        self._names = names
-        self._roots = roots
-        self._on_change = on_change
-        self._on_lock_wait = on_lock_wait
+        self._roots = common.options.roots
+        self._journal = common.journal
+        self._on_change = common.changed
+        self._on_lock_wait = common.telemetry.metrics.lock_wait
         self._sharing = sharing
         self._look_later = look_later
+        self._numbers = used_names(common.journal.entries())
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._ordered: tuple[GpuUnit, ...] = ()
         self._conflicts: dict[str, Conflict] = {}
+        self.session = session
+        self.boot_id = self._roots.boot_id()
+        self.driver_version = ""
+        self.cuda_version = ""
+        self.problems: tuple[str, ...] = ()
+        self.makes_nodes = True
         self.identity = Identity(session, boot_id=self.boot_id)
-        self._reader = GpuReader(session, journal, self.identity, on_change=on_change)
+        self._reader = GpuReader(session, self._journal, self.identity, on_change=self._on_change)
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -133,7 +129,12 @@ class Hardware:
             HostError: names cannot be kept.
         """
         found = discover(self.session, self._addresses())
-        numbers = self._names.assign((c.uuid, c.minor) for c in found.cards)
+        self._numbers |= assign_names(
+            self._roots.state / "gpus.json",
+            ((c.uuid, c.minor) for c in found.cards),
+            hints=self._numbers,
+        )
+        numbers = self._numbers
         with self._mutex:
             known = self._units
             # A GPU that does not answer may be a known one; one with claims is kept.
@@ -145,13 +146,12 @@ class Hardware:
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
-            ordered = sorted(self._units.values(), key=lambda u: u.known.number)
-            self._ordered = tuple(ordered)
+            self._ordered = tuple(sorted(self._units.values(), key=lambda u: u.known.number))
             for card in found.cards:
                 unit = self._units[card.uuid]
                 unit.set_card(_still_known(unit.known.card, card))
             for unit in self._units.values():
-                unit.set_conflict(self._conflict())
+                unit.change(conflict=self._conflict())
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -162,7 +162,7 @@ class Hardware:
     def leave(self) -> None:
         """The driver is gone, or cannot be asked: what comes back may be empty."""
         for unit in self.units():
-            unit.leave()
+            unit.change(away=True)
 
     def set_conflict(self, conflict: Conflict | None, *, source: str = "") -> None:
         """Offer no GPU of this node for a reason, such as another program that manages them.
@@ -176,7 +176,7 @@ class Hardware:
             units = tuple(self._units.values())
             foremost = self._conflict()
         for unit in units:
-            unit.set_conflict(foremost)
+            unit.change(conflict=foremost)
             if unit.lock.try_enter():
                 try:
                     self._reader.show_again(unit)
@@ -184,10 +184,6 @@ class Hardware:
                     unit.lock.leave()
             else:
                 self._look_later(unit.uuid)
-
-    def show_released(self, unit: GpuUnit) -> None:
-        """Publish that a GPU is released; the caller holds its lock."""
-        self._reader.show_released(unit)
 
     def listed_by_kernel(self) -> frozenset[str]:
         """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
@@ -209,6 +205,10 @@ class Hardware:
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
         self._reader.observe(unit)
+
+    def show_released(self, unit: GpuUnit) -> None:
+        """Publish that a GPU is released; the caller holds its lock."""
+        self._reader.show_released(unit)
 
     def follow(self, uuid: str, read_back: Collection[EntryKey]) -> bool:
         """Publish what this program did to a GPU, as ``GpuReader.follow``; False: have a look.
@@ -243,8 +243,7 @@ class Hardware:
 
     def _conflict(self) -> Conflict | None:
         """The reason that counts of those that there are: one that freezes, else the oldest."""
-        found = sorted(self._conflicts.values(), key=lambda c: not c.frozen)
-        return found[0] if found else None
+        return min(self._conflicts.values(), key=lambda c: not c.frozen, default=None)
 
     def _addresses(self) -> list[str] | None:
         """PCI addresses of the GPUs that are not released; None: by index, which touches all."""
@@ -264,18 +263,13 @@ class Hardware:
         """Look at all GPUs; False if NVML describes one otherwise by now."""
         sharing = self._sharing()
         for unit in self.units():
-            unit.share(sharing.whole, slices=sharing.slices)
-            self._look_for_openers(unit)
+            # Programs that would keep it from being mended: only then, as all of /proc is read.
+            known = unit.known
+            ill = bool(known.problem[1]) and not known.released
+            found = openers(self._roots, known.card.minor)[:_MOST_OPENERS] if ill else ()
+            unit.change(sharing=sharing.whole, slice_sharing=sharing.slices, open_in=found)
         current = [self._reader.poll(unit) for unit in self.units()]
         return all(current)
-
-    def _look_for_openers(self, unit: GpuUnit) -> None:
-        """Programs that would keep a GPU from being mended: only then, as all of /proc is read."""
-        known = unit.known
-        ill = bool(known.problem[1]) and not known.released
-        found = openers(self._roots, known.card.minor)[:_MOST_OPENERS] if ill else ()
-        if found != known.open_in:
-            unit.set_openers(found)
 
 
 def _still_known(before: Card, now: Card) -> Card:
@@ -289,3 +283,63 @@ def _still_known(before: Card, now: Card) -> Card:
     if now.reason in {"", GpuReason.MIG_PENDING} or before is now or before.geometry is None:
         return now
     return replace(before, minor=now.minor, reason=now.reason, problem=now.problem)
+
+
+def assign_names(
+    path: Path, gpus: Iterable[tuple[str, int]], *, hints: Mapping[str, int]
+) -> dict[str, int]:
+    """Numbers of the names ``gpu-<n>`` for GPUs given as (UUID, minor number now).
+
+    They are kept in a JSON file, in which new pairs are on return. A known GPU keeps its number:
+    minors shift when cards are swapped or enumerated in another order, and names that allocations
+    refer to must not. A new one gets its minor number, or the lowest that is neither taken nor
+    another GPU's minor number. ``hints`` are pairs known from elsewhere; they count where the file
+    is lost or damaged, unless they give a name to a second GPU.
+
+    Raises:
+        HostError: the file cannot be written; nothing is assigned.
+    """
+    present, kept = list(gpus), _load_names(path)
+    numbers = dict(kept)
+    for uuid, number in hints.items():
+        if uuid not in numbers and number not in numbers.values():
+            numbers[uuid] = number
+    reserved = {minor for _, minor in present}
+    for uuid, minor in present:
+        if uuid in numbers:
+            continue
+        taken = set(numbers.values())
+        if minor not in taken:
+            numbers[uuid] = minor
+        else:
+            numbers[uuid] = next(n for n in count() if n not in taken | reserved)
+            _log.warning("the name gpu-%d is taken; GPU %s is gpu-%d", minor, uuid, numbers[uuid])
+    if numbers != kept or not path.exists():
+        data = json.dumps({"version": 1, "gpus": numbers}, indent=1).encode()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, data, mode=0o600)
+        except OSError as error:
+            text = f"cannot write the GPU names {path}: {error.strerror or error}"
+            raise HostError(text) from error
+    return {uuid: numbers[uuid] for uuid, _ in present}
+
+
+def _load_names(path: Path) -> dict[str, int]:
+    try:
+        pairs = json.loads(path.read_bytes())["gpus"]
+        numbers = {str(uuid): int(number) for uuid, number in pairs.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.error("GPU names %s are not usable (%s); assigning anew", path, error)
+        return {}
+    if len(set(numbers.values())) != len(numbers):
+        _log.error("GPU names %s give one name to two GPUs; assigning anew", path)
+        return {}
+    return numbers
+
+
+def used_names(entries: Iterable[Entry]) -> dict[str, int]:
+    """GPU numbers that prepared devices already use."""
+    return {e.gpu: parse_device(e.device).minor for e in entries if not e.quarantined}

@@ -101,13 +101,18 @@ def runs_mig_manager(roots: Roots) -> bool:
 
 def _may_administer(process: Path) -> bool:
     """True for the host's root with CAP_SYS_ADMIN, which a container has if it is privileged."""
+    return all(privileges(process))
+
+
+def privileges(process: Path) -> tuple[bool, bool]:
+    """Whether a process of a /proc is root's, and has CAP_SYS_ADMIN."""
     try:
         lines = (process / "status").read_text().splitlines()
     except OSError:
-        return False
+        return False, False
     fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    root = fields.get("Uid", "").split("\t")[0] == "0"
-    return root and bool(int(fields.get("CapEff", "0"), 16) & _SYS_ADMIN)
+    real = fields.get("Uid", "").split("\t")[0]
+    return real == "0", bool(int(fields.get("CapEff", "0"), 16) & _SYS_ADMIN)
 
 
 def nobody_seen(gpu: str, pids: Collection[int] = ()) -> str:  # noqa: ARG001 - a ``Holders``

@@ -29,7 +29,7 @@ from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.node import ClaimAnswer, Node
 from kubeletplugin.claims.prepare import Prepared
-from kubeletplugin.gpus.health.device_health import DeviceHealth
+from kubeletplugin.gpus.health import DeviceHealth
 from kubeletplugin.times import HEALTH_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from kubeletplugin import times
 from kubeletplugin.nvml.errors import HangError
 
 T = TypeVar("T")
-_LOOK_SECONDS = 0.01
 
 
 class AbandonedError(Exception):
@@ -179,7 +179,11 @@ class CallPool:
                 if self._abandoned.get(call.gpu) is call:
                     del self._abandoned[call.gpu]
                     others = [c for c in self._running if c.gpu == call.gpu]
-                    overdue = [c for c in others if self._clock() - c.began >= self._seconds * 6]
+                    overdue = [
+                        c
+                        for c in others
+                        if self._clock() - c.began >= self._seconds * times.NVML_CHANGE_FACTOR
+                    ]
                     if overdue:
                         self._abandoned[call.gpu] = overdue[0]
                 self._idle.append(mine)
@@ -269,7 +273,7 @@ class UseLock:
             free = self._changed.wait_for(lambda: not self._users, timeout=seconds)
         try:
             while free and self._busy() and time.monotonic() < end:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(times.NVML_ALONE_SECONDS)
             with self.adopted():
                 yield free and not self._busy()
         finally:

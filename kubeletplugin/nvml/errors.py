@@ -296,3 +296,9 @@ def translate(operation: str, code: int, *, gpu: str = "") -> NvmlError:
     if code == pynvml.NVML_ERROR_NOT_FOUND and operation.startswith("nvmlDeviceGetHandleBy"):
         return GpuNotFoundError(operation, code, gpu=gpu)
     return _KINDS.get(code, NvmlError)(operation, code, gpu=gpu)
+
+
+def is_mismatch(error: Exception) -> bool:
+    """True if NVML says that its version is not the kernel module's."""
+    mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    return isinstance(error, NvmlError) and error.code == mismatch

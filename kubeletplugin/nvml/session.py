@@ -22,6 +22,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pynvml
 
+from kubeletplugin import times
 from kubeletplugin.nvml.calls import AbandonedError, CallPool, UseLock
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
@@ -35,7 +36,6 @@ from kubeletplugin.nvml.errors import (
 )
 
 _log = logging.getLogger(__name__)
-# Creating and destroying take about a second, and more on big GPUs under load.
 _CHANGES = frozenset(
     {
         "nvmlDeviceCreateGpuInstanceWithPlacement",
@@ -46,7 +46,6 @@ _CHANGES = frozenset(
         "nvmlInit",
     }
 )
-_CHANGE_FACTOR = 6.0
 _STALE_KEPT = 256
 """Handles of earlier generations that a call may still be about to use."""
 _OF_A_GENERATION = (
@@ -367,7 +366,7 @@ class Session:
 
     def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         name = function.__name__
-        factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
+        factor = times.NVML_CHANGE_FACTOR if name in _CHANGES else 1.0
         began, code = time.monotonic(), _SUCCESS
         try:
             return self._calls.run(name, partial(function, *arguments), gpu=gpu, factor=factor)

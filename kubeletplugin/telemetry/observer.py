@@ -1,13 +1,37 @@
-"""Observer of the node's work: the base class takes every notice and does nothing."""
+"""Observer of the node's work: calls, waits, actions and latencies become metrics.
+
+Beside it is what is known of claims for metrics and logs.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from dra.claims.claims import Claim
 from dra.gpu.inventory import ClaimRef
+from dra.kube.timing import seconds_since
+from dra.monitoring import PREFIX, WHOLE_GPU
+from dra.monitoring.metrics import Series, Tallies
+from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.journal.entries import Entry
+
+_CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
+_WAIT_SECONDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 40)
+_LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
+_NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_MOST_CLAIMS = 1024
+"""Far more than a node has slices."""
+
+SEVERAL, UNKNOWN = "several", "unknown"
+"""The label ``profile`` of a claim with different ones, and of a claim that was never seen."""
 
 
 class Action(StrEnum):
@@ -59,20 +83,156 @@ class Served:
     error: Exception | None
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """Facts about a claim: its creation (RFC 3339), its pods by name, its allocated devices."""
+
+    created: str
+    pods: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+_NOTHING = ClaimFacts("", (), ())
+
+
+class ClaimCache:
+    """The claims that the API server showed last, by UID: kubelet names no pods. Thread-safe.
+
+    For metrics and logs only. It may be out of date, and nothing is decided by it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._facts: OrderedDict[str, ClaimFacts] = OrderedDict()
+
+    def see(self, claim: Claim) -> None:
+        """Take a claim that the API server showed."""
+        devices = claim.allocation.devices if claim.allocation else ()
+        pods = tuple(c.name for c in claim.reserved_for if c.resource == "pods" and not c.api_group)
+        facts = ClaimFacts(claim.created, pods, tuple(d.device for d in devices))
+        with self._lock:
+            self._facts[claim.ref.uid] = facts
+            self._facts.move_to_end(claim.ref.uid)
+            if len(self._facts) > _MOST_CLAIMS:
+                self._facts.popitem(last=False)
+
+    def of(self, uid: str) -> ClaimFacts:
+        """Known facts about a claim; all empty if it was not seen."""
+        with self._lock:
+            return self._facts.get(uid, _NOTHING)
+
+    def add_pods(self, record: logging.LogRecord) -> None:
+        """Add the field ``pod`` to a log record that has ``claim`` and ``uid``."""
+        claim, uid = getattr(record, "claim", ""), getattr(record, "uid", "")
+        if claim and uid and not hasattr(record, "pod"):
+            namespace = str(claim).partition("/")[0]
+            if pods := ",".join(f"{namespace}/{pod}" for pod in self.of(uid).pods):
+                record.pod = pods
+
+
 class NodeObserver:
-    """Called in passing, from any thread: no method blocks or raises."""
+    """Turns what the node does into metrics. ``profile_of`` gives the profile of a device's name.
+
+    Called in passing, from any thread: no method blocks or raises.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        claims: ClaimCache | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        registry = registry or CollectorRegistry()
+        self.profile_of: Callable[[str], str] = lambda _: UNKNOWN
+        self._claims = claims or ClaimCache()
+        self._now = now
+        self._calls = {
+            operation: Histogram(
+                f"{PREFIX}{operation}_duration_seconds",
+                f"Time to answer kubelet's call to {operation} one claim.",
+                ["profile", "result"],
+                registry=registry,
+                buckets=_CALL_SECONDS,
+            )
+            for operation in Operation
+        }
+        self._prepared = Histogram(
+            f"{PREFIX}claim_prepared_seconds",
+            "From the creation of a claim, which has whole seconds, to its slices being ready.",
+            registry=registry,
+            buckets=_LATENCY_SECONDS,
+        )
+        self._lock_wait = Histogram(
+            f"{PREFIX}gpu_lock_wait_seconds",
+            "Time waited for a GPU that was being worked on.",
+            registry=registry,
+            buckets=_WAIT_SECONDS,
+        )
+        self._nvml_calls = nvml_calls()
+        registry.register(self._nvml_calls)
+        self._actions = Counter(
+            f"{PREFIX}recovery_actions_total",
+            "What the plugin did without being asked to.",
+            ["action"],
+            registry=registry,
+        )
+        for action in Action:
+            self._actions.labels(action.value)
 
     def served(self, served: Served) -> None:
         """A call of kubelet was answered."""
+        profiles = {e.profile or WHOLE_GPU for e in served.entries}
+        facts = self._claims.of(served.ref.uid)
+        profile = _one(profiles or {self.profile_of(d) for d in facts.devices})
+        self._calls[served.operation].labels(profile, _result(served.error)).observe(served.seconds)
+        if served.operation is Operation.PREPARE and served.error is None and not served.repeated:
+            latency = seconds_since(facts.created, self._now())
+            if latency is not None:
+                self._prepared.observe(latency)
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
         """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
+        self._nvml_calls.take((operation, code), seconds)
 
     def lock_wait(self, seconds: float) -> None:
         """A GPU's lock was waited for, with or without getting it."""
+        self._lock_wait.observe(seconds)
 
     def acted(self, action: Action) -> None:
         """The node did something of its own accord."""
+        self._actions.labels(action.value).inc()
 
     def claim_seen(self, claim: Claim) -> None:
         """The API server showed a claim."""
+        self._claims.see(claim)
+
+
+def _one(profiles: Iterable[str]) -> str:
+    found = set(profiles)
+    return found.pop() if len(found) == 1 else SEVERAL if found else UNKNOWN
+
+
+def _result(error: Exception | None) -> str:
+    if error is None:
+        return "ok"
+    if not isinstance(error, PluginError):
+        return "internal"
+    return "permanent" if is_permanent(error) else "retry"
+
+
+def nvml_calls() -> Tallies:
+    """Tallies by function and code, which is an nvmlReturn_t by name, or HANG."""
+    return Tallies(
+        Series(
+            f"{PREFIX}nvml_calls_total",
+            "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
+            ("operation", "code"),
+        ),
+        Series(
+            f"{PREFIX}nvml_call_duration_seconds",
+            "Time that calls of NVML took, or until they were given up.",
+            ("operation",),
+        ),
+        bounds=_NVML_SECONDS,
+    )

@@ -1,11 +1,17 @@
-"""Events of this node and of its claims."""
+"""Events of this node and of its claims, and the fields of log lines about them."""
 
 from __future__ import annotations
+
+import logging
+from typing import Any
 
 from dra.claims.reasons import NodeReason
 from dra.common.resources import NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.events import EventSink
+from kubeletplugin.journal.entries import Entry
+
+_log = logging.getLogger(__name__)
 
 
 class Reports:
@@ -13,6 +19,7 @@ class Reports:
 
     def __init__(self, sink: EventSink, node_name: str) -> None:
         self._sink = sink
+        self._unwritable = ""
         self.node_name = node_name
         # Kubelet's own events name a Node by its name in place of a UID.
         self._node = {
@@ -35,3 +42,40 @@ class Reports:
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
         }
         self._sink.emit(regarding, reason.value, message, warning=warning)
+
+    def report_journal(self, failure: str) -> None:
+        """Tell that writes of the journal begin to fail, or succeed again. For one thread.
+
+        ``failure`` is the last write's; without the journal no claim is prepared.
+        """
+        before, self._unwritable = self._unwritable, failure
+        if failure == before:
+            return
+        if failure:
+            _log.error("%s", failure)
+            text = f"{failure}; until then no claim can be prepared"
+            self.report_node(NodeReason.UNWRITABLE, text, warning=True)
+        else:
+            self.report_node(NodeReason.WRITABLE, "the journal can be written again")
+
+
+def about(ref: ClaimRef, **more: Any) -> dict[str, Any]:
+    """A claim, for ``extra`` of a log call; the pod is added where it is known (ClaimCache).
+
+    The fields have the names that the controller uses too.
+    """
+    return {"claim": str(ref), "uid": ref.uid, **more}
+
+
+def device(entry: Entry, **more: Any) -> dict[str, Any]:
+    """A device of a claim: where it is, and as what."""
+    return about(
+        entry.claim,
+        device=entry.device,
+        gpu=entry.device.partition("-mig-")[0],
+        gpu_uuid=entry.gpu,
+        profile=entry.profile or "gpu",
+        placement="whole" if entry.placement is None else str(entry.placement),
+        **{k: v for k, v in (("gi", entry.gi_id), ("ci", entry.ci_id)) if v is not None},
+        **more,
+    )

@@ -1,21 +1,30 @@
-"""Telemetry of the plugin: metrics, probes, and the claims known for logs."""
+"""Telemetry of one process; and the metrics of the node's state, read when they are asked for.
+
+Of the state nothing is kept, so a slice that is gone has no series, and there are never more series
+than slices, GPUs and profiles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from pynvml import NVML_ERROR_IN_USE
 
+from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.monitoring import WHOLE_GPU
+from dra.gpu.reasons import GpuReason
+from dra.monitoring import PREFIX, WHOLE_GPU
 from dra.monitoring.probes import Probes
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.telemetry.claim_cache import ClaimCache
-from kubeletplugin.telemetry.liveness import Liveness
-from kubeletplugin.telemetry.metrics import UNKNOWN, PluginMetrics
-from kubeletplugin.telemetry.nodemetrics import NodeMetrics
-from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.nvml.errors import code_name
+from kubeletplugin.telemetry.observer import UNKNOWN, ClaimCache, NodeObserver
+from kubeletplugin.telemetry.probes import Liveness, Readiness
 
 
 class Telemetry:
@@ -27,7 +36,7 @@ class Telemetry:
         self.registry = registry or CollectorRegistry()
         self.probes = probes or Probes()
         self.claims = ClaimCache()
-        self.metrics = PluginMetrics(self.registry, self.claims)
+        self.metrics = NodeObserver(self.registry, self.claims)
         self.liveness = Liveness(self.probes)
 
     def watch(
@@ -48,3 +57,162 @@ def _profile(device: str, gpus: tuple[Gpu, ...]) -> str:
     geometry = next((g.geometry for g in gpus if g.name == parsed.gpu), None)
     profile = geometry.by_id(parsed.profile_id) if geometry else None
     return profile.name if profile else UNKNOWN
+
+
+class NodeMetrics(Collector):
+    """``gpus`` are the node's as last seen."""
+
+    def __init__(
+        self,
+        gpus: Callable[[], tuple[Gpu, ...]],
+        journal: Journal,
+        readiness: Readiness,
+        claims: ClaimCache,
+    ) -> None:
+        self._gpus = gpus
+        self._journal = journal
+        self._readiness = readiness
+        self._claims = claims
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Collect all series, as they are now."""
+        gpus, entries = self._gpus(), self._journal.entries()
+        yield _gauge(
+            "ready",
+            "1 while claims can be served, 0 otherwise.",
+            [],
+            [((), float(self._readiness.is_ready))],
+        )
+        yield from _of_gpus(gpus)
+        yield from self._of_journal(entries)
+        names = {g.uuid: g.name for g in gpus}
+        kept = (e for e in entries if e.state in LEAVING and e.placement is not None and not e.idle)
+        # Of a slice that several claims shared each has an entry, and all have one place.
+        places = {(names.get(e.gpu, e.gpu), e.placement, _why_unavailable(e)) for e in kept}
+        yield _gauge(
+            "unavailable_placements",
+            "Places that nothing new gets, as what was there is not removed yet.",
+            ["gpu", "reason"],
+            list(Counter((gpu, reason) for gpu, _, reason in places).items()),
+        )
+        yield _gauge(
+            "claim_info",
+            "1 for every device that a claim has here; gi and ci are NVML's instance ids.",
+            ["namespace", "pod", "claim", "gpu_uuid", "mig_uuid", "gi", "ci", "profile"],
+            [(self._labels(e), 1.0) for e in entries if e.state in HELD],
+        )
+
+    def _of_journal(self, entries: Sequence[Entry]) -> Iterable[GaugeMetricFamily]:
+        quarantined = sum(bool(e.quarantined) for e in entries)
+        yield _gauge(
+            "journal_quarantined_entries",
+            "Records of the journal that cannot be understood, and are kept as they are.",
+            [],
+            [((), quarantined)],
+        )
+        yield _gauge(
+            "journal_problems",
+            "Files and records of the journal that could not be used when the plugin started.",
+            [],
+            [((), len(self._journal.problems))],
+        )
+
+        down = {e.claim.uid for e in entries if e.mps and e.state is State.PREPARED and e.note}
+        yield _gauge(
+            "mps_daemons_down",
+            "Prepared claims whose MPS daemon does not serve.",
+            [],
+            [((), len(down))],
+        )
+
+    def _labels(self, entry: Entry) -> tuple[str, ...]:
+        pods = self._claims.of(entry.claim.uid).pods
+        return (
+            entry.claim.namespace,
+            # Two would make two series of one slice, which no query could join.
+            pods[0] if len(pods) == 1 else "",
+            entry.claim.name,
+            entry.gpu,
+            entry.mig_uuid,
+            "" if entry.gi_id is None else str(entry.gi_id),
+            "" if entry.ci_id is None else str(entry.ci_id),
+            entry.profile,
+        )
+
+
+def _why_unavailable(entry: Entry) -> str:
+    if entry.suspect:
+        return "Suspect"
+    if entry.quarantined:
+        return "Unreadable"
+    if entry.state is State.TOMBSTONE:
+        return GpuReason.GPU_LOST
+    if not entry.note:
+        return "Leaving"
+    return "InUse" if code_name(NVML_ERROR_IN_USE) in entry.note else "Failing"
+
+
+def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
+    cut = [(g, g.geometry) for g in gpus if g.geometry is not None]
+    yield _gauge(
+        "gpu_info",
+        "1 for every GPU of the node.",
+        ["gpu", "gpu_uuid", "product"],
+        [((g.name, g.uuid, g.product_name), 1.0) for g in gpus],
+    )
+    yield _gauge(
+        "gpu_unavailable",
+        "1 for every GPU on which no slice can be made; reason is that of the MigNode.",
+        ["gpu", "gpu_uuid", "reason"],
+        [((g.name, g.uuid, g.reason), 1.0) for g in gpus if g.reason],
+    )
+    shown = {(g.name, i.profile, i.state.value, i.placement) for g in gpus for i in g.instances}
+    states = Counter((gpu, profile, state) for gpu, profile, state, _ in shown)
+    yield _gauge(
+        "slices",
+        "GPU instances, and placements that are to become or cease to be one.",
+        ["gpu", "profile", "state"],
+        list(states.items()),
+    )
+    yield _gauge(
+        "gpu_memory_slices",
+        "Memory slices of a GPU.",
+        ["gpu"],
+        [((g.name,), geometry.memory_slices) for g, geometry in cut],
+    )
+    yield _gauge(
+        "gpu_free_memory_slices",
+        "Memory slices of a GPU that nothing holds.",
+        ["gpu"],
+        [((g.name,), geometry.memory_slices - g.usage.mask.bit_count()) for g, geometry in cut],
+    )
+    yield _gauge(
+        "gpu_largest_placeable_memory_slices",
+        "Memory slices of the largest slice that could be made now.",
+        ["gpu"],
+        [((g.name,), _largest(g, geometry)) for g, geometry in cut],
+    )
+    yield _gauge(
+        "placeable_starts",
+        "Starts at which a slice of the profile could be made now.",
+        ["gpu", "profile"],
+        [
+            ((g.name, profile), 0 if g.reason else count)
+            for g, geometry in cut
+            for profile, count in geometry.placeable(g.usage).items()
+        ],
+    )
+
+
+def _largest(gpu: Gpu, geometry: Geometry) -> int:
+    profile = None if gpu.reason else geometry.largest_placeable(gpu.usage)
+    return profile.memory_slices if profile else 0
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family

@@ -14,9 +14,8 @@ from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.client import KubeApi
+from kubeletplugin import times
 from kubeletplugin.claims import janitor, node, prepare
-from kubeletplugin.gpus.health import xidwatch
-from kubeletplugin.gpus.lifecycle import hardwareloop, regaining
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import OTHERS, Variants
 from tests.helpers.folders import can_make_nodes, short_folder
@@ -34,6 +33,12 @@ def api_server(folder: Path, *flags: str) -> Iterator[Path]:
         api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         api.close()
         yield server.kubeconfig
+
+
+@pytest.fixture(autouse=True)
+def unnamed_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remedies name no node, whichever an earlier test of this process has named."""
+    monkeypatch.setattr("kubeletplugin.nvml.errors._node", "<node>")
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +91,7 @@ def make_rig(
     """Builds a node with the given GPUs; the plugin is not started."""
     made: list[Rig] = []
     # For so long a plugin that is to stop may wait for an event.
-    monkeypatch.setattr(xidwatch, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(times, "XID_WAIT_SECONDS", 0.05)
 
     def make(*gpus: GpuSpec) -> Rig:
         place = folder / str(len(made))
@@ -120,13 +125,13 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin looks at the hardware every half second."""
-    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 0.5)
+    monkeypatch.setattr(times, "POLL_SECONDS", 0.5)
 
 
 @pytest.fixture
 def regained_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML is opened anew at every look at the hardware while a GPU is lost."""
-    monkeypatch.setattr(regaining, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(times, "REGAIN_FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from kubeletplugin.errors import DeviceError, HardwareError, HostError, Starting
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, MpsLimits
-from kubeletplugin.publishing.mignode_publisher import node_owner
-from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.publishing.mignode import node_owner
+from kubeletplugin.telemetry.reports import about
 from kubeletplugin.times import DAEMON_ASK_SECONDS, DAEMON_LOOK_SECONDS, DAEMON_SECONDS
 
 _log = logging.getLogger(__name__)

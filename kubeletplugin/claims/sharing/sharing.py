@@ -16,7 +16,7 @@ from kubeletplugin.errors import DeviceError, HardwareError, PluginError
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.telemetry.reports import device
 from kubeletplugin.times import TIME_SLICE_END_SECONDS, TIME_SLICE_SECONDS
 
 DEFAULT: Final = "Default"

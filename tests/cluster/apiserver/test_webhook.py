@@ -23,7 +23,7 @@ from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import Installation, path
 from hack.cluster.machine import Process, free_ports
 from hack.cluster.waiting import wait_for
-from kubeletplugin.host.class_files import read_classes
+from kubeletplugin.gpus.node import read_classes
 from tests.controller.webhook.test_webhook import BAD, GOOD
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-webhook"

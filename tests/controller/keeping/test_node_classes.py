@@ -8,7 +8,7 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.layouts import choose
-from kubeletplugin.host.class_files import read_classes
+from kubeletplugin.gpus.node import read_classes
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, mignode, node
 

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from controller.webhook.certificates import Served, make, renewed
 from controller.webhook.review import review_config
-from kubeletplugin.host.class_files import read_classes
+from kubeletplugin.gpus.node import read_classes
 
 DRIVER = "mig.dra.dev"
 GOOD = {

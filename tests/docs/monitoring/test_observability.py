@@ -17,7 +17,7 @@ from dra.claims.reasons import NodeReason, Reason
 from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.telemetry.observer import Action
-from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.telemetry.probes import Readiness
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.docs.monitoring.test_events import PAGE as EVENTS
 
@@ -26,7 +26,7 @@ PAGE = ROOT / "docs/observability.md"
 PACKAGES = ("controller", "kubeletplugin", "dra")
 MODULES = {
     "controller": "controller/report/metrics.py",
-    "plugin": "kubeletplugin/telemetry/metrics.py or nodemetrics.py",
+    "plugin": "kubeletplugin/telemetry/observer.py or nodemetrics.py",
     "both": "dra/monitoring",
 }
 Described = dict[str, tuple[str, frozenset[str]]]

@@ -8,8 +8,8 @@ import pytest
 
 from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.errors import DeadlineError, StartingError
-from kubeletplugin.gpus.locks import FifoLock
-from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.gpus.gpu import FifoLock
+from kubeletplugin.telemetry.probes import Readiness
 from tests.helpers.waiting import PATIENCE, wait_for
 
 SOON, IN_TIME = 0.01, PATIENCE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.daemon import daemon
+from kubeletplugin import times
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import Rig
@@ -20,7 +20,7 @@ from tests.kubeletplugin.helpers.rig import Rig
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What answers slowly is not taken for dead."""
-    monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", PATIENCE)
+    monkeypatch.setattr(times, "PROBE_SECONDS", PATIENCE)
 
 
 def dead(rig: Rig) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for("readiness", lambda: not unready(rig))
-    monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(times, "PROBE_SECONDS", 0.2)
     assert rig.daemon is not None
     release, workers = threading.Event(), rig.daemon.kubelet.server._workers
     for _ in range(workers._max_workers):
@@ -123,7 +123,7 @@ def test_a_plugin_that_stops_is_not_ready_and_not_dead(rig: Rig) -> None:
 def test_what_hangs_is_left_behind_by_a_stop_in_time(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_STOP_SECONDS", 0.2)
+    monkeypatch.setattr(times, "STOP_SECONDS", 0.2)
     assert rig.daemon is not None
     go_on = threading.Event()
     monkeypatch.setattr(rig.daemon.claims.janitor, "give_up_idle", lambda: go_on.wait(PATIENCE))
@@ -141,6 +141,6 @@ def test_what_hangs_is_left_behind_by_a_stop_in_time(
 def test_the_chart_gives_a_stop_its_time() -> None:
     chart = Path("deploy/helm/dra-driver-nvidia-mig/templates/kubelet-plugin.yaml").read_text()
     [grace] = re.findall(r"terminationGracePeriodSeconds: (\d+)", chart)
-    longest = daemon._FIRST_LOOK_SECONDS + daemon._STOP_SECONDS
+    longest = times.FIRST_LOOK_SECONDS + times.STOP_SECONDS
     assert longest < int(grace) - 5
-    assert daemon._DRAIN_SECONDS * 2 < daemon._STOP_SECONDS
+    assert times.DRAIN_SECONDS * 2 < times.STOP_SECONDS

@@ -13,7 +13,7 @@ import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.kube.client import KubeApi
-from kubeletplugin.daemon.serving import serve
+from kubeletplugin.daemon.daemon import serve
 from kubeletplugin.errors import HostError
 from kubeletplugin.options import Options
 from kubeletplugin.sockets import MAX_SOCKET_PATH, remove_stale, sockets

@@ -11,13 +11,12 @@ import pynvml
 import pytest
 
 from dra.common.resources import EVENTS
-from kubeletplugin.gpus.lifecycle import driverlibrary
-from kubeletplugin.gpus.lifecycle.driverlibrary import (
-    LASTING_SECONDS,
-    OVERDUE_SECONDS,
+from kubeletplugin import times
+from kubeletplugin.gpus import driverlibrary
+from kubeletplugin.gpus.driverlibrary import (
     DriverLibrary,
+    mapped_library,
 )
-from kubeletplugin.host.driverversions import mapped_library
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import translate
@@ -69,7 +68,7 @@ class Site:
         """nvmlInit says that the versions differ, until that lasts."""
         for _ in range(2):
             self.library.note_failure(translate("nvmlInit", MISMATCH))
-            self.now += LASTING_SECONDS
+            self.now += times.MISMATCH_SECONDS
 
     def monotonic(self) -> float:
         return self.now
@@ -105,7 +104,7 @@ def test_a_moment_in_the_middle_of_an_upgrade_is_waited_for(site: Site) -> None:
     site.machine.upgrade_driver(NEW)
     site.library.note_failure(translate("nvmlInit", MISMATCH))
     assert [site.library.doubtful] == [True]
-    site.now += LASTING_SECONDS
+    site.now += times.MISMATCH_SECONDS
     site.library.note_failure(translate("nvmlInit", pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
     assert [site.library.doubtful] == [False]
     site.library.note_failure(translate("nvmlInit", MISMATCH))
@@ -130,7 +129,7 @@ def keep_showing_the_old_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert found is not None
     assert not found.deleted
     monkeypatch.setattr(driverlibrary, "mapped_library", lambda: found)
-    monkeypatch.setattr(driverlibrary, "_identity", lambda _path: (1, 1))
+    monkeypatch.setattr(driverlibrary.Mapped, "identity", (1, 1))
     site.library.note_answer()
 
 
@@ -157,14 +156,14 @@ def test_an_end_that_does_not_come_is_told_to_liveness(site: Site) -> None:
     site.machine.upgrade_driver(NEW)
     site.fail()
     assert site.library.overdue() == ""
-    site.now += OVERDUE_SECONDS
+    site.now += times.END_OVERDUE_SECONDS
     assert "this process has not ended" in site.library.overdue()
 
 
 def test_a_plugin_whose_end_hangs_is_not_alive(rig: Rig) -> None:
     assert rig.daemon is not None
     library = rig.daemon.gpus.library
-    library._ended, library._why = -2 * OVERDUE_SECONDS, "the driver was exchanged"
+    library._ended, library._why = -2 * times.END_OVERDUE_SECONDS, "the driver was exchanged"
     stuck = "end: the driver was exchanged; this process has not ended"
     assert stuck in rig.telemetry.probes.live.problems()
     rig.stop()

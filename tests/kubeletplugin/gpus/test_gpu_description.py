@@ -10,9 +10,8 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState
 from dra.gpu.shares import Share
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
-from kubeletplugin.gpus.description.gpu_description import describe
-from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.gpus.gpu import Conflict, KnownGpu
+from kubeletplugin.gpus.reader import describe
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.gpus import Card
 from kubeletplugin.nvml.instances import GpuInstance

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.shares import Share
-from kubeletplugin.gpus.description.gpu_reader import GpuReader
+from kubeletplugin.gpus.reader import GpuReader
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.calls import CallPool
 from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
@@ -22,32 +21,6 @@ from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 def bench(tmp_path: Path) -> Iterator[GpuBench]:
     yield GpuBench(tmp_path)
     sim.nvml.uninstall()
-
-
-def test_a_look_is_one_operation_however_many_slices_there_are(
-    bench: GpuBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each operation costs a change of threads, there and back."""
-    made = [bench.made(f"c{n}", State.PREPARED, Placement(n, 1)) for n in range(4)]
-    reader = GpuReader(bench.session, bench.journal, bench.identity, on_change=lambda: None)
-    operations: list[str] = []
-    elsewhere = CallPool._elsewhere
-
-    def counted(pool: CallPool, name: str, *arguments: Any, **named: Any) -> Any:
-        operations.append(name)
-        return elsewhere(pool, name, *arguments, **named)
-
-    monkeypatch.setattr(CallPool, "_elsewhere", counted)
-    with bench.unit.lock:
-        reader.read(bench.unit)
-    assert len(operations) == 1
-    seen = bench.unit.known.seen
-    assert seen is not None
-    assert [i.claim for i in seen.instances] == [e.claim for e in made]
-    operations.clear()
-    with bench.unit.lock:
-        assert bench.hardware.identity.find_own_instance(made[0]).whole
-    assert len(operations) == 1
 
 
 # -- without a look, by what was read back
@@ -105,8 +78,8 @@ HAPPENED: dict[str, Callable[[GpuBench, Entry], object]] = {
     "several have one": lambda bench, entry: bench.journal.put(
         replace(entry, share=Share(1024, 10, "default"))
     ),
-    "the GPU was away": lambda bench, _: bench.unit.leave(),
-    "the GPU is released": lambda bench, _: bench.unit.release("somebody resets it"),
+    "the GPU was away": lambda bench, _: bench.unit.change(away=True),
+    "the GPU is released": lambda bench, _: bench.unit.change(released="somebody resets it"),
 }
 
 

@@ -11,8 +11,7 @@ import pytest
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import Conflict, GpuUnit
 from kubeletplugin.nvml.gpus import Card
 from tests.dra.kube.clocks import FakeClock
 
@@ -25,18 +24,11 @@ SEEN = Gpu(3, "GPU-a", product_name="", memory_mib=0, mig_enabled=True)
 
 CHANGES: tuple[tuple[str, Callable[[GpuUnit], object], dict[str, Any]], ...] = (
     ("card", lambda u: u.set_card(OFF), {"card": OFF, "geometry": None}),
-    ("unavailable", lambda u: u.set_conflict(PAUSED), {"conflict": PAUSED}),
-    ("given out", lambda u: u.set_conflict(None), {"conflict": None}),
+    ("unavailable", lambda u: u.change(conflict=PAUSED), {"conflict": PAUSED}),
     ("shown", lambda u: u.show(SEEN), {"seen": SEEN}),
-    ("left", lambda u: u.leave(), {"away": True}),
     ("back", lambda u: u.come_back([KEY]), {"away": False, "wiped": {KEY}, "geometry": GEOMETRY}),
     ("known lost", lambda u: u.forget_wiped(OTHER), {"wiped": frozenset()}),
     ("not wiped", lambda u: u.forget_wiped(KEY), {}),
-    ("unhealthy", lambda u: u.set_unhealthy("XID 48"), {"unhealthy": "XID 48"}),
-    ("healthy", lambda u: u.set_unhealthy(""), {"unhealthy": ""}),
-    ("released", lambda u: u.release("drained"), {"released": "drained"}),
-    ("held", lambda u: u.hold(), {"released": ""}),
-    ("open again", lambda u: u.reopen(), {"released": "", "away": True}),
 )
 
 
@@ -46,9 +38,7 @@ def unit(*, struck: bool) -> GpuUnit:
     made.come_back([OTHER])
     if struck:
         made.strike(2, "it was not to be had")
-    made.set_conflict(Conflict(NodeReason.MIG_MANAGER, "at work"))
-    made.set_unhealthy("XID 79")
-    made.release("paused")
+    made.change(conflict=Conflict(NodeReason.MIG_MANAGER, "at work"), unhealthy="XID 79")
     made.show(Gpu(3, "GPU-a", product_name="earlier", memory_mib=0, mig_enabled=True))
     return made
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection
 import pytest
 
 from dra.common.resources import NODES
-from kubeletplugin.gpus.description.gpu_reader import GpuReader
-from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.lifecycle import hardwareloop
-from kubeletplugin.gpus.looks import Looks
+from kubeletplugin import times
+from kubeletplugin.gpus.gpu import GpuUnit
+from kubeletplugin.gpus.loop import Looks
+from kubeletplugin.gpus.reader import GpuReader
 from kubeletplugin.journal.entries import EntryKey
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
@@ -59,7 +59,7 @@ def _reasons(rig: Rig) -> set[str]:
 def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(times, "POLL_SECONDS", 3600.0)
     rig = make_rig()
     rig.start()
     assert rig.daemon is not None

@@ -11,9 +11,10 @@ import pynvml
 import pytest
 
 from dra.gpu.geometry import Geometry, Placement, Profile
+from kubeletplugin import times
 from kubeletplugin.claims import prepare
-from kubeletplugin.gpus import offers as offers_module
-from kubeletplugin.gpus.offers import Offers
+from kubeletplugin.gpus.gpu import GpuUnit
+from kubeletplugin.nvml.gpus import Card
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import Variants, load_product
@@ -30,50 +31,51 @@ OTHER = "gpu-0-mig-1g10gb-19-2"
 MAKES = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
-def offered(offers: Offers) -> list[tuple[int, int]]:
-    geometry = offers.of(GEOMETRY)
+CARD = Card("GPU-a", 0, mig_capable=True, mig_enabled=True, geometry=GEOMETRY)
+
+
+def offered(unit: GpuUnit) -> list[tuple[int, int]]:
+    geometry = unit.known.geometry
     assert geometry is not None
     return [(p.id, p.multiprocessors) for p in geometry.profiles]
 
 
 def test_what_was_struck_off_comes_back_ever_later_and_after_a_reset() -> None:
     clock = FakeClock()
-    offers = Offers(clock)
-    assert offers.of(None) is None
-    assert offered(offers) == [(1, 16), (2, 32)]
+    unit = GpuUnit(0, CARD, pcie_root="", clock=clock)
+    assert offered(unit) == [(1, 16), (2, 32)]
     for seconds, told in {5: "5 s", 10: "10 s", 20: "20 s", 40: "40 s", 80: "80 s"}.items():
-        offers.learn(1, "why")
-        assert offered(offers) == [(2, 32)]
-        assert offers.struck(1) == f"why; it is tried again in {told}"
-        assert offers.struck(2) == ""
+        unit.strike(1, "why")
+        assert offered(unit) == [(2, 32)]
+        assert unit.struck(1) == f"why; it is tried again in {told}"
+        assert unit.struck(2) == ""
         clock.wait(Event(), seconds)
-        assert offered(offers) == [(1, 16), (2, 32)]
-        assert offers.struck(1) == ""
-    offers.learn(1, "why")
-    offers.reset()
-    assert offered(offers) == [(1, 16), (2, 32)]
-    offers.learn(1, "why")
-    assert offers.struck(1).endswith("in 5 s")
+        assert offered(unit) == [(1, 16), (2, 32)]
+        assert unit.struck(1) == ""
+    unit.strike(1, "why")
+    unit.come_back([])
+    assert offered(unit) == [(1, 16), (2, 32)]
+    unit.strike(1, "why")
+    assert unit.struck(1).endswith("in 5 s")
 
 
 def test_it_is_longest_after_many_in_a_row_and_short_again_after_a_success() -> None:
-    clock = FakeClock()
-    offers = Offers(clock)
+    unit = GpuUnit(0, CARD, pcie_root="", clock=FakeClock())
     for _ in range(20):
-        offers.learn(1, "why")
-    assert offers.struck(1).endswith("in 240 min")
-    offers.delivered(1)
-    assert offers.struck(1) == ""
-    offers.learn(1, "why")
-    assert offers.struck(1).endswith("in 5 s")
+        unit.strike(1, "why")
+    assert unit.struck(1).endswith("in 240 min")
+    unit.delivered(1)
+    assert unit.struck(1) == ""
+    unit.strike(1, "why")
+    assert unit.struck(1).endswith("in 5 s")
 
 
 def test_what_has_less_is_offered_with_that() -> None:
-    offers = Offers(FakeClock())
-    offers.learn(2, "why", multiprocessors=20)
-    assert offered(offers) == [(1, 16), (2, 20)]
-    offers.reset()
-    assert offered(offers) == [(1, 16), (2, 32)]
+    unit = GpuUnit(0, CARD, pcie_root="", clock=FakeClock())
+    unit.strike(2, "why", multiprocessors=20)
+    assert offered(unit) == [(1, 16), (2, 20)]
+    unit.come_back([])
+    assert offered(unit) == [(1, 16), (2, 32)]
 
 
 def made(rig: Rig) -> int:
@@ -106,14 +108,14 @@ def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alon
     assert rig.prepared(rig.claim(OTHER)), "the remedy that is named"
     rig.machine.configure(variants=Variants())
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.units()[0]._offers.reset()
+    rig.daemon.gpus.hardware.units()[0].come_back([])
     assert rig.prepared(ref)
 
 
 def test_what_is_refused_once_is_tried_again_in_the_same_call(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(times, "REFUSED_FIRST_SECONDS", 0.0)
     rig = make_rig(GpuSpec(H100))
     rig.start()
     rig.machine.inject(
@@ -125,7 +127,7 @@ def test_what_is_refused_once_is_tried_again_in_the_same_call(
 def test_what_is_refused_twice_is_a_permanent_failure(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers_module, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(times, "REFUSED_FIRST_SECONDS", 0.0)
     rig = make_rig(GpuSpec(H100))
     rig.machine.configure(variants=Variants(full_compute="refused"))
     rig.start()

@@ -9,9 +9,9 @@ import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.slices import Slices
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.ownership.identity import Identity
+from kubeletplugin.gpus.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.gpus import discover

@@ -18,7 +18,7 @@ from kubeletplugin.host.driverfiles import Needs
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver
-from kubeletplugin.telemetry.readiness import Readiness
+from kubeletplugin.telemetry.probes import Readiness
 from kubeletplugin.telemetry.reports import Reports
 from tests.dra.kube.clocks import FakeClock
 from tests.failures.helpers.folderapi import FolderHttp
@@ -82,6 +82,7 @@ class Acts(NodeObserver):
     """Remembers what the node did of its own accord."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[Action] = []
 
     def acted(self, action: Action) -> None:

@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.gpu_names import GpuNames
+from kubeletplugin.gpus.hardware import assign_names
 from kubeletplugin.host.nodes import character_majors, instance_capabilities
 from kubeletplugin.host.processes import openers
 from kubeletplugin.host.roots import Roots
+from tests.kubeletplugin.host.layouts import DEVICES, kernel, roots
 
-DEVICES = """Character devices:
-  1 mem
-195 nvidia
-195 nvidiactl
-236 nvidia-caps-imex-channels
-237 nvidia-caps
-509 nvidia-uvm
-
-Block devices:
-259 blkext
-238 nvidia-caps
-"""
-
-
-def roots(host: Path, driver: str = "/") -> Roots:
-    return Roots(
-        host=host,
-        driver=Path(driver),
-        cdi=host / "cdi",
-        kubelet=host / "kubelet",
-        state=host / "state",
-    )
+CONTAINER = Path("/run/nvidia/driver")
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    folder = tmp_path / "host"
-    (folder / "proc").mkdir(parents=True)
-    (folder / "proc/devices").write_text(DEVICES)
-    return folder
+    return kernel(tmp_path / "host")
 
 
 # -- names
@@ -50,21 +28,24 @@ def host(tmp_path: Path) -> Path:
 
 def test_a_gpu_keeps_the_number_under_which_it_was_first_seen(tmp_path: Path) -> None:
     path = tmp_path / "gpus.json"
-    assert GpuNames(path).assign([("GPU-a", 0), ("GPU-b", 1)]) == {"GPU-a": 0, "GPU-b": 1}
-    assert GpuNames(path).assign([("GPU-b", 0), ("GPU-a", 1)]) == {"GPU-b": 1, "GPU-a": 0}
+    assert assign_names(path, [("GPU-a", 0), ("GPU-b", 1)], hints={}) == {"GPU-a": 0, "GPU-b": 1}
+    assert assign_names(path, [("GPU-b", 0), ("GPU-a", 1)], hints={}) == {"GPU-b": 1, "GPU-a": 0}
 
 
 def test_a_new_gpu_never_gets_the_name_of_one_that_is_away(tmp_path: Path) -> None:
     path = tmp_path / "gpus.json"
-    GpuNames(path).assign([("GPU-a", 0), ("GPU-b", 1)])
-    assert GpuNames(path).assign([("GPU-new", 0), ("GPU-b", 1)]) == {"GPU-new": 2, "GPU-b": 1}
-    assert GpuNames(path).assign([("GPU-a", 0)]) == {"GPU-a": 0}
+    assign_names(path, [("GPU-a", 0), ("GPU-b", 1)], hints={})
+    assert assign_names(path, [("GPU-new", 0), ("GPU-b", 1)], hints={}) == {
+        "GPU-new": 2,
+        "GPU-b": 1,
+    }
+    assert assign_names(path, [("GPU-a", 0)], hints={}) == {"GPU-a": 0}
 
 
 def test_a_new_gpu_does_not_take_the_minor_of_another_new_one(tmp_path: Path) -> None:
     path = tmp_path / "gpus.json"
-    GpuNames(path).assign([("GPU-a", 0)])
-    found = GpuNames(path).assign([("GPU-x", 0), ("GPU-y", 1)])
+    assign_names(path, [("GPU-a", 0)], hints={})
+    found = assign_names(path, [("GPU-x", 0), ("GPU-y", 1)], hints={})
     assert found == {"GPU-x": 2, "GPU-y": 1}
 
 
@@ -74,23 +55,23 @@ def test_lost_names_come_back_from_the_devices_that_are_prepared(
 ) -> None:
     path = tmp_path / "gpus.json"
     path.write_text(damage)
-    names = GpuNames(path, hints={"GPU-a": 5})
-    assert names.assign([("GPU-a", 0), ("GPU-b", 1)]) == {"GPU-a": 5, "GPU-b": 1}
+    found = assign_names(path, [("GPU-a", 0), ("GPU-b", 1)], hints={"GPU-a": 5})
+    assert found == {"GPU-a": 5, "GPU-b": 1}
     assert json.loads(path.read_text())["gpus"] == {"GPU-a": 5, "GPU-b": 1}
 
 
 def test_names_that_are_known_are_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "gpus.json"
-    GpuNames(path).assign([("GPU-a", 0)])
+    assign_names(path, [("GPU-a", 0)], hints={})
     inode = path.stat().st_ino
-    GpuNames(path).assign([("GPU-a", 0)])
+    assign_names(path, [("GPU-a", 0)], hints={})
     assert path.stat().st_ino == inode
 
 
 def test_names_that_cannot_be_kept_are_not_given(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HostError, match="cannot write the GPU names"):
-        GpuNames(tmp_path / "file/gpus.json").assign([("GPU-a", 0)])
+        assign_names(tmp_path / "file/gpus.json", [("GPU-a", 0)], hints={})
 
 
 # -- capabilities
@@ -139,3 +120,26 @@ def test_a_program_may_call_itself_as_it_likes(tmp_path: Path) -> None:
     places = dict.fromkeys(("driver", "cdi", "kubelet", "state"), tmp_path)
     found = openers(Roots(host=tmp_path, **places), 0)
     assert found == ("??[2J?? (8)", "dcgm-exporter (7)")
+
+
+# -- roots
+
+
+def test_a_driver_container_counts_while_it_is_there(tmp_path: Path) -> None:
+    """The operator unmounts it for an upgrade, and leaves the empty directory."""
+    found = replace(roots(tmp_path), driver_container=CONTAINER)
+    seen = tmp_path / "run/nvidia/driver"
+    assert (found.driver_root, found.driver_seen) == (Path("/"), tmp_path)
+    seen.mkdir(parents=True)
+    assert (found.driver_root, found.driver_seen) == (Path("/"), tmp_path)
+    (seen / "usr").mkdir()
+    assert (found.driver_root, found.driver_seen) == (CONTAINER, seen)
+    (seen / "usr").rmdir()
+    assert found.driver_root == Path("/")
+
+
+@pytest.mark.parametrize("container", [None, CONTAINER])
+def test_the_root_that_was_named_counts_alone(tmp_path: Path, container: Path | None) -> None:
+    (tmp_path / "run/nvidia/driver/usr").mkdir(parents=True)
+    expected = CONTAINER if container else Path("/")
+    assert replace(roots(tmp_path), driver_container=container).driver_root == expected

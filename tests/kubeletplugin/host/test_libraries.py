@@ -18,7 +18,6 @@ from kubeletplugin.host.roots import inside
 from sim.nvml.driverfiles import empty_library
 from tests.kubeletplugin.host.layouts import (
     PLACES,
-    SONAMES,
     VERSION,
     find,
     install,
@@ -193,11 +192,3 @@ def test_directories_that_are_named_replace_the_list(tmp_path: Path) -> None:
 def test_arm_machines_have_a_directory_of_their_own() -> None:
     found = this_architecture("aarch64").container_directories
     assert found == ("/usr/lib64", "/usr/lib/aarch64-linux-gnu")
-
-
-def test_sonames_of_the_layouts_are_what_they_say(tmp_path: Path) -> None:
-    folder = install(tmp_path)
-    for name, soname in SONAMES.items():
-        read = read_library(folder / f"{name}.{VERSION}")
-        assert read is not None
-        assert read.soname == soname

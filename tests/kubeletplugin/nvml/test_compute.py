@@ -218,18 +218,6 @@ def test_profiles_are_asked_for_again_once_an_instance_was_refused(
     assert enums
 
 
-def test_profiles_that_have_too_little_are_asked_for_each_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine, session = bench(altered(H100, DOUBLE, keep=lambda c: c.enum != 7))
-    enums = asked(monkeypatch)
-    for _ in range(3):
-        enums.clear()
-        with pytest.raises(UndeliverableError):
-            make(session, machine.gpu(0).uuid, double(session))
-        assert enums.count(0) >= 2
-
-
 @pytest.mark.parametrize("shortage", [("multiprocessorCount", 0.5), ("memorySizeMB", 0.8)])
 def test_a_slice_with_less_than_its_profile_advertises_is_destroyed_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, shortage: tuple[str, float]

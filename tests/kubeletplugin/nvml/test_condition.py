@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.gpus.gpu import KnownGpu
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import GpuLostError
 from kubeletplugin.nvml.gpus import discover

@@ -10,7 +10,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from dra.kube.http import HttpClient, T
-from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.publishing.statuses import ClaimStatuses
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 

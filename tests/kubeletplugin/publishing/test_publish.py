@@ -9,8 +9,7 @@ import pytest
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.mignode import from_mignode
 from dra.kube.reflector import Change
-from kubeletplugin.daemon import daemon
-from kubeletplugin.gpus.lifecycle import hardwareloop
+from kubeletplugin import times
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
@@ -54,7 +53,7 @@ def test_it_describes_the_hardware_as_nvml_does(make_rig: Callable[..., Rig], pr
 def test_it_follows_prepare_and_unprepare_without_another_look(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(times, "POLL_SECONDS", 3600.0)
     rig = make_rig()
     rig.start()
     ref = rig.claim("gpu-1-mig-2g10gb-14-2")
@@ -106,7 +105,7 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
 def test_before_the_first_look_at_the_gpus_nothing_is_written(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_FIRST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(times, "FIRST_LOOK_SECONDS", 0.1)
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
     there = [("gpu-0", "1g.5gb", 4, "prepared")]
     wait_for("the slice", lambda: rig.published_slices() == there)
@@ -204,7 +203,8 @@ def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool
             edit()
         answer = send(method, path, **more)
         edit()
-        wait_for("both", lambda: len(publisher._heard) == 2)
+        latest = rig.mignode()["metadata"]["resourceVersion"]
+        wait_for("the edit", lambda: latest in str((publisher._known or {}).get("metadata")))
         return answer
 
     rig.http.call = call  # type: ignore[method-assign]

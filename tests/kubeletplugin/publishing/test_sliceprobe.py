@@ -17,8 +17,8 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout, read_overhead
-from kubeletplugin.publishing.slices.sliceprobe import probe
-from kubeletplugin.publishing.unaccounted import SETTLE_SECONDS, Unaccounted
+from kubeletplugin import times
+from kubeletplugin.publishing.resourceslices import Unaccounted, probe
 from tests.dra.gpus import sliced_gpu
 
 INVENTORY = Inventory("node-a", "node-a", "mig.dra.dev")
@@ -145,8 +145,8 @@ def test_what_goes_is_unavailable_once_it_takes_too_long(state: InstanceState) -
     gpu = sliced_gpu(0)
     going = [_with(gpu, on_gpu(state))]
     assert unaccounted.look(going) == {}
-    assert unaccounted.due() == SETTLE_SECONDS
-    clock.time += SETTLE_SECONDS - 1
+    assert unaccounted.due() == times.GOING_SECONDS
+    clock.time += times.GOING_SECONDS - 1
     assert unaccounted.look(going) == {}
     assert unaccounted.due() == 1
     clock.time += 1
@@ -173,7 +173,7 @@ def test_a_shared_slice_is_unavailable_only_when_all_of_it_goes() -> None:
     goes, stays = on_gpu(InstanceState.RECLAIMING), on_gpu(InstanceState.PREPARED)
     for instances, blocked in (((goes, stays), False), ((goes, goes), True)):
         unaccounted.look([_with(sliced_gpu(0), *instances)])
-        clock.time += SETTLE_SECONDS
+        clock.time += times.GOING_SECONDS
         found = unaccounted.look([_with(sliced_gpu(0), *instances)])
         assert found == ({"GPU-0": (Occupant(Placement(4, 4), 9),)} if blocked else {})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES
-from kubeletplugin.publishing import unaccounted
+from kubeletplugin import times
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
@@ -142,7 +142,7 @@ def test_a_slice_that_cannot_be_removed_is_unavailable(
     rig = scheduled
     ref = rig.claim("gpu-0-mig-3g20gb-9-4")
     rig.prepared(ref)
-    monkeypatch.setattr(unaccounted, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(times, "GOING_SECONDS", 0.5)
     rig.machine.inject(
         Fault(id="busy", function="nvmlGpuInstanceDestroy", action="return", code=19, times=0)
     )

@@ -10,7 +10,7 @@ from typing import Any
 from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.reflector import Change
-from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
+from kubeletplugin.publishing.resourceslices import SlicePublisher
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,

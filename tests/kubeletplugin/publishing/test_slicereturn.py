@@ -11,7 +11,7 @@ from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, KubeError
 from dra.kube.timing import RetrySchedule
-from kubeletplugin.publishing.slices import slicepublish
+from kubeletplugin import times
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
@@ -64,7 +64,7 @@ def fallen_back(rig: Rig, gate: Gate) -> None:
 def test_once_the_gate_is_on_the_node_is_handed_back_to_kube_scheduler(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slicepublish, "GATE_SECONDS", 0.2)
+    monkeypatch.setattr(times, "GATE_FIRST_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     rig.allocator = AllocatorKind.SCHEDULER
@@ -109,7 +109,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
 def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slicepublish, "GATE_SECONDS", 0.2)
+    monkeypatch.setattr(times, "GATE_FIRST_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     gate.on = False

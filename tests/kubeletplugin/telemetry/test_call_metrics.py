@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 import sim.nvml
-from kubeletplugin.gpus.locks import FifoLock
+from kubeletplugin.gpus.gpu import FifoLock
 from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.session import Session
-from kubeletplugin.telemetry.nvmlcalls import nvml_calls
+from kubeletplugin.telemetry.observer import nvml_calls
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.scrape import Scrape, collected

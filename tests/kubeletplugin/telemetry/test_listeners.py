@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kubeletplugin.telemetry.listeners import Listeners
+from kubeletplugin.common import Listeners
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 

@@ -10,7 +10,7 @@ import pytest
 from dra.claims.reasons import NodeReason
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
+from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.telemetry.observer import Action
 from sim.nvml.machine import GpuSpec

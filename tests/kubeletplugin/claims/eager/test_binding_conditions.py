@@ -11,9 +11,10 @@ from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, O
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.kube import timing as left_out
 from dra.kube.errors import KubeError, UnavailableError
+from kubeletplugin import times
 from kubeletplugin.claims import early
 from kubeletplugin.options import BindingConditions
-from kubeletplugin.publishing import claimstatus
+from kubeletplugin.publishing import statuses
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
 from sim.scheduler import scheduler as queue
@@ -200,8 +201,8 @@ def test_whoever_has_wasted_slices_waits_and_is_served_later(
 def test_an_answer_that_cannot_be_written_is_never_given_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claimstatus, "_ATTEMPTS", 1)
-    monkeypatch.setattr(claimstatus, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(statuses, "_ATTEMPTS", 1)
+    monkeypatch.setattr(times, "STATUS_AGAIN_SECONDS", 0.05)
     cut = [UnavailableError("no answer")] * 3
     rig.http.refuse = lambda method, _: cut.pop() if method == "PATCH" and cut else None
     ref = awaited(rig, DEVICE)

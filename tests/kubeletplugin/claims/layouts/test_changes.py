@@ -14,9 +14,9 @@ from dra.gpu.inventory import AllocatorKind
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError
 from dra.kube.http import Page
+from kubeletplugin import times
 from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.lookup import ClaimReader
-from kubeletplugin.gpus import gpuunit
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.layouts.declared import A100, H100, PAIRS, label, status, wait_state
@@ -274,7 +274,7 @@ def test_a_mode_that_is_wanted_back_at_once_is_given_back(declare: Callable[...,
 def test_a_change_of_mode_is_tried_again_while_a_monitor_holds_the_gpu(
     declare: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpuunit, "MODE_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(times, "MODE_FIRST_SECONDS", 0.0)
     rig = declare(H100, start=False, mode="whole")
 
     def is_now(*, pending: bool, mode: bool) -> bool:

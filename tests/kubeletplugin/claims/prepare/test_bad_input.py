@@ -8,7 +8,7 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec

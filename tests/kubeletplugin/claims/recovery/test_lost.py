@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin import times
 from kubeletplugin.claims import janitor
-from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.journal.entries import State
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import reserve
@@ -151,7 +151,7 @@ def test_what_somebody_does_to_instances_is_seen_when_the_driver_tells_of_it(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing looks by itself meanwhile."""
-    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(times, "POLL_SECONDS", 1e6)
     monkeypatch.setattr(janitor, "CHECK_SECONDS", 1e6)
     monkeypatch.setattr(janitor, "CLAIMS_SECONDS", 1e6)
     rig = make_rig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dra.gpu.inventory import ClaimRef, Gpu
-from kubeletplugin.gpus.health.device_health import DeviceHealth, device_health
+from kubeletplugin.gpus.health import DeviceHealth, device_health
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.gpus.test_gpu_description import ENTRY
 

@@ -11,7 +11,7 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.lifecycle.regaining import Regaining
+from kubeletplugin.gpus.loop import Regaining
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.products import Variants

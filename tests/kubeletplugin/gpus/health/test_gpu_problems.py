@@ -10,11 +10,10 @@ from msgspec import structs
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.gpus.health.gpu_problems import (
-    QUIET_SECONDS,
+from kubeletplugin import times
+from kubeletplugin.gpus.health import (
     GpuProblem,
     GpuProblems,
-    has_passed,
 )
 
 SLICE = Instance(Placement(0, 1), InstanceState.PREPARED, gpu_instance_id=1, uuid="MIG-1")
@@ -27,7 +26,7 @@ LOST = replace(SICK, reason=GpuReason.GPU_LOST)
 WHOLE = GpuProblem("GPU-a", GpuReason.XID_ERROR, "XID 48", 100.0, beside=frozenset({"MIG-1"}))
 RESET = replace(WHOLE, message="XID 79", needs_reset=True)
 OF_SLICE = replace(WHOLE, message="XID 43", gi_id=1, blocks=False)
-SOON, QUIET = 100.0 + QUIET_SECONDS - 0.1, 100.0 + QUIET_SECONDS
+SOON, QUIET = 100.0 + times.QUIET_SECONDS - 0.1, 100.0 + times.QUIET_SECONDS
 
 
 def with_slice(state: InstanceState) -> Gpu:
@@ -73,7 +72,7 @@ PASSED = {
 @pytest.mark.parametrize("case", PASSED)
 def test_a_problem_is_over_when_its_cause_is(case: str) -> None:
     problem, gpu, now, expected = PASSED[case]
-    assert has_passed(problem, gpu, now=now) is expected
+    assert problem.has_passed(gpu, now=now) is expected
 
 
 def known(*problems: GpuProblem) -> GpuProblems:
@@ -129,8 +128,8 @@ def test_what_a_slice_has_its_gpu_and_its_neighbours_do_not_have() -> None:
 def test_what_has_a_reason_is_dropped_for_one_gpu() -> None:
     barred = replace(WHOLE, reason=GpuReason.NO_PERMISSION, message="no permission")
     problems = known(barred, WHOLE, replace(barred, gpu="GPU-b"))
-    assert problems.drop("GPU-a", reason=GpuReason.NO_PERMISSION)
-    assert not problems.drop("GPU-a", reason=GpuReason.NO_PERMISSION)
+    assert problems.forget("GPU-a", reason=GpuReason.NO_PERMISSION) == (barred,)
+    assert problems.forget("GPU-a", reason=GpuReason.NO_PERMISSION) == ()
     assert problems.of_gpu("GPU-a") == WHOLE
     assert problems.of_gpu("GPU-b") is not None
 

@@ -12,7 +12,7 @@ from api.kubelet.dra_health.v1 import api_pb2 as health_v1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import EVENTS, Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.gpus.lifecycle import hardwareloop
+from kubeletplugin import times
 from kubeletplugin.nvml.events import (
     APPLICATION_XIDS,
     HINTS,
@@ -183,7 +183,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is known of the loss comes from the event set: nobody looks at the hardware.
-    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(times, "POLL_SECONDS", 3600.0)
     rig = make_rig()
     rig.start()
     lost, far = rig.claim(FIRST), rig.claim(OTHER_GPU)

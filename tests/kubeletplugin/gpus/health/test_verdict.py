@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kubeletplugin.gpus.lifecycle import hardwareloop
+from kubeletplugin import times
 from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.health.test_health import (
@@ -29,7 +29,7 @@ NEVER = 3600.0
 @pytest.fixture(autouse=True)
 def no_look_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is heard has the plugin look at the hardware."""
-    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", NEVER)
+    monkeypatch.setattr(times, "POLL_SECONDS", NEVER)
 
 
 @pytest.mark.parametrize(

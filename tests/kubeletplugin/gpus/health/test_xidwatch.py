@@ -11,7 +11,7 @@ import pytest
 
 import sim.nvml
 from dra.kube.timing import SystemClock
-from kubeletplugin.gpus.health.xidwatch import XidWatch
+from kubeletplugin.gpus.monitor import XidWatch
 from kubeletplugin.nvml.session import Session
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
@@ -24,32 +24,18 @@ class RecordedSession(Session):
         super().__init__(seconds=3600.0)
         self.seconds = deadline
         self.waits: list[int] = []
-        self.operations: list[str] = []
 
     def call(self, function: Callable[..., Any], *arguments: Any, gpu: str = "") -> Any:
         if function.__name__ == "nvmlEventSetWait_v2":
             self.waits.append(arguments[1])
         return super().call(function, *arguments, gpu=gpu)
 
-    def as_one(self, work: Callable[[], Any], *, gpu: str) -> Any:
-        self.operations.append(gpu)
-        return super().as_one(work, gpu=gpu)
-
 
 @contextmanager
 def watching(session: Session, gpu: str) -> Iterator[None]:
     session.open()
     session.take(0)
-    watch = XidWatch(
-        session,
-        gpu,
-        on_xid=lambda _: None,
-        on_instances=lambda: None,
-        on_recovery=lambda: None,
-        on_lost=lambda: None,
-        on_unsupported=lambda _: None,
-        clock=SystemClock(),
-    )
+    watch = XidWatch(session, gpu, lambda _gpu, _event: None, clock=SystemClock())
     try:
         yield
     finally:
@@ -69,15 +55,3 @@ def test_waiting_for_events_is_not_taken_for_a_hang_however_short_the_deadline(
     with watching(session, machine.gpu(0).uuid):
         wait_for("some waits", lambda: len(session.waits) >= 2)
     assert all(0 < milliseconds <= deadline * 1000 / 2 for milliseconds in session.waits)
-
-
-def test_waits_without_an_event_are_one_operation_so_that_no_other_thread_wakes(
-    tmp_path: Path,
-) -> None:
-    machine = Machine.create(tmp_path / "hw", [GpuSpec("A100-SXM4-40GB")])
-    sim.nvml.install(machine.directory)
-    session = RecordedSession(deadline=0.05)
-    gpu = machine.gpu(0).uuid
-    with watching(session, gpu):
-        wait_for("some waits", lambda: len(session.waits) >= 3)
-        assert session.operations == [f"{gpu} (events)"]

@@ -12,7 +12,7 @@ import pytest
 
 from dra.common.resources import NODES
 from dra.kube.reflector import Change, Reflector
-from kubeletplugin.gpus.coexistence.other_managers import conflict
+from kubeletplugin.gpus.node import conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.options import Options
 from sim.nvml.faults import Fault

@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 import sim.nvml
-from kubeletplugin.gpus import gpuunit
-from kubeletplugin.gpus.gpu_names import GpuNames
+from dra.kube.client import KubeApi
+from kubeletplugin import times
+from kubeletplugin.common import build_common
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.lifecycle.migmode import MigMode
+from kubeletplugin.gpus.migmode import MigMode
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.session import Session
-from kubeletplugin.telemetry.reports import Reports
+from kubeletplugin.options import Options
+from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
 from tests.dra.kube.clocks import FakeClock
+from tests.failures.helpers.folderapi import FolderHttp
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import advertise, with_options
-from tests.kubeletplugin.helpers.nodebench import Events
 from tests.kubeletplugin.helpers.reported import events, reasons
 from tests.kubeletplugin.helpers.rig import A100, Rig
 
@@ -130,7 +131,7 @@ HELD = [Variants(), Variants(mode_held="refused")]
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of MIG mode is tried again after a tenth of a second."""
-    monkeypatch.setattr(gpuunit, "MODE_FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(times, "MODE_FIRST_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("variants", HELD, ids=["pending", "refused"])
@@ -166,21 +167,14 @@ def test_pauses_between_attempts_grow(folder: Path) -> None:
     sim.nvml.install(machine.directory)
     none, clock = Path("/nonexistent"), FakeClock()
     roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=folder)
-    session, journal = Session(), Journal(folder / "journal.json")
+    options = Options(node_name="node", roots=roots)
+    common = build_common(options, KubeApi(FolderHttp(folder / "api")), Telemetry())
+    session = Session()
     session.names_processes = True
     session.open()
-    hardware = Hardware(
-        session,
-        journal,
-        GpuNames(folder / "n"),
-        roots=roots,
-        on_change=lambda: None,
-        look_later=lambda _: None,
-        clock=clock,
-    )
+    hardware = Hardware(common, session, look_later=lambda _: None, clock=clock)
     hardware.discover()
-    reports = Reports(Events(), "node")
-    mode = MigMode(hardware, journal, roots=roots, reports=reports, clock=clock)
+    mode = MigMode(common, hardware, clock=clock)
     tries: list[float] = []
     for _ in range(2400):
         mode.settle(lambda _: True)

@@ -18,16 +18,13 @@ from dra.kube.client import KubeApi
 from dra.kube.reflector import Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from dra.resourceslices.resourceslices import object_name
-from kubeletplugin.daemon import serving
+from kubeletplugin.daemon import daemon
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.coexistence.namesake import refuse_namesake
-from kubeletplugin.gpus.coexistence.node_choice import NodeChoice
-from kubeletplugin.gpus.coexistence.nodewatch import NodeWatch
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
-from kubeletplugin.gpus.coexistence.pausing import Pauses
+from kubeletplugin.gpus.gpu import Conflict
+from kubeletplugin.gpus.node import NodeWatch, refuse_namesake
 from kubeletplugin.journal.entries import State
 from kubeletplugin.options import Options
-from kubeletplugin.publishing.slices.slicewriter import SliceWriter
+from kubeletplugin.publishing.slicewriter import SliceWriter
 from kubeletplugin.telemetry.reports import Reports
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.dra.resourceslices.nvidiaslices import (
@@ -194,18 +191,14 @@ class Seen:
         self.conflicts: list[Conflict | None] = []
         self.namesakes = threading.Event()
         assert rig.daemon is not None
-        reports = Reports(_Silent(), rig.node)
+        common = rig.daemon.common
+        options = replace(common.options, driver_name=driver, ignore_other_managers=ignore)
         self.watch = NodeWatch(
-            rig.api,
-            rig.node,
-            driver=driver,
+            replace(common, options=options, reports=Reports(_Silent(), rig.node)),
             on_conflict=self.conflicts.append,
+            on_pause=lambda _: None,
+            on_labels=lambda: None,
             on_namesake=self.namesakes.set,
-            pauses=Pauses((), reports=reports, on_change=lambda _: None),
-            choice=NodeChoice(None, driver=driver, on_change=lambda: None),
-            runs_mig_manager=lambda: False,
-            ignore=ignore,
-            reports=reports,
         )
 
 
@@ -315,7 +308,7 @@ def named_as_nvidias(rig: Rig) -> Options:
 def test_a_socket_of_nvidias_on_which_somebody_listens_is_refused(
     rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(serving, "Daemon")
+    monkeypatch.delattr(daemon, "Daemon")
     rig.roots.registry.mkdir(parents=True, exist_ok=True)
     path = rig.roots.registry / name
     options = named_as_nvidias(rig)
@@ -323,7 +316,7 @@ def test_a_socket_of_nvidias_on_which_somebody_listens_is_refused(
         theirs.bind(str(path))
         theirs.listen()
         with pytest.raises(HostError) as refused:
-            serving.serve(options, rig.api, Telemetry(), threading.Event())
+            daemon.serve(options, rig.api, Telemetry(), threading.Event())
         for part in (str(path), f"{DEPLOY_LABEL}=false", "--driver-name=mig.dra.dev"):
             assert part in str(refused.value)
         refuse_namesake(replace(options, driver_name=DRIVER), rig.api)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kubeletplugin.gpus.coexistence.pausing import pause_of
+from kubeletplugin.gpus.node import pause_of
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.sharing.test_views import view

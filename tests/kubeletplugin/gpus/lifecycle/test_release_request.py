@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dra.gpu.inventory import Drain
-from kubeletplugin.gpus.coexistence.pausing import Pause
-from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.gpus.lifecycle.release_request import ReleaseRequest
+from kubeletplugin.gpus.gpu import KnownGpu
+from kubeletplugin.gpus.node import Pause
+from kubeletplugin.gpus.releasing import ReleaseRequest
 from kubeletplugin.nvml.gpus import Card
 
 PAUSE = Pause("example.com/gpu=false")

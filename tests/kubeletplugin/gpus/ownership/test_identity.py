@@ -10,7 +10,7 @@ import pytest
 
 import sim.nvml
 from dra.gpu.geometry import Placement
-from kubeletplugin.gpus.ownership.identity import FoundInstance, how_to_remove
+from kubeletplugin.gpus.identity import FoundInstance, how_to_remove
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.instances import GpuInstance
 from sim.nvml.faults import Fault

@@ -10,7 +10,7 @@ import pytest
 
 import sim.nvml
 from dra.gpu.geometry import Placement
-from kubeletplugin.gpus.ownership.identity import FoundInstance, belongs, how_to_remove
+from kubeletplugin.gpus.identity import FoundInstance, belongs, how_to_remove
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances

@@ -10,7 +10,7 @@ import pytest
 
 import sim.nvml
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.ownership.identity import FoundInstance
+from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.helpers.gpubench import (

@@ -14,7 +14,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.errors import HostError
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
+from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, DESTROY_GI, ELSEWHERE, IN_USE, UNKNOWN
@@ -193,9 +193,9 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
     entry = bench.made("a", State.PREPARED)
     if case == "frozen":
         conflict = Conflict(NodeReason.PAUSED, "a manager is at work", frozen=True)
-        bench.unit.set_conflict(conflict)
+        bench.unit.change(conflict=conflict)
     elif case == "released":
-        bench.unit.release("released")
+        bench.unit.change(released="released")
     else:
         assert bench.unit.lock.try_enter()
         if case == "hanging":
@@ -209,7 +209,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
 
 def test_on_a_gpu_that_only_is_not_offered_it_is_destroyed(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
-    bench.unit.set_conflict(Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    bench.unit.change(conflict=Conflict(NodeReason.PAUSED, "a pause was asked for"))
     assert nothing(bench.removal.remove_all(UID))
 
 

@@ -14,7 +14,7 @@ from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.errors import BusyError
-from kubeletplugin.gpus.known_gpu import DeclaredLayout
+from kubeletplugin.gpus.gpu import DeclaredLayout
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State, ready_entry
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI
@@ -31,7 +31,7 @@ class Bench(GpuBench):
 
     def forget(self) -> None:
         super().forget()
-        self.unit.share(None, slices=ShareOffer(4))
+        self.unit.change(slice_sharing=ShareOffer(4))
 
     def share(self, name: str, memory_mib: int = 1000, **changes: object) -> Entry:
         share = Share(memory_mib, 0, "default")
@@ -205,7 +205,7 @@ def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
     entries = bench.sharing("a", "b", "c", "d")
     with pytest.raises(BusyError, match="all 4 shares are in use"):
         bench.ensure(bench.share("e"))
-    bench.unit.share(None, slices=None)
+    bench.unit.change(slice_sharing=None)
     assert bench.ensure(entries[0]) == entries[0], "what is prepared stays"
     bench.slices.remove(entries[0])
     with pytest.raises(BusyError, match=r"is not shared any more.*sliceShares"):

@@ -12,7 +12,7 @@ import sim.nvml
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
-from kubeletplugin.gpus.coexistence.other_managers import Conflict
+from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.claims.prepare.slices.slicebench import Bench
 
@@ -99,7 +99,7 @@ def test_who_is_in_the_way_stays_and_nothing_is_recorded(bench: Bench) -> None:
 
 
 def test_what_is_unavailable_is_not_made(bench: Bench) -> None:
-    bench.unit.set_conflict(Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    bench.unit.change(conflict=Conflict(NodeReason.PAUSED, "a pause was asked for"))
     with pytest.raises(DeviceError, match="unavailable: a pause was asked for"):
         bench.ensure(bench.entry("a"))
 

@@ -1,0 +1,100 @@
+"""Parts that every room of the program uses: journal, readiness, events, listeners to changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra.kube.client import KubeApi
+from dra.kube.events import EventRecorder
+from dra.kube.loop import Loop
+from dra.kube.timing import Clock
+from dra.monitoring.metrics import CountingSink
+from kubeletplugin import times
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.options import Options
+from kubeletplugin.telemetry.probes import Readiness
+from kubeletplugin.telemetry.reports import Reports
+from kubeletplugin.telemetry.telemetry import Telemetry
+
+
+class Listeners:
+    """Calls them all, in their order, in one thread. To say that there was a change waits for none.
+
+    Whoever is told goes to work, and those that work share one interpreter: told at once, they
+    would hold up the very Prepare that made the change.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._first: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
+        self.thread = Loop("changes", self._turn, clock=clock)
+
+    def add(self, *listeners: Callable[[], None]) -> None:
+        """Add some, before the thread runs."""
+        self._listeners.extend(listeners)
+
+    def add_first(self, *first: Callable[[], None]) -> None:
+        """Add some that find out what has changed: the others are told of that with the rest."""
+        self._first.extend(first)
+
+    def start(self) -> None:
+        """Begin; what was said before is told now."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End; nobody is told of anything from now on."""
+        self.thread.stop()
+        self.thread.join()
+
+    def __call__(self) -> None:
+        """Tell all soon that something may have changed. From any thread."""
+        self.thread.notify()
+
+    def tell(self) -> None:
+        """Tell all now, in the thread of whoever calls."""
+        for listener in (*self._first, *self._listeners):
+            listener()
+
+    def _turn(self) -> None:
+        if self.thread.gather(times.CHANGES_SECONDS):
+            return
+        for first in self._first:
+            first()
+        if not self.thread.gather(0.0):
+            for listener in self._listeners:
+                listener()
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """``changed`` is called whenever something of this node may have changed."""
+
+    options: Options
+    api: KubeApi
+    telemetry: Telemetry
+    changed: Listeners
+    events: EventRecorder
+    reports: Reports
+    readiness: Readiness
+    journal: Journal
+
+
+def build_common(options: Options, api: KubeApi, telemetry: Telemetry) -> Common:
+    """Build the common parts.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    changed = Listeners()
+    events = EventRecorder(api, component=options.driver_name, host=options.node_name)
+    return Common(
+        options,
+        api,
+        telemetry,
+        changed,
+        events,
+        Reports(CountingSink(events, telemetry.registry), options.node_name),
+        Readiness(on_change=changed),
+        Journal(options.roots.state / "journal.json", on_change=changed),
+    )

@@ -1,1 +1,0 @@
-"""Other programs that manage or pause this node's GPUs."""

@@ -1,1 +1,0 @@
-"""Description of GPUs for publishing: their state, and what is on them."""

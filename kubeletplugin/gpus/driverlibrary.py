@@ -1,0 +1,222 @@
+"""NVML's library in this process: it stays the one that was mapped first, whatever is installed.
+
+After an upgrade of the driver the kernel module is new and the mapped library old: nvmlInit answers
+LIB_RM_VERSION_MISMATCH for ever, and only a new process maps the new library. The process then
+ends, and kubelet starts its container again: unlike a program that executes itself anew, that also
+renews what the container has mounted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dra.claims.reasons import NodeReason
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin import times
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, library_directories
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.nvml.errors import is_mismatch
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+_KERNEL = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)")
+_LIBRARY = "libnvidia-ml.so."
+_NAME = re.compile(r"libnvidia-ml\.so(\.\d+|\.(?P<version>\d+(\.\d+)+))?")
+_DELETED = " (deleted)"
+_RECORD = "library.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The library file that this process has mapped; ``version`` is empty if its name has none."""
+
+    path: Path
+    version: str
+    deleted: bool = False
+
+    def __str__(self) -> str:
+        """The version, or the path of a file that does not tell it."""
+        gone = " (its file was replaced since)" if self.deleted else ""
+        return f"{self.version or self.path}{gone}"
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """The file that has its path now, as ``stat`` shows it; None if none has."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def mapped_library(maps: Path = Path("/proc/self/maps")) -> Mapped | None:
+    """The file of NVML's library in this process; None before it is loaded."""
+    try:
+        lines = maps.read_text().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        path = line.partition("/")[2]
+        name = path.rpartition("/")[2].removesuffix(_DELETED)
+        if match := _NAME.fullmatch(name):
+            whole = Path(f"/{path.removesuffix(_DELETED)}")
+            return Mapped(whole, match["version"] or "", deleted=path.endswith(_DELETED))
+    return None
+
+
+def kernel_module(roots: Roots) -> str:
+    """Version of the kernel module that is loaded; empty where none is, or it cannot be told."""
+    try:
+        text = roots.on_host("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return ""
+    found = _KERNEL.search(text)
+    return found.group(1) if found else ""
+
+
+def installed(roots: Roots, directories: Sequence[str] = LIBRARY_DIRECTORIES) -> list[str]:
+    """Versions of the libraries below the driver root; links without a full version left out."""
+    names = {
+        path.name.removeprefix(_LIBRARY)
+        for directory in library_directories(roots.driver_seen, directories).values()
+        for path in directory.glob(f"{_LIBRARY}*.*")
+    }
+    return sorted(names)
+
+
+def explain(
+    error: Exception,
+    roots: Roots,
+    directories: Sequence[str] = LIBRARY_DIRECTORIES,
+    mapped: Mapped | None = None,
+) -> str:
+    """The error's text; of a version mismatch, with all three versions."""
+    if not is_mismatch(error):
+        return str(error)
+    return f"{error}; {_versions(roots, directories, mapped or mapped_library())}"
+
+
+def _versions(roots: Roots, directories: Sequence[str], mapped: Mapped | None) -> str:
+    libraries = ", ".join(installed(roots, directories)) or "unknown"
+    return (
+        f"kernel module {kernel_module(roots) or 'unknown'}, installed library {libraries}, "
+        f"library of this process {mapped or 'unknown'}"
+    )
+
+
+class DriverLibrary:
+    """Tells when only a new process helps; ``end`` makes this one stop. For one thread.
+
+    A process that ended for it in vain does not end for the same again: the next finds its record
+    in the state directory.
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        directories: Sequence[str],
+        *,
+        end: Callable[[], None],
+        reports: Reports,
+        clock: Clock | None = None,
+    ) -> None:
+        self._roots = roots
+        self._directories = directories
+        self._end = end
+        self._reports = reports
+        self._clock = clock or SystemClock()
+        self._file: tuple[int, int] | None = None
+        self._since: float | None = None
+        self._ended: float | None = None
+        self._why = ""
+        self._settled = False
+
+    @property
+    def doubtful(self) -> bool:
+        """True if NVML and the kernel module do not match at present."""
+        return self._since is not None
+
+    def note_answer(self) -> None:
+        """Take note that NVML answers."""
+        self._since = None
+        if not self._settled:
+            self._settled = True
+            self._remember()
+            (self._roots.state / _RECORD).unlink(missing_ok=True)
+
+    def note_failure(self, error: Exception) -> None:
+        """Take note that NVML does not answer; ends the process where a new one would help."""
+        if not is_mismatch(error):
+            self._since = None
+            return
+        self._remember()
+        now = self._clock.monotonic()
+        self._since = now if self._since is None else self._since
+        if self._ended is not None or now - self._since < times.MISMATCH_SECONDS:
+            return
+        self._why = self._reason()
+        if not self._why:
+            return
+        self._ended = now
+        message = f"{self._why}; this plugin ends, to be started with the new library"
+        _log.warning("%s", message)
+        self._reports.report_node(NodeReason.LIBRARY_REPLACED, message)
+        self._end()
+
+    def overdue(self) -> str:
+        """Reason for liveness why this process should have ended by now; empty if none."""
+        if self._ended is None:
+            return ""
+        late = self._clock.monotonic() - self._ended >= times.END_OVERDUE_SECONDS
+        return f"{self._why}; this process has not ended" if late else ""
+
+    def explain(self, error: Exception) -> str:
+        """The error's text; of a version mismatch, with the versions of all three."""
+        return explain(error, self._roots, self._directories, self._mapped())
+
+    def _mapped(self) -> Mapped | None:
+        """The mapped library; ``deleted`` also if its path has another file by now."""
+        found = mapped_library()
+        if found is not None and found.identity != self._file:
+            found = replace(found, deleted=True)
+        return found
+
+    def _reason(self) -> str:
+        """Reason why a new process would map another library than this; empty if none."""
+        found = self._mapped()
+        if found is None:
+            return ""
+        versions = _versions(self._roots, self._directories, found)
+        words = f"the driver was exchanged: {versions}"
+        if found.deleted:
+            return words
+        # Its directory may be a mount that still shows the old file, so that the process cannot
+        # see that it was replaced: only a new container does.
+        kernel = kernel_module(self._roots)
+        if not found.version or found.version == kernel:
+            return ""
+        if kernel not in installed(self._roots, self._directories):
+            return ""
+        return words if self._first_time(found.version, kernel) else ""
+
+    def _remember(self) -> None:
+        """Keep which file it was, as ``stat`` shows it: numbers in maps may be a lower layer's."""
+        if self._file is None and (found := mapped_library()) is not None:
+            self._file = found.identity
+
+    def _first_time(self, mapped: str, kernel: str) -> bool:
+        path = self._roots.state / _RECORD
+        record = json.dumps({"mapped": mapped, "kernel": kernel})
+        try:
+            if path.is_file() and path.read_text() == record:
+                return False
+            path.write_text(record)
+        except OSError as error:
+            _log.warning("%s: %s", path, error)
+            return False  # it could not be told whether it helped
+        return True

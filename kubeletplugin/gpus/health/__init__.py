@@ -1,1 +1,0 @@
-"""The health of GPUs and slices."""

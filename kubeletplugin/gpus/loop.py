@@ -1,0 +1,269 @@
+"""The two threads that look at GPUs: one brings them up and polls, one looks after changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+
+from dra.gpu.reasons import GpuReason
+from dra.kube.loop import Loop
+from dra.kube.timing import Backoff, Clock, SystemClock
+from kubeletplugin import times
+from kubeletplugin.common import Common
+from kubeletplugin.errors import PluginError
+from kubeletplugin.gpus.driverlibrary import DriverLibrary
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.releasing import Releasing
+from kubeletplugin.journal.entries import EntryKey
+from kubeletplugin.nvml.errors import NvmlError
+
+_log = logging.getLogger(__name__)
+
+
+class HardwareLoop:
+    """Brings the hardware up, recovers, and then keeps looking at it.
+
+    Sets readiness once the GPUs are known; ``recover`` runs before the first time. Without a driver
+    the program stays up and tries again: what it cannot do, it says in its MigNode. ``releasing``
+    is asked before NVML is. ``settle`` runs after every look at the GPUs, and says in how many
+    seconds it is to run again if that is sooner than usual. ``library`` hears how NVML answers.
+    """
+
+    def __init__(  # noqa: PLR0913 - its hooks
+        self,
+        common: Common,
+        hardware: Hardware,
+        *,
+        releasing: Releasing,
+        library: DriverLibrary,
+        recover: Callable[[], None],
+        settle: Callable[[], float | None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._readiness = common.readiness
+        self._releasing = releasing
+        self._recover = recover
+        self._settle = settle
+        self._library = library
+        self._clock = clock or SystemClock()
+        self._recovered = False
+        self._backoff = Backoff(first=1.0)
+        self._due = 0.0
+        self._hurried = False
+        self._regaining = Regaining(hardware, clock=self._clock)
+        beat = common.telemetry.liveness.hardware.beat
+        self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the look that is under way."""
+        self.thread.stop()
+        self.thread.join()
+
+    def hurry(self) -> None:
+        """Look at once: something else is wanted of the GPUs."""
+        self._hurried = True
+        self.thread.notify()
+
+    def notify(self) -> None:
+        """Look soon, if other GPUs than before are to be held open."""
+        if self._releasing.pending:
+            self.thread.notify()
+
+    def _turn(self) -> float:
+        """A look if one is due, or GPUs are to be released; returns seconds until the next."""
+        left = self._due - self._clock.monotonic()
+        if left > 0 and not self._releasing.pending and not self._hurried:
+            return left
+        self._hurried = False
+        delay = self._look()
+        self._due = self._clock.monotonic() + delay
+        return delay
+
+    def _look(self) -> float:
+        try:
+            soon = self._step()
+            if self._hardware.session.is_open:
+                self._library.note_answer()
+        except (NvmlError, PluginError) as error:
+            self._library.note_failure(error)
+            delay = self._unavailable(self._library.explain(error))
+            return min(delay, times.MISMATCH_LOOK_SECONDS) if self._library.doubtful else delay
+        except Exception as error:  # noqa: BLE001 - claims are turned away until it is understood
+            _log.exception("hardware")
+            return self._unavailable(repr(error))
+        self._backoff.reset()
+        return times.POLL_SECONDS if soon is None else min(soon, times.POLL_SECONDS)
+
+    def _step(self) -> float | None:
+        if not self._releasing.settle():
+            # Serve without NVML, as far as that goes.
+            if self._recovered:
+                if not self._readiness.is_ready:
+                    self._readiness.set_ready()
+            elif (reason := self._releasing.reason()) != self._readiness.reason:
+                self._readiness.set_unready(reason)
+            return None
+        if self._readiness.is_ready:
+            self._hardware.poll()
+            self._regaining.look()
+            return self._settle()
+        self._hardware.open()
+        self._hardware.discover()
+        soon = self._settle()
+        if not self._recovered:
+            self._recover()
+            self._recovered = True
+        self._readiness.set_ready()
+        return soon
+
+    def _unavailable(self, reason: str) -> float:
+        if reason != self._readiness.reason:
+            _log.error("GPUs cannot be used: %s", reason)
+        self._readiness.set_unready(reason)
+        self._hardware.leave()
+        self._hardware.session.close()
+        return self._backoff.next_delay()
+
+
+class Regaining:
+    """Attempts to regain lost GPUs: NVML is opened anew for them, as one may answer only then.
+
+    No source says whether a GPU that was reset, or found again on the bus, answers in the session
+    in which it was lost. Opening anew ends the waits for events of all GPUs for a moment, so that
+    it is tried ever more seldom while a GPU stays lost, and at once when the kernel lists one
+    again. For the thread that looks at the hardware.
+    """
+
+    def __init__(self, hardware: Hardware, *, clock: Clock) -> None:
+        self._hardware = hardware
+        self._clock = clock
+        self._lost: frozenset[str] = frozenset()
+        self._listed: frozenset[str] = frozenset()
+        first, longest = times.REGAIN_FIRST_SECONDS, times.REGAIN_LONGEST_SECONDS
+        self._backoff = Backoff(first=first, limit=longest, jitter=0.0)
+        self._at = 0.0
+
+    def look(self) -> None:
+        """Open NVML anew if it is time to, and look for GPUs again.
+
+        Raises:
+            NvmlError: the driver cannot be asked after that.
+            HostError: names cannot be kept.
+        """
+        lost, listed = self._missing(), self._hardware.listed_by_kernel()
+        back, self._listed = listed - self._listed if self._lost else frozenset(), listed
+        if lost - self._lost:
+            self._backoff.reset()
+            self._at = self._clock.monotonic() + self._backoff.next_delay()
+        self._lost = lost
+        if not lost or not (back or self._clock.monotonic() >= self._at):
+            return
+        delay = self._backoff.next_delay()
+        self._at = self._clock.monotonic() + delay
+        names = ", ".join(sorted(lost))
+        if not self._hardware.session.reopen(times.REOPEN_SECONDS):
+            _log.info("NVML is not opened anew for %s: calls are under way", names)
+            return
+        _log.warning(
+            "NVML was opened anew, as %s may answer then; the next time in %d s", names, delay
+        )
+        self._hardware.discover()
+
+    def _missing(self) -> frozenset[str]:
+        """GPUs that do not answer, by name, and those that would not even say who they are."""
+        gpus = (u.known for u in self._hardware.units())
+        lost = {
+            f"gpu-{g.seen.minor}"
+            for g in gpus
+            if not g.released and g.seen is not None and g.seen.reason == GpuReason.GPU_LOST
+        }
+        return frozenset(lost.union(self._hardware.problems))
+
+
+class Looks:
+    """Looks at GPUs after changes, for what is published: soon, and not while somebody waits.
+
+    One thread. Thread-safe. ``look`` looks at a GPU by UUID; False: somebody works on it, so that
+    it is tried again. A GPU that hangs holds it up for the deadline of one call. ``follow`` does
+    without a look where what was read back says all, which it answers; it asks no GPU.
+    ``on_read_back`` is called when there is something to follow.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[str], bool],
+        *,
+        follow: Callable[[str, Collection[EntryKey]], bool],
+        on_read_back: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._look = look
+        self._follow = follow
+        self._on_read_back = on_read_back
+        self._lock = threading.Lock()
+        self._wanted: dict[str, None] = {}
+        self._read_back: dict[str, set[EntryKey]] = {}
+        self._busy = False
+        self.thread = Loop("looks", self._turn, clock=clock)
+
+    def start(self) -> None:
+        """Begin."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End after the look that is under way."""
+        self.thread.stop()
+        self.thread.join()
+
+    def ask(self, gpu: str, read_back: Iterable[EntryKey] | None = None) -> None:
+        """Have a GPU looked at soon. Waits for nothing.
+
+        ``read_back`` are keys of entries whose slices were made or are gone, where nothing else was
+        done and NVML has said so: that is done by :meth:`follow`.
+        """
+        if read_back is None:
+            with self._lock:
+                self._wanted[gpu] = None
+            self.thread.notify()
+            return
+        with self._lock:
+            self._read_back.setdefault(gpu, set()).update(read_back)
+        self._on_read_back()
+
+    def follow(self) -> None:
+        """Publish what was read back; where that does not say all, ask for a look."""
+        with self._lock:
+            read_back, self._read_back = self._read_back, {}
+        for gpu, keys in read_back.items():
+            if not self._follow(gpu, keys):
+                self.ask(gpu)
+
+    @property
+    def idle(self) -> bool:
+        """True if no look is asked for or under way."""
+        with self._lock:
+            return not self._wanted and not self._read_back and not self._busy
+
+    def run(self) -> None:
+        """Take all looks that are asked for, except at GPUs on which somebody works."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, {}
+            self._busy = True
+        worked_on: list[str] = []
+        try:
+            worked_on += (gpu for gpu in wanted if not self._look(gpu))
+        finally:
+            with self._lock:
+                self._busy = False
+                self._wanted |= dict.fromkeys(worked_on)
+
+    def _turn(self) -> float | None:
+        if self._wanted and not self.thread.gather(times.LOOK_GATHER_SECONDS):
+            self.run()
+        return times.BUSY_GPU_LOOK_SECONDS if self._wanted else None

@@ -1,0 +1,205 @@
+"""MIG mode, turned on or off only where the administrator opted in and nothing is disturbed.
+
+There an exclusive compute mode is ended too, which slices and shares would not run in.
+
+From Hopper on the mode is lost with the driver, so at each boot, and needs no GPU reset. Before
+Hopper it needs one, and stays in the GPU: there it is never changed.
+
+A change is refused, or stays pending, while another client has the GPU open, also from Hopper on
+(NVIDIA's DRA driver, nvlib.go, maybeDisableMigMode: "activationStatus may reflect 'in use by
+another client'"). The caller "is expected to idle the device and retry" (nvml.h,
+nvmlDeviceSetMigMode): it is tried again, with growing pauses, as long as it is wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pynvml
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.reasons import GpuReason
+from dra.kube.timing import Clock, RetrySchedule, SystemClock
+from kubeletplugin import times
+from kubeletplugin.common import Common
+from kubeletplugin.gpus.gpu import GpuUnit, ModeChange
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.processes import MONITORS, has_monitor, named_processes, openers
+from kubeletplugin.nvml.condition import EXCLUSIVE_PROCESS
+from kubeletplugin.nvml.errors import (
+    RELEASE_DCGM,
+    SEE_PROCESSES,
+    NvmlError,
+    code_name,
+    disable_mig,
+    enable_mig,
+)
+from kubeletplugin.nvml.gpus import mig_mode
+from kubeletplugin.nvml.instances import list_gpu_instances, processes
+
+_log = logging.getLogger(__name__)
+_MPS = "nvidia-cuda-mps"
+
+
+class MigMode:
+    """Turns MIG mode on or off. For the thread that looks at the hardware."""
+
+    def __init__(self, common: Common, hardware: Hardware, *, clock: Clock | None = None) -> None:
+        self._hardware = hardware
+        self._session = hardware.session
+        self._journal = common.journal
+        self._roots = common.options.roots
+        self._reports = common.reports
+        self._clock = clock or SystemClock()
+
+    def settle(self, wanted: Callable[[GpuUnit], bool | None]) -> None:
+        """Turn it on or off where that is ``wanted`` and permitted, None being neither.
+
+        GPUs are looked at anew if any was changed.
+
+        Raises:
+            NvmlError: the driver cannot be asked after that.
+            HostError: names cannot be kept.
+        """
+        changed = False
+        for unit in self._hardware.units():
+            mode = wanted(unit)
+            if mode is not None:
+                changed = self._end_exclusive_mode(unit) or changed
+            if mode is None or unit.known.card.mig_enabled == mode:
+                unit.mode_change = None
+                continue
+            change = unit.mode_change
+            if change is None or change.enable != mode:
+                first, longest = times.MODE_FIRST_SECONDS, times.MODE_LONGEST_SECONDS
+                again = RetrySchedule(self._clock, first=first, longest=longest)
+                change = unit.mode_change = ModeChange(mode, again)
+            if not unit.known.released and not change.again.due() and unit.lock.try_enter():
+                try:
+                    changed = self._gpu(unit, change) or changed
+                except NvmlError as error:
+                    _log.error("MIG mode of %s: %s", unit.name, error)
+                finally:
+                    unit.lock.leave()
+        if changed:
+            # Minor numbers may be others now.
+            self._hardware.discover()
+
+    def _end_exclusive_mode(self, unit: GpuUnit) -> bool:
+        """Set the compute mode back that NVIDIA's MPS leaves behind; True if that was done.
+
+        Only on an idle GPU, which no program has open but a monitor. A prohibited mode is left
+        alone: nobody but an administrator sets it.
+        """
+        session, gpu, known = self._session, unit.uuid, unit.known
+        if known.card.condition.compute_mode != EXCLUSIVE_PROCESS or known.card.mig_enabled:
+            return False
+        if known.released or known.conflict is not None or not session.names_processes:
+            return False
+        if self._journal.of_gpu(gpu) or not unit.lock.try_enter():
+            return False
+        try:
+            if self._journal.of_gpu(gpu) or self._is_used(unit):
+                return False
+            mode = pynvml.NVML_COMPUTEMODE_DEFAULT
+            session.call(pynvml.nvmlDeviceSetComputeMode, session.device(gpu), mode, gpu=gpu)
+        except NvmlError as error:
+            _log.error("compute mode of %s: %s", unit.name, error)
+            return False
+        finally:
+            unit.lock.leave()
+        _log.warning("compute mode of %s (%s) was ExclusiveProcess, is Default", unit.name, gpu)
+        return True
+
+    def _is_used(self, unit: GpuUnit) -> bool:
+        """True if a program that is no monitor has the GPU open, or an MPS daemon runs."""
+        found = [o.partition(" ")[0] for o in openers(self._roots, unit.known.card.minor)]
+        names = [name for _, name in named_processes(self._roots.on_host("/proc"))]
+        mps = any(name.startswith(_MPS) for name in names)
+        return mps or not MONITORS.issuperset(found) or self._has_contexts(unit)
+
+    def _has_contexts(self, unit: GpuUnit) -> bool:
+        session, gpu = self._session, unit.uuid
+        device, graphics = session.device(gpu), pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
+        return bool(session.call(graphics, device, gpu=gpu) or processes(session, gpu))
+
+    def _gpu(self, unit: GpuUnit, change: ModeChange) -> bool:
+        """Try once; True if the GPU may be another now."""
+        session, gpu, enable = self._session, unit.uuid, change.enable
+        device = session.device(gpu)
+        now = mig_mode(session, device, gpu=gpu)
+        if now is None or now[0] == enable or not self._is_permitted(unit, change):
+            return False
+        change.again.give_up()
+        word = "on" if enable else "off"
+        _log.info("turning %s MIG mode of %s (%s)", word, unit.name, gpu)
+        mode = pynvml.NVML_DEVICE_MIG_ENABLE if enable else pynvml.NVML_DEVICE_MIG_DISABLE
+        try:
+            status = session.call(pynvml.nvmlDeviceSetMigMode, device, mode, gpu=gpu)
+            answer = f"activation status {code_name(status)} ({status})"
+            # Success of the call says nothing: the mode may be waiting for a reset.
+            done = mig_mode(session, session.device(gpu), gpu=gpu) == (enable, enable)
+        except NvmlError as error:
+            answer, done = str(error), False
+        if done:
+            reason = NodeReason.MIG_ENABLED if enable else NodeReason.MIG_DISABLED
+            self._reports.report_node(reason, f"MIG mode of {unit.name} ({gpu}) turned {word}")
+        else:
+            text = (
+                f"MIG mode of {unit.name} ({gpu}) was asked to be {word} and is not ({answer}); "
+                f"{self._holders(unit)}; it is tried again, with growing pauses; else "
+                f"{self._by_hand(unit, enable=enable)}"
+            )
+            self._say(change, NodeReason.MIG_PENDING, text)
+        return True
+
+    def _by_hand(self, unit: GpuUnit, *, enable: bool) -> str:
+        node = self._reports.node_name
+        if enable:
+            return enable_mig(unit.uuid, node=node, gpu=unit.name)
+        switches = unit.known.card.switches_mig
+        return disable_mig(unit.uuid, node=node, gpu=unit.name, switches=switches)
+
+    def _holders(self, unit: GpuUnit) -> str:
+        """Programs that have the GPU open, as /proc shows them and as NVML does."""
+        found = openers(self._roots, unit.known.card.minor)
+        try:
+            pids = processes(self._session, unit.uuid)
+        except NvmlError:
+            pids = ()
+        unseen = [f"process {pid}" for pid in pids if not any(f"({pid})" in o for o in found)]
+        if not found and not unseen:
+            return "no program is seen that has the GPU open"
+        words = f"it is open in {', '.join([*found, *unseen])}"
+        return f"{words}; {RELEASE_DCGM}" if has_monitor(found) else words
+
+    def _is_permitted(self, unit: GpuUnit, change: ModeChange) -> bool:
+        gpu, enable, known = unit.uuid, change.enable, unit.known
+        broken = known.problem[1] and known.problem[0] != GpuReason.MIG_PENDING
+        if not known.card.mig_capable or broken or known.conflict is not None:
+            return False
+        held = self._journal.of_gpu(gpu)
+        if any(e.placement is None for e in held) or (held and not enable):
+            return False  # given to a claim as a whole, or slices of it
+        geometry = known.card.geometry
+        if not enable and geometry and list_gpu_instances(self._session, gpu, geometry):
+            return False  # somebody's
+        if not known.card.switches_mig:
+            return False
+        if not self._session.names_processes:
+            # An empty list of processes is no proof that a GPU is idle.
+            text = (
+                f"MIG mode of {unit.name} ({gpu}) is left {'off' if enable else 'on'}: it cannot "
+                "be told whether processes use the GPU; "
+                f"{SEE_PROCESSES}, or {self._by_hand(unit, enable=enable)}"
+            )
+            self._say(change, NodeReason.MIG_LEFT_OFF, text)
+            return False
+        return not self._has_contexts(unit)
+
+    def _say(self, change: ModeChange, reason: NodeReason, text: str) -> None:
+        if change.told != text:
+            change.told = text
+            _log.warning("%s", text)
+            self._reports.report_node(reason, text, warning=True)

@@ -1,0 +1,332 @@
+"""Monitor of GPUs and slices: their health, gathered from events and looks, for all who show it.
+
+An XID or a lost GPU becomes the reason in the MigNode, UNHEALTHY in kubelet's health stream, a
+False Ready condition of the claims that are concerned, and an event for each of them and the node.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef, Gpu
+from dra.gpu.reasons import GpuReason
+from dra.kube.loop import Loop
+from dra.kube.timing import Backoff, Clock, SystemClock
+from kubeletplugin import times
+from kubeletplugin.common import Common
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.health import (
+    DeviceHealth,
+    DeviceProblem,
+    GpuProblem,
+    GpuProblems,
+    device_health,
+    device_problem,
+    is_told,
+    xid_problem,
+)
+from kubeletplugin.journal.entries import HELD, Entry, EntryKey
+from kubeletplugin.nvml.errors import GpuLostError, GpuReleasedError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.events import (
+    APPLICATION_XIDS,
+    Event,
+    GpuEvents,
+    InstancesChanged,
+    RecoveryChanged,
+    Scope,
+    Xid,
+)
+from kubeletplugin.nvml.session import Session
+
+_log = logging.getLogger(__name__)
+
+RefreshStatus = Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None]
+"""Shows the devices of a claim, as they are when they are written."""
+
+
+class HealthMonitor:
+    """Monitor with one thread, and one more for each GPU. Thread-safe.
+
+    ``refresh_status`` shows the devices of a claim as they are when they are written.
+    ``on_instances`` is called when instances came or went, ``on_doubt`` when the driver may judge a
+    GPU anew. Nothing is said while the GPUs cannot be asked.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it watches and whom it tells
+        self,
+        common: Common,
+        hardware: Hardware,
+        *,
+        refresh_status: RefreshStatus,
+        on_instances: Callable[[], None],
+        on_doubt: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = common.journal
+        self._rules = common.options.xids
+        self._reports = common.reports
+        self._readiness = common.readiness
+        self._on_change = common.changed
+        self._refresh_status = refresh_status
+        self._on_instances = on_instances
+        self._on_doubt = on_doubt
+        self._doubt = False
+        self._clock = clock or SystemClock()
+        self._problems = GpuProblems()
+        self._review_lock = threading.Lock()
+        self._told_devices: dict[EntryKey, DeviceProblem] = {}
+        self._told_gpus: dict[str, Gpu] = {}
+        self._watches: dict[str, XidWatch] = {}
+        self._unsupported = False
+        backoff = Backoff(first=times.REVIEW_SECONDS)
+        self.thread = Loop("health", self._turn, backoff=backoff, clock=clock)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the threads; a watch whose GPU hangs is left behind."""
+        self.thread.stop()
+        self.thread.join()
+        for watch in self._watches.values():
+            watch.stop()
+        end = self._clock.monotonic() + times.XID_JOIN_SECONDS
+        for watch in self._watches.values():
+            watch.join(max(0.0, end - self._clock.monotonic()))
+
+    def notify(self) -> None:
+        """Look soon, as something may have changed."""
+        self.thread.notify()
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs as last seen, with their problems."""
+        return tuple(self._problems.shown(g) for g in self._hardware.gpus())
+
+    def devices(self) -> tuple[DeviceHealth, ...]:
+        """The health of every device that a pod may use; none while the GPUs cannot be asked."""
+        if not self._readiness.is_ready:
+            return ()
+        return device_health(self._journal.entries(), self.gpus())
+
+    def problem_of(self, entry: Entry) -> DeviceProblem | None:
+        """The problem of one device now, if any; None while the GPUs cannot be asked."""
+        if not self._readiness.is_ready:
+            return None
+        return device_problem(entry, {g.uuid: g for g in self.gpus()}.get(entry.gpu))
+
+    def take_xid(self, gpu: str, xid: Xid) -> None:
+        """Take note of an XID."""
+        unit = self._hardware.unit(gpu)
+        if unit is None:
+            return
+        judged = unit.known.card.condition.recovery is not None
+        scope = self._rules.scope(xid.number, gi_id=xid.gi_id, judged=judged)
+        # The driver decides a moment after it has logged; a program can cause many.
+        self._doubt = self._doubt or xid.number not in APPLICATION_XIDS
+        if scope is Scope.NOTHING:
+            _log.info("XID %d decides nothing here", xid.number, extra={"gpu_uuid": gpu})
+            return
+        now = self._clock.monotonic()
+        problem = xid_problem(unit.known, xid, scope, at=now, node=self._reports.node_name)
+        if self._problems.add(problem):
+            _log.error("%s", problem.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
+            self._reports.report_node(NodeReason.XID_ERROR, problem.message, warning=True)
+        self.review()
+
+    def take_denial(self, gpu: str, message: str) -> None:
+        """Take note that NVML does not let this program change a GPU."""
+        now = self._clock.monotonic()
+        text = f"the last slice could not be made here for want of permission: {message}"
+        problem = GpuProblem(
+            gpu, GpuReason.NO_PERMISSION, text, now, needs_reset=True, blocks=False
+        )
+        if self._problems.of_gpu(gpu) is None and self._problems.add(problem):
+            self._reports.report_node(NodeReason.NO_PERMISSION, text, warning=True)
+            self._on_change()
+
+    def clear_denial(self, gpu: str) -> None:
+        """Take note that a GPU could be changed."""
+        if self._problems.forget(gpu, reason=GpuReason.NO_PERMISSION):
+            self._on_change()
+
+    def forget_gpu(self, gpu: str) -> None:
+        """Forget the problems of a GPU that is back in service: what is left of them shows anew."""
+        for problem in self._problems.forget(gpu):
+            _log.info("over, as the GPU was released: %s", problem.message)
+        self.review()
+
+    def review(self) -> None:
+        """Forget what has passed, and tell what has changed. At rest it writes nothing."""
+        if not self._readiness.is_ready:
+            return
+        with self._review_lock:
+            seen = self._hardware.gpus()
+            healed = self._problems.review(seen, now=self._clock.monotonic())
+            for problem in healed:
+                _log.info("passed: %s", problem.message)
+                self._reports.report_node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
+            marked = False
+            for unit in self._hardware.units():
+                whole = self._problems.of_gpu(unit.uuid)
+                why = whole.message if whole is not None and whole.blocks else ""
+                marked = unit.change(unhealthy=why) or marked
+            self._tell_gpus(seen)
+            told = self._tell_devices(map(self._problems.shown, seen))
+            if healed or told or marked:
+                self._on_change()
+
+    def _tell_gpus(self, seen: Collection[Gpu]) -> None:
+        """Tell of GPUs that are lost or that the driver calls unusable, and when that is over."""
+        ill = {g.uuid: g for g in seen if is_told(g)}
+        for uuid, gpu in ill.items():
+            before = self._told_gpus.get(uuid)
+            if before is None or before.reason != gpu.reason:
+                text = f"{gpu.name}: {gpu.unavailable}"
+                self._reports.report_node(NodeReason(gpu.reason), text, warning=True)
+        # Of a GPU that is released nothing is known.
+        silent = {g.uuid for g in seen if g.reason == GpuReason.RELEASED}
+        for uuid, gpu in self._told_gpus.items():
+            if uuid in silent:
+                ill[uuid] = gpu
+            elif uuid not in ill:
+                over = "answers again" if gpu.reason == GpuReason.GPU_LOST else f"no {gpu.reason}"
+                self._reports.report_node(NodeReason.RECOVERED, f"GPU {uuid}: {over}")
+        self._told_gpus = ill
+
+    def _tell_devices(self, gpus: Iterable[Gpu]) -> bool:
+        """Tell of devices whose health has changed; ``gpus`` come with their problems."""
+        by_uuid = {g.uuid: g for g in gpus}
+        entries = {e.key: e for e in self._journal.entries() if e.state in HELD}
+        told = self._told_devices = {k: p for k, p in self._told_devices.items() if k in entries}
+        changed: dict[str, ClaimRef] = {}
+        for key, entry in entries.items():
+            problem = device_problem(entry, by_uuid.get(entry.gpu))
+            if problem == told.get(key):
+                continue
+            changed[entry.claim.uid] = entry.claim
+            if problem is None:
+                del told[key]
+                continue
+            told[key] = problem
+            if problem.reason != GpuReason.SLICE_LOST:  # which has an event of its own
+                reason, text = NodeReason(problem.reason), f"{entry.device}: {problem.message}"
+                self._reports.report_claim(entry.claim, reason, text, warning=True)
+        for ref in changed.values():
+            self._refresh_status(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
+        return bool(changed)
+
+    def _held(self, uid: str) -> tuple[Entry, ...]:
+        return tuple(e for e in self._journal.of_claim(uid) if e.state in HELD)
+
+    def _turn(self) -> float:
+        if self._doubt:
+            self._doubt = False
+            self._on_doubt()
+        self._follow()
+        self.review()
+        return times.REVIEW_SECONDS
+
+    def _follow(self) -> None:
+        """A watch for each GPU of the node; none for those that left, or are released."""
+        held = {u.uuid for u in self._hardware.units() if not u.known.released}
+        for uuid in self._watches.keys() - held:
+            self._watches.pop(uuid).stop()
+        if self._readiness.is_ready:
+            for uuid in held - self._watches.keys():
+                session = self._hardware.session
+                self._watches[uuid] = XidWatch(session, uuid, self._hear, clock=self._clock)
+
+    def _hear(self, gpu: str, event: Event | NvmlError) -> None:
+        """Take what a GPU's watch has heard, or why it hears nothing."""
+        match event:
+            case Xid():
+                self.take_xid(gpu, event)
+            case RecoveryChanged():
+                self._on_doubt()
+            case InstancesChanged():
+                self._hardware.look(gpu)
+                self._on_instances()
+            case GpuLostError():
+                self._hardware.look(gpu)
+            case NotSupportedError() if not self._unsupported:
+                self._unsupported = True
+                text = f"XIDs are not heard on this node, lost GPUs are still noticed: {event}"
+                _log.warning("%s", text)
+                self._reports.report_node(NodeReason.XIDS_UNSUPPORTED, text)
+
+
+class XidWatch:
+    """Watch of one GPU's events, in a thread of its own: a hanging GPU delays no other.
+
+    ``tell`` gets what it hears, with the GPU's UUID; of errors, that the GPU is lost, or that it
+    delivers no events, with which the watch ends.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        gpu: str,
+        tell: Callable[[str, Event | NvmlError], None],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._gpu = gpu
+        self._tell = tell
+        self._said = ""
+        self._listens = False
+        again = Backoff(first=times.XID_AGAIN_SECONDS)
+        self._loop = Loop(f"XIDs {gpu}", self._turn, backoff=again, clock=clock)
+        self._loop.start()
+
+    @property
+    def listens(self) -> bool:
+        """True if it has registered for events, so that it hears of what happens from now on."""
+        return self._listens
+
+    def stop(self) -> None:
+        """End soon; does not wait."""
+        self._loop.stop()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end; a call that hangs is left behind."""
+        self._loop.join(seconds)
+
+    def _turn(self) -> float:
+        try:
+            if self._session.is_open:
+                self._listen()
+                return times.XID_WAIT_SECONDS
+        except NotSupportedError as error:
+            self._tell(self._gpu, error)
+            self._loop.stop()
+        except GpuReleasedError:
+            _log.debug("XIDs of GPU %s are not listened to: it is released", self._gpu)
+        except NvmlError as error:
+            kind = f"{type(error).__name__} {error.operation} {error.code}"
+            if kind != self._said:
+                _log.warning("XIDs of GPU %s are not heard meanwhile: %s", self._gpu, error)
+                self._said = kind
+            if isinstance(error, GpuLostError):
+                self._tell(self._gpu, error)
+        return times.XID_AGAIN_SECONDS
+
+    def _listen(self) -> None:
+        events = GpuEvents(self._session, self._gpu)
+        # Waiting for nothing must not look like a call that hangs.
+        wait = min(times.XID_WAIT_SECONDS, self._session.seconds / 2)
+        self._said = ""
+        self._listens = True
+        try:
+            while not (self._loop.is_stopping() or events.stale):
+                event = events.next(wait, self._loop.is_stopping)
+                if event is not None:
+                    self._tell(self._gpu, event)
+        finally:
+            self._listens = False
+            events.close()

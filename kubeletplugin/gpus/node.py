@@ -1,0 +1,452 @@
+"""The Node of these GPUs: who else manages them, what its labels ask for, what its class says.
+
+Two managers of one GPU give the same slice to two pods, or take it from under one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dra.claims.reasons import NodeReason
+from dra.common.resources import NODES, RESOURCE_SLICES, Obj
+from dra.gpu.layouts import SUFFIXES, Choice, Classes, choose, read_files
+from dra.gpu.names import DEFAULT_DRIVER, NVIDIA_DRIVER
+from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
+from dra.kube.client import KubeApi
+from dra.kube.errors import KubeError
+from dra.kube.reflector import Change, Reflector
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver, summary
+from kubeletplugin.common import Common
+from kubeletplugin.errors import HostError
+from kubeletplugin.gpus.gpu import Conflict
+from kubeletplugin.host.processes import runs_mig_manager
+from kubeletplugin.options import Options
+from kubeletplugin.sockets import listeners
+
+_log = logging.getLogger(__name__)
+_CONFIG = "nvidia.com/mig.config"
+_STATE = "nvidia.com/mig.config.state"
+_DEPLOY = "nvidia.com/gpu.deploy.mig-manager"
+_OFF = f"keep mig-manager off this node: set the label {_DEPLOY} to false"
+_WHOLE = "nvidia.com/gpu"
+_SLICES = "nvidia.com/mig-"
+# A value that is neither true nor false keeps its own words in front: x_paused-for-driver-upgrade.
+_PAUSED = re.compile(r"(^|_)paused-for-")
+_DESTROYS = (
+    "whenever it starts with DynamicMIG, it destroys every MIG device that it does not know and "
+    "turns MIG mode off where none is left"
+)
+_GIVES_OUT = "it gives out GPUs, and the MIG devices that it finds when it starts, ours among them"
+_UNKNOWN = Choice("", problem="the labels of the Node are not known yet", passing=True)
+
+
+def conflict(
+    node: Mapping[str, Any],
+    summaries: Iterable[Mapping[str, Any]] = (),
+    *,
+    makes_layouts: bool = False,
+    runs_mig_manager: Callable[[], bool] = lambda: False,
+) -> Conflict | None:
+    """Find another manager of a Node's GPUs (core/v1, as JSON); of several the most dangerous.
+
+    ``summaries`` are those of the ResourceSlices that NVIDIA's DRA driver has for it. With
+    ``makes_layouts`` this program does what the label of mig-manager says. ``runs_mig_manager``
+    says whether its program runs on the node; it is asked only where labels do not settle it.
+    """
+    labels = node.get("metadata", {}).get("labels") or {}
+    return (
+        _mig_manager(labels, makes_layouts=makes_layouts, runs=runs_mig_manager)
+        or _dra_driver(node, summaries)
+        or _device_plugin(node)
+    )
+
+
+def _mig_manager(
+    labels: Mapping[str, str], *, makes_layouts: bool, runs: Callable[[], bool]
+) -> Conflict | None:
+    """MIG manager, at work while ``nvidia.com/mig.config`` is set and the state is no success.
+
+    That label says nothing where mig-manager is switched off: the GPU operator sets it to
+    ``all-disabled`` on each node without it, and a state stays as it was when mig-manager was
+    ended in the middle (gpu-operator, nodelabeling_controller.go, updateGPUStateLabels).
+    """
+    config, state, deploy = (labels.get(key, "") for key in (_CONFIG, _STATE, _DEPLOY))
+    waits = bool(config) and state != "success"
+    passing = False
+    if deploy == "false":
+        # Its DaemonSet selects nodes by this label; a pod that ends may still change GPUs.
+        if not (waits or makes_layouts) or not runs():
+            return None
+        passing = True
+        problem = (
+            f"mig-manager is switched off on this node ({_DEPLOY}=false) and still runs; wait "
+            "until its pod is gone, or remove it where the GPU operator did not install it"
+        )
+    elif makes_layouts:
+        if not deploy:
+            return None  # the GPU operator runs it by that label
+        problem = (
+            f"mig-manager is to run on this node ({_DEPLOY}={deploy}), where layouts are made by "
+            f"this plugin; set the label {_DEPLOY} to false, or take the class of the node away"
+        )
+    elif not waits:
+        return None
+    elif state == "failed":
+        problem = (
+            f"mig-manager failed to change this node's GPUs ({_CONFIG}={config}, {_STATE}=failed) "
+            f"and tries no more; see its log and set {_CONFIG} to a configuration that it can "
+            f"make, or {_OFF}"
+        )
+    else:
+        passing = True
+        problem = (
+            f"mig-manager is changing this node's GPUs ({_CONFIG}={config}, "
+            f"{_STATE}={state or 'not set'}); wait for the state success, or {_OFF}"
+        )
+    return Conflict(NodeReason.MIG_MANAGER, problem, frozen=True, passing=passing)
+
+
+def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) -> Conflict | None:
+    """Conflict with NVIDIA's DRA driver.
+
+    GPUs are frozen where that driver makes MIG devices, as any of those here may be its own.
+    """
+    found = dra_driver(node, summaries)
+    if found is None:
+        return None
+    return Conflict(
+        NodeReason.NVIDIA_DRA,
+        f"NVIDIA's DRA driver manages this node's GPUs too ({found.sign}): "
+        f"{_DESTROYS if found.makes_devices else _GIVES_OUT}; keep it off this node (label "
+        f"{DEPLOY_LABEL}=false where the GPU operator installs it, the node affinity of its chart "
+        "otherwise), or pass --ignore-other-managers if it serves other GPUs only",
+        frozen=found.makes_devices,
+    )
+
+
+def _device_plugin(node: Mapping[str, Any]) -> Conflict | None:
+    """Conflict with a device plugin, told by ``status.allocatable``."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    given = sorted(
+        f"{name}: {count}"
+        for name, count in allocatable.items()
+        if (name == _WHOLE or name.startswith(_SLICES)) and str(count) != "0"
+    )
+    if not given:
+        return None
+    return Conflict(
+        NodeReason.DEVICE_PLUGIN,
+        f"a device plugin gives out this node's GPUs too ({', '.join(given)}); "
+        "keep it off this node, or pass --ignore-other-managers if it serves other GPUs",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A label that asks GPU clients to pause, as it is on the Node: ``key=value``.
+
+    Before NVIDIA's driver-manager and MIG manager unload the driver, or change MIG mode, they set
+    labels ``nvidia.com/gpu.deploy.*`` to a value with ``paused-for-``, and put back what was there
+    when they are done.
+    """
+
+    label: str
+
+    @property
+    def conflict(self) -> Conflict:
+        """Reason why no slice is made on the node's GPUs meanwhile."""
+        return Conflict(
+            NodeReason.PAUSED,
+            f"GPU clients of this node are to pause (label {self.label}): nothing new is prepared "
+            f"until {self.label.partition('=')[0]} is true again or gone",
+            passing=True,
+        )
+
+
+def pause_of(node: Mapping[str, Any], keys: Iterable[str]) -> Pause | None:
+    """The pause that a Node (core/v1, as JSON) asks for; ``keys`` may have wildcards."""
+    labels = node.get("metadata", {}).get("labels") or {}
+    wanted = tuple(keys)
+    for key, value in sorted(labels.items()):
+        if _PAUSED.search(value) and any(fnmatch.fnmatchcase(key, k) for k in wanted):
+            return Pause(f"{key}={value}")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOffers:
+    """Offers of GPUs outside MIG mode, and of slices of the others; None: to one claim each."""
+
+    whole: ShareOffer | None = None
+    slices: ShareOffer | None = None
+
+
+def _offer(shares: int, hami_core: str = "") -> ShareOffer | None:
+    """The offer to ``shares`` claims, with the directory of HAMi-core if there is one."""
+    if shares < 2:  # noqa: PLR2004 - one claim has it alone
+        return None
+    return ShareOffer(shares, HAMI_CORE if hami_core else UNENFORCED, hami_core)
+
+
+class NodeWatch:
+    """Watch of the Node and of NVIDIA's ResourceSlices for it. Thread-safe.
+
+    ``on_conflict`` gets another manager when one appears, or None when none is left; with
+    ``--ignore-other-managers`` nobody counts as one. ``on_pause`` gets a pause that is asked for,
+    or None at its end. ``on_labels`` is called when other labels may choose another class.
+    ``on_namesake`` is called where this program has NVIDIA's driver name, and NVIDIA's own driver
+    publishes under it here.
+    """
+
+    def __init__(
+        self,
+        common: Common,
+        *,
+        on_conflict: Callable[[Conflict | None], None],
+        on_pause: Callable[[Pause | None], None],
+        on_labels: Callable[[], None],
+        on_namesake: Callable[[], None],
+    ) -> None:
+        self._api, self._options, self._reports = common.api, common.options, common.reports
+        self._on_conflict = on_conflict
+        self._on_pause = on_pause
+        self._on_labels = on_labels
+        self._on_namesake = on_namesake
+        options = common.options
+        self._files = None if options.node_classes is None else ClassFiles(options.node_classes)
+        self._lock = threading.Lock()
+        self._current: Conflict | None = None
+        self._pause: Pause | None = None
+        self._labels: Mapping[str, str] | None = None
+        self._default = ShareOffers(_offer(options.gpu_shares), _offer(options.slice_shares))
+        self._shares = self._default
+        self._node: Obj = {}
+        self._listed: list[Obj] = []
+        self._nodes = Reflector(
+            common.api,
+            NODES,
+            field_selector=f"metadata.name={options.node_name}",
+            on_event=self._changed,
+        )
+        self._of_nvidia = f"spec.nodeName={options.node_name},spec.driver={NVIDIA_DRIVER}"
+        self._slices = Reflector(
+            common.api,
+            RESOURCE_SLICES,
+            field_selector=self._of_nvidia,
+            keep=summary,
+            on_event=lambda _: self._judge(),
+            on_listed=self._judge,
+        )
+        self._named_as_nvidias = options.driver_name == NVIDIA_DRIVER
+        self._watches_slices = self._named_as_nvidias or not options.ignore_other_managers
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause that is asked for now."""
+        return self._pause
+
+    def choice(self) -> Choice | None:
+        """Choice of what becomes of the GPUs; None where no class of nodes is configured.
+
+        For one thread.
+        """
+        if self._files is None:
+            return None
+        labels = self._labels
+        if labels is None:
+            return _UNKNOWN
+        return choose(labels, self._files.read(), driver=self._options.driver_name)
+
+    def shares(self) -> ShareOffers:
+        """How many claims may have a GPU or slice, by the Node's class or by options.
+
+        While the choice is not known, what was chosen before stays. For one thread.
+        """
+        choice = self.choice()
+        if choice is None:
+            self._shares = self._default
+        elif not choice.problem:
+            self._shares = ShareOffers(
+                _offer(choice.shares, choice.hami_core) or self._default.whole,
+                _offer(choice.slice_shares) or self._default.slices,
+            )
+        return self._shares
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._nodes.start()
+        if self._watches_slices:
+            self._slices.start()
+
+    def stop(self) -> None:
+        """End the watches."""
+        self._nodes.stop()
+        self._slices.stop()
+
+    def look(self) -> None:
+        """Look once, now; without an answer everything stays as it is."""
+        name = self._options.node_name
+        try:
+            node = self._api.get(NODES, name)
+            if self._watches_slices:
+                self._listed = self._api.list(
+                    RESOURCE_SLICES, field_selector=self._of_nvidia, keep=summary
+                ).items
+        except KubeError as error:
+            _log.warning("node %s: %s", name, error)
+        else:
+            self._judge(node)
+
+    def look_again(self) -> None:
+        """Decide anew while mig-manager is at work: no watch tells that its program has ended."""
+        current = self._current
+        if current is not None and current.reason is NodeReason.MIG_MANAGER:
+            self._judge()
+
+    def _changed(self, change: Change) -> None:
+        if change.new is not None:
+            self._judge(change.new)
+
+    def _judge(self, node: Obj | None = None) -> None:
+        """Decide anew, with the Node as it is now if that has changed."""
+        if node is not None:
+            self._see(node)
+        with self._lock:
+            if node is not None:
+                self._node = node
+            slices = self._slices.store.list() if self._slices.synced else self._listed
+            if self._named_as_nvidias and dra_driver({}, slices) is not None:
+                self._on_namesake()
+            found = None
+            if not self._options.ignore_other_managers:
+                found = conflict(
+                    self._node,
+                    slices,
+                    makes_layouts=self._files is not None,
+                    runs_mig_manager=lambda: runs_mig_manager(self._options.roots),
+                )
+            if found == self._current:
+                return
+            self._current = found
+            self._on_conflict(found)
+        if found is None:
+            _log.info("no other program manages this node's GPUs any more")
+            return
+        text = f"GPUs are unavailable: {found.problem}"
+        _log.warning("%s", text)
+        self._reports.report_node(found.reason, text, warning=True)
+
+    def _see(self, node: Obj) -> None:
+        """Take note of labels that ask for a pause, or choose a class."""
+        with self._lock:
+            before, self._pause = self._pause, pause_of(node, self._options.pause_labels)
+            pause = self._pause
+        if pause != before:
+            self._on_pause(pause)
+            if pause is None:
+                _log.info("GPU clients of this node are not to pause any more")
+            elif before is None:
+                _log.warning("%s", pause.conflict.problem)
+                self._reports.report_node(NodeReason.PAUSED, pause.conflict.problem)
+        labels = dict((node.get("metadata") or {}).get("labels") or {})
+        if labels != self._labels:
+            self._labels = labels
+            if self._files is not None:
+                self._on_labels()
+
+
+def refuse_namesake(options: Options, api: KubeApi) -> None:
+    """Refuse to serve under NVIDIA's name where its own driver does; others are not looked for.
+
+    Kubelet calls the plugin that registered last, whoever made the claim's slices, and each would
+    take the other's ResourceSlices for leftovers of its own. For the owner of the state directory
+    before it has sockets. An API server that does not answer hinders nobody: :class:`NodeWatch`
+    looks again.
+
+    Raises:
+        HostError: it is here; says where that was seen, and the ways out.
+    """
+    if options.driver_name != NVIDIA_DRIVER:
+        return
+    heard = listeners(options)
+    seen = f"somebody listens on {heard[0]}" if heard else _published(options, api)
+    if seen:
+        raise HostError(
+            f"NVIDIA's own DRA driver serves this node as {NVIDIA_DRIVER} ({seen}), and two "
+            "plugins of one name cannot: keep it off this node "
+            f"(label {DEPLOY_LABEL}=false where the GPU operator installs it, the node affinity of "
+            f"its chart otherwise), or start this one with --driver-name={DEFAULT_DRIVER}; kubelet "
+            "removes its ResourceSlices half a minute after its end"
+        )
+
+
+def _published(options: Options, api: KubeApi) -> str:
+    selector = f"spec.nodeName={options.node_name},spec.driver={NVIDIA_DRIVER}"
+    try:
+        found = api.list(RESOURCE_SLICES, field_selector=selector, keep=summary).items
+    except KubeError as error:
+        _log.warning("ResourceSlices of %s cannot be looked for: %s", NVIDIA_DRIVER, error)
+        return ""
+    theirs = dra_driver({}, found)
+    return theirs.sign if theirs is not None else ""
+
+
+class ClassFiles:
+    """Files of ``folder`` that configure classes of nodes, read anew when one has changed.
+
+    A file is a ``MigNodeClass``, called like its class, or one of mig-parted's, whose layouts all
+    classes can have. The directory is a mounted ConfigMap, where kubelet exchanges files under way.
+    For one thread.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamp: object = None
+        self._known = Classes({}, {}, {})
+
+    def read(self) -> Classes:
+        """Content of the files now. Never raises: what is wrong with them is said in it."""
+        stamp = self._look()
+        if stamp != self._stamp:
+            self._stamp, self._known = stamp, read_classes(self._folder)
+            for name, problem in self._known.problems.items():
+                _log.error("class %s of nodes: %s", name, problem)
+        return self._known
+
+    def _look(self) -> object:
+        try:
+            found = [(p.name, p.stat()) for p in _class_files(self._folder)]
+        except OSError as error:
+            return str(error)
+        return [(name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in found]
+
+
+def read_classes(folder: Path) -> Classes:
+    """Content of all files of a directory, valid or not."""
+
+    def content(path: Path) -> bytes | OSError:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            return error
+
+    try:
+        files = _class_files(folder)
+    except OSError as error:
+        return Classes({}, {}, {"default": f"{folder}: {error.strerror or error}"})
+    return read_files((path.name, content(path)) for path in files)
+
+
+def _class_files(folder: Path) -> list[Path]:
+    return sorted(
+        p
+        for p in folder.iterdir()
+        if p.suffix in SUFFIXES and not p.name.startswith(".") and p.is_file()
+    )

@@ -1,1 +1,0 @@
-"""Ownership of GPU instances: which ones are ours."""

@@ -1,0 +1,354 @@
+"""Reader of one GPU's state: what is on it, joined with who holds it, becomes what is published.
+
+What is published comes from the last look at each GPU, so that a GPU that hangs holds up no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
+
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Gpu, GpuFacts, GpuLayout, IdleInstance, Instance, InstanceState
+from dra.gpu.reasons import GpuReason
+from kubeletplugin.gpus.gpu import GpuUnit, KnownGpu
+from kubeletplugin.gpus.identity import Identity
+from kubeletplugin.journal.entries import LEAVING, Entry, EntryKey, State, share_slice
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.condition import Condition, health, read_condition
+from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
+from kubeletplugin.nvml.gpus import mig_mode
+from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from kubeletplugin.nvml.session import Session
+
+_log = logging.getLogger(__name__)
+_WHOLE = frozenset({State.CI_CREATED, State.PREPARED})
+_LEAVING = dict.fromkeys(LEAVING, InstanceState.RECLAIMING) | {State.ORPHAN: InstanceState.ORPHAN}
+_PRESENT = _LEAVING | {
+    State.PREPARED: InstanceState.PREPARED,
+    State.LOST: InstanceState.LOST,
+}
+_ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
+_ALL_REFUSED = (
+    "the driver refused a slice of each of its profiles lately; each is offered again after a "
+    "pause that grows while it is refused; see dmesg on the node, and reset the GPU if that goes on"
+)
+_Found = tuple[tuple[GpuInstance, ...], Mapping[int, Entry]]
+"""Instances on a GPU, and the entries of those that have one, by the instance's id."""
+
+
+class GpuReader:
+    """Looks at GPUs; ``on_change`` is called when what is to be published of one has changed.
+
+    It is called with the GPU's lock held, unless the GPU is released or hangs.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        journal: Journal,
+        identity: Identity,
+        *,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._journal = journal
+        self._identity = identity
+        self._on_change = on_change
+        self._last: dict[str, _Found] = {}
+
+    def poll(self, unit: GpuUnit) -> bool:
+        """Look at a GPU unless somebody works on it; False if NVML describes it otherwise by now.
+
+        Raises:
+            DriverUnavailableError: the driver is gone.
+        """
+        if unit.known.released:
+            return True
+        if not unit.lock.try_enter():
+            # Whoever works on it looks when done, which may be never.
+            if hangs := self._session.hangs(unit.uuid):
+                self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
+            return True
+        current = True
+        try:
+            current = self._is_current(unit)
+            self.read(unit)
+        except DriverUnavailableError:
+            raise
+        except NvmlError as error:
+            self._show_failure(unit, error)
+        finally:
+            unit.lock.leave()
+        return current
+
+    def observe(self, unit: GpuUnit) -> None:
+        """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
+        if unit.known.released:
+            return
+        try:
+            self.read(unit)
+        except NvmlError as error:
+            self._show_failure(unit, error)
+
+    def read(self, unit: GpuUnit) -> None:
+        """Look at a GPU; the caller holds its lock.
+
+        Raises:
+            NvmlError: it cannot be looked at; what was published of it stays.
+        """
+        gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
+        geometry = gpu.card.geometry
+
+        def look() -> _Found:
+            if geometry is None:
+                return (), {}
+            present = list_gpu_instances(self._session, unit.uuid, geometry)
+            return present, self._identity.owners(present, entries)
+
+        found = look() if geometry is None else self._session.as_one(look, gpu=unit.uuid)
+        present, owners = self._last[unit.uuid] = found
+        if gpu.away or not gpu.card.mig_enabled:
+            slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
+            unit.come_back(() if present else (e.key for e in slices))
+        self._show(unit, present, owners)
+
+    def follow(self, unit: GpuUnit, read_back: Collection[EntryKey]) -> bool:
+        """Publish what this program did to a GPU; the caller holds its lock.
+
+        ``read_back`` are keys of entries whose slices were made, or are gone, since the last look,
+        and NVML has said so. False if that does not tell all, so that it takes a look.
+        """
+        known, last = unit.known, self._last.get(unit.uuid)
+        if last is None or known.released or known.away or not known.card.mig_enabled:
+            return False
+        found = followed(*last, self._journal.of_gpu(unit.uuid), read_back)
+        if found is None:
+            return False
+        self._last[unit.uuid] = found
+        self._show(unit, *found)
+        return True
+
+    def show_again(self, unit: GpuUnit) -> None:
+        """Publish what was seen last as it counts by now; the caller holds the GPU's lock.
+
+        No GPU is asked. Of one that could not be looked at it still counts that it could not.
+        """
+        if last := self._last.get(unit.uuid):
+            self._show(unit, *last)
+
+    def show_released(self, unit: GpuUnit) -> None:
+        """Publish that a GPU is released."""
+        self._show(unit, (), {}, failure=(GpuReason.RELEASED, unit.known.released))
+
+    def _is_current(self, unit: GpuUnit) -> bool:
+        known = unit.known
+        card = known.card
+
+        def ask() -> tuple[tuple[bool, bool] | None, Condition]:
+            session, gpu = self._session, unit.uuid
+            device = session.device(gpu)
+            mode = mig_mode(session, device, gpu=gpu)
+            return mode, read_condition(session, device, gpu=gpu, before=card.condition)
+
+        mode, condition = self._session.as_one(ask, gpu=unit.uuid)
+        was_lost = known.seen is not None and known.seen.reason == GpuReason.GPU_LOST
+        if card.reason == GpuReason.NVML_ERROR or was_lost:
+            return False  # a GPU that is back may have another minor number
+        modes = (card.mig_enabled, card.mig_pending)
+        return (mode or (False, False)) == modes and condition == card.condition
+
+    def _show_failure(self, unit: GpuUnit, error: NvmlError) -> None:
+        reason, words = GpuReason.NVML_ERROR, str(error)
+        if isinstance(error, GpuLostError):
+            unit.change(away=True)
+            reason = GpuReason.GPU_LOST
+        if hangs := self._session.hangs(unit.uuid):
+            reason, words = GpuReason.NVML_HANG, hangs
+        self._show(unit, (), {}, failure=(reason, words))
+
+    def _show(
+        self,
+        unit: GpuUnit,
+        present: tuple[GpuInstance, ...],
+        owners: Mapping[int, Entry],
+        *,
+        failure: tuple[str, str] = ("", ""),
+    ) -> None:
+        if failure[0]:
+            self._last.pop(unit.uuid, None)
+        entries = self._journal.of_gpu(unit.uuid)
+        gpu = describe(unit.known, present, entries, owners=owners, failure=failure)
+        before = unit.show(gpu)
+        if gpu == before:
+            return
+        if failure[0] not in {"", GpuReason.RELEASED} and (
+            before is None or before.unavailable != gpu.unavailable
+        ):
+            _log.error("%s: %s", unit.name, gpu.unavailable)
+        self._on_change()
+
+
+def followed(
+    present: Iterable[GpuInstance],
+    owners: Mapping[int, Entry],
+    entries: Collection[Entry],
+    read_back: Collection[EntryKey],
+) -> _Found | None:
+    """Instances on a GPU and their owners, from those of the last look and the entries since.
+
+    None unless each entry has a whole slice of its own, which was seen or read back.
+    """
+    if not all(map(_has_whole_slice, entries)):
+        return None
+    seen = {e.key: (gi_id, e.mig_uuid) for gi_id, e in owners.items()}
+    fresh = [e for e in entries if seen.get(e.key) != (e.gi_id, e.mig_uuid)]
+    gone = seen.keys() - {e.key for e in entries} | {e.key for e in fresh if e.key in seen}
+    if not {e.key for e in fresh} | gone <= set(read_back):
+        return None
+    left = [gi for gi in present if gi.id not in owners or owners[gi.id].key not in gone]
+    if {gi.id for gi in left} & {e.gi_id for e in fresh}:
+        return None  # an id that somebody else's instance had
+    made = [
+        GpuInstance(e.gi_id, e.profile_id, e.placement)
+        for e in fresh
+        if e.gi_id is not None and e.profile_id is not None and e.placement is not None
+    ]
+    by_place = sorted([*left, *made], key=lambda gi: (gi.placement, gi.id))
+    return tuple(by_place), {e.gi_id: e for e in entries if e.gi_id is not None}
+
+
+def _has_whole_slice(entry: Entry) -> bool:
+    """True if an entry alone has a slice that is as it was made."""
+    own = entry.placement is not None and entry.share is None
+    made = entry.gi_id is not None and entry.ci_id is not None
+    return own and made and entry.state in _WHOLE and not entry.quarantined
+
+
+def describe(
+    known: KnownGpu,
+    present: Iterable[GpuInstance],
+    entries: Collection[Entry],
+    *,
+    owners: Mapping[int, Entry],
+    failure: tuple[str, str] = ("", ""),
+) -> Gpu:
+    """The GPU with its instances, as it is published.
+
+    ``present`` is what is on the hardware, ``entries`` the journal's, ``owners`` those whose
+    instance is there, by its id; of several that share one, the first. ``failure`` says in a word
+    and in words why it could not be looked at, and is empty when it could.
+    """
+    card, layout = known.card, known.layout
+    profiles = card.geometry.profiles if card.geometry else ()
+    reason, problem = _availability(known, failure)
+    looked = not failure[0] and card.reason != GpuReason.NVML_ERROR
+    # One claim that has the GPU alone may have had it before it was offered to several.
+    alone = any(e.placement is None and e.share is None for e in entries)
+    ready = [e.placement for e in owners.values() if e.ready and e.placement is not None]
+    return Gpu(
+        minor=known.number,
+        uuid=card.uuid,
+        pcie_root=known.pcie_root,
+        multiprocessors=max((p.multiprocessors for p in profiles), default=0),
+        mig_enabled=card.mig_enabled,
+        mig_pending=card.mig_pending,
+        geometry=known.geometry,
+        instances=_instances(present, entries, card.geometry, owners=owners, looked=looked),
+        idle=tuple(
+            IdleInstance(e.placement, e.claim.namespace, e.profile_id)
+            for e in owners.values()
+            if e.idle and not e.ready and e.placement is not None
+        ),
+        layout=GpuLayout(layout.name, tuple(sorted(ready))) if layout and layout.slices else None,
+        unavailable=problem,
+        reason=reason,
+        sharing=None if alone or card.mig_enabled else known.sharing,
+        slice_sharing=known.slice_sharing if card.mig_enabled else None,
+        **{f.name: getattr(card, f.name) for f in fields(GpuFacts)},
+        health=health(card.condition, mig=card.mig_enabled, open_in=known.open_in),
+    )
+
+
+def _instances(
+    present: Iterable[GpuInstance],
+    entries: Iterable[Entry],
+    geometry: Geometry | None,
+    *,
+    owners: Mapping[int, Entry],
+    looked: bool,
+) -> tuple[Instance, ...]:
+    absent = {e.key: e for e in entries if e.placement is not None and not e.idle}
+    instances: list[Instance] = []
+    for gi in present:
+        entry = owners.get(gi.id)
+        if entry is not None and entry.idle:
+            continue  # its room is free for whoever needs it
+        if entry is not None and absent.pop(entry.key, None) is not None:
+            sharers = [] if entry.share is None else _sharers(entry, absent.values())
+            for sharer in sharers:
+                del absent[sharer.key]
+            instances += [_held(e, _present(e)) for e in (entry, *sharers)]
+            continue
+        profile = geometry.by_id(gi.profile_id) if geometry else None
+        instances.append(
+            Instance(
+                gi.placement,
+                InstanceState.FOREIGN,
+                profile_id=gi.profile_id,
+                profile=profile.name if profile else "",
+                gpu_instance_id=gi.id,
+            )
+        )
+    # Of a GPU that could not be looked at, what the journal says is the best that is known.
+    states = _ABSENT if looked else _PRESENT
+    instances += [_held(e, states.get(e.state, InstanceState.PREPARING)) for e in absent.values()]
+    return tuple(sorted(instances, key=lambda i: i.placement))
+
+
+def _present(entry: Entry) -> InstanceState:
+    whole = entry.early and entry.ci_id is not None
+    # As it will be called once kubelet has asked for it: nothing is written then.
+    otherwise = InstanceState.PREPARED if whole else InstanceState.PREPARING
+    return _PRESENT.get(entry.state, otherwise)
+
+
+def _sharers(entry: Entry, others: Iterable[Entry]) -> list[Entry]:
+    """The others that have the very instances of ``entry``."""
+    ids = (entry.gi_id, entry.mig_uuid)
+    return [e for e in others if share_slice(entry, e) and (e.gi_id, e.mig_uuid) == ids]
+
+
+def _held(entry: Entry, state: InstanceState) -> Instance:
+    if entry.placement is None:
+        raise ValueError(f"{entry.device} is no slice")
+    return Instance(
+        entry.placement,
+        state,
+        profile_id=entry.profile_id,
+        profile=entry.profile,
+        gpu_instance_id=entry.gi_id,
+        compute_instance_id=entry.ci_id,
+        uuid=entry.mig_uuid,
+        claim=None if entry.suspect else entry.claim,
+        message=entry.quarantined or entry.note,
+    )
+
+
+def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
+    """A word for programs and words for people; without MIG a GPU can still be used whole."""
+    card, conflict, layout = known.card, known.conflict, known.layout
+    for found in (failure, known.problem):
+        if found[0]:
+            return found
+    if conflict is not None:
+        return conflict.reason, conflict.problem
+    if layout is not None and layout.waits:
+        failed = layout.failed
+        return GpuReason.LAYOUT_FAILED if failed else GpuReason.LAYOUT_PENDING, layout.waits
+    if not card.mig_enabled:
+        return (GpuReason.MIG_OFF if card.mig_capable else GpuReason.NO_MIG), ""
+    reported, offered = card.geometry, known.geometry
+    refused = reported and reported.profiles and not (offered and offered.profiles)
+    return (GpuReason.CREATION_FAILED, _ALL_REFUSED) if refused else ("", "")

@@ -1,0 +1,289 @@
+"""Releasing GPUs: while anybody has a GPU's device file open, nobody can reset it.
+
+The same holds for MIG mode before Hopper, and of all GPUs together for unloading the driver. A GPU
+that is drained, or whose node is to pause, is released as soon as nothing of ours is prepared on
+it: no handle, no event set, no open file, until it is wanted again. Kubelet is served meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import Drain, Inventory
+from dra.gpu.reasons import GpuReason
+from kubeletplugin import times
+from kubeletplugin.common import Common
+from kubeletplugin.gpus.gpu import GpuUnit, KnownGpu
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.node import Pause
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Request at one moment; a pause comes before a drain. None of both: nothing is asked for."""
+
+    node: str
+    pause: Pause | None = None
+    drain: Drain | None = None
+
+    def why(self, name: str) -> str:
+        """Text that says who wants the GPU ``name`` to be released; empty if nobody does."""
+        covered = self.drain is not None and self.drain.covers(name)
+        return self._words(covered=covered)
+
+    def why_node(self) -> str:
+        """Text that says who wants all GPUs to be released; empty if nobody does."""
+        return self._words(covered=self.drain is not None and not self.drain.gpus)
+
+    def text(self, gpu: KnownGpu, *, others_held: bool) -> str:
+        """Text about a GPU that is released: what may be done with it, and what ends that."""
+        why, end = self.why(gpu.name), self._end(gpu.name)
+        if not others_held:
+            return f"{_released(why, whole=True)}; {end}"
+        return (
+            f"{_released(why, whole=False)} (nvidia-smi -r -i {gpu.uuid}); if that answers 'In use "
+            "by another client', see who holds it (fuser -v /dev/nvidia*) or release all GPUs "
+            f"(kubectl mig drain {self.node}); {end}"
+        )
+
+    def text_of_node(self) -> str:
+        """Text about a node of which every GPU is released."""
+        return f"{_released(self.why_node() or 'drained', whole=True)}; {self._end()}"
+
+    def _words(self, *, covered: bool) -> str:
+        if self.pause is not None:
+            return f"label {self.pause.label}"
+        if self.drain is None or not covered:
+            return ""
+        return f"drained: {self.drain.reason}" if self.drain.reason else "drained"
+
+    def _end(self, name: str = "") -> str:
+        if self.pause is not None:
+            label = self.pause.label.partition("=")[0]
+            return f"back in service when {label} is true again or gone"
+        return f"kubectl mig resume {self.node}{f' {name}' if name else ''} ends it"
+
+
+def _released(why: str, *, whole: bool) -> str:
+    more = ", its MIG mode changed, the driver unloaded" if whole else ""
+    return f"released ({why}): this plugin has nothing of it open, it may be reset{more}"
+
+
+class Releasing:
+    """Releases GPUs and opens them again; all of it in the thread that looks at the hardware.
+
+    ``drain`` and ``pause`` say what is asked for now, ``look`` finds that out for the first time,
+    and what the MigNode said ``before``. ``on_taken_up`` hears of a GPU that may have been reset.
+    """
+
+    def __init__(  # noqa: PLR0913 - what asks for it, and whom it tells
+        self,
+        common: Common,
+        hardware: Hardware,
+        *,
+        drain: Callable[[], Drain | None],
+        pause: Callable[[], Pause | None],
+        look: Callable[[], Inventory | None],
+        on_taken_up: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = common.journal
+        self._node_name = common.options.node_name
+        self._reports = common.reports
+        self._drain = drain
+        self._pause = pause
+        self._look = look
+        self._looked = False
+        self.before: Inventory | None = None
+        self._on_taken_up = on_taken_up
+        self._said: set[str] = set()
+        self._resting = threading.Event()
+        self._unseen = False
+
+    @property
+    def rests(self) -> bool:
+        """True if NVML is closed because every GPU is released."""
+        return self._resting.is_set()
+
+    @property
+    def pending(self) -> bool:
+        """True if there is something to release, or to open again."""
+        units, request = self._hardware.units(), self._request()
+        if not units:
+            return self.rests and not request.why_node()
+        if request.pause is None and request.drain is None:
+            return any(u.known.released for u in units)
+        return any(
+            not request.why(u.name)
+            if u.known.released
+            else request.why(u.name) and not self._users(u)
+            for u in units
+        )
+
+    def settle(self) -> bool:
+        """Release what is not to be held, open the rest again; False: NVML is to be left alone.
+
+        Raises:
+            NvmlError: NVML could not be opened again.
+            HostError: names of GPUs cannot be kept.
+        """
+        if not self._looked:
+            self.before = self._look()
+            self._looked = True
+        units = self._hardware.units()
+        if not units:
+            return self._at_start()
+        request = self._request()
+        wanted = {u.uuid for u in units if request.why(u.name)}
+        for unit in units:
+            users = self._users(unit) if unit.uuid in wanted and not unit.known.released else []
+            if users:
+                holders = ", ".join(sorted({str(e.claim) for e in users}))
+                self._say(unit.name, f"held open as long as there is something of {holders} on it")
+        back = [u for u in units if u.known.released and u.uuid not in wanted]
+        if back:
+            self._reopen(back)
+        new = [u for u in units if u.uuid in wanted and not u.known.released and not self._users(u)]
+        if new and not self._unknown:
+            self._release(new, request)
+        if all(u.known.released for u in self._hardware.units()):
+            self._resting.set()
+        return not self.rests
+
+    def leaves(self, gpu: str) -> bool:
+        """True if a GPU, by name, is asked to be released."""
+        return bool(self._request().why(gpu))
+
+    def unseen(self) -> str:
+        """The reason of GPUs of which nothing is known but what the MigNode said before.
+
+        Empty if they were looked at, or are about to be for the first time.
+        """
+        if not self._unseen or self._hardware.gpus():
+            return ""
+        return GpuReason.RELEASED if self.rests else GpuReason.NVML_ERROR
+
+    def reason(self) -> str:
+        """Text about a node that was not looked at because it rests; empty otherwise."""
+        return self._request().text_of_node() if self.rests else ""
+
+    def _at_start(self) -> bool:
+        """Decide before the first look: a node that is to rest is not looked at."""
+        why = self._request().why_node()
+        if why and not self._unknown and not any(_uses(e) for e in self._journal.entries()):
+            if not self.rests:
+                _log.info("NVML is not opened: %s", why)
+            self._resting.set()
+            self._unseen = True
+        else:
+            self._resting.clear()
+        return not self.rests
+
+    def _request(self) -> ReleaseRequest:
+        return ReleaseRequest(self._node_name, self._pause(), self._drain())
+
+    @property
+    def _unknown(self) -> bool:
+        """True if there may be devices of ours of which the journal does not tell."""
+        return self._journal.rebuild
+
+    def _users(self, unit: GpuUnit) -> list[Entry]:
+        """Entries that keep a GPU from being released.
+
+        Those whose slices only have to be removed are among them, unless only a reset removes them.
+        """
+        gpu = unit.known
+        lost = gpu.seen is not None and gpu.seen.reason == GpuReason.GPU_LOST
+        lost = lost or gpu.problem[0] == GpuReason.RECOVERY_REQUIRED
+        frozen = gpu.conflict is not None and gpu.conflict.frozen
+        found = self._journal.of_gpu(unit.uuid)
+        resets = lost or frozen or bool(gpu.unhealthy)
+        return [e for e in found if _uses(e) or not (resets or e.suspect)]
+
+    def _release(self, units: list[GpuUnit], request: ReleaseRequest) -> None:
+        with ExitStack() as locks:
+            free: list[GpuUnit] = []
+            for unit in units:
+                if not unit.lock.enter(times.RELEASE_LOCK_SECONDS):
+                    continue
+                locks.callback(unit.lock.leave)
+                # A Prepare may have come before the lock was free.
+                if not self._users(unit):
+                    free.append(unit)
+            if not free:
+                return
+            held = [u for u in self._hardware.units() if not u.known.released and u not in free]
+            for unit in free:
+                unit.change(released=request.text(unit.known, others_held=bool(held)))
+            if not self._close_released():
+                for unit in free:
+                    unit.change(released="")
+                self._say("NVML", "not released yet: a call of NVML has not come back")
+                return
+            for unit in free:
+                self._hardware.show_released(unit)
+        for unit in free:
+            gpu = unit.known
+            _log.info("%s: %s", gpu.name, gpu.released)
+            self._reports.report_node(NodeReason.RELEASED, f"{gpu}: {gpu.released}")
+
+    def _close_released(self) -> bool:
+        """Have nothing open of the GPUs that are released; if those are all, NVML is closed.
+
+        False, and all is as it was, if calls that run have not come back in time.
+
+        Raises:
+            DriverUnavailableError: it could not be opened again for the others.
+        """
+        session, units = self._hardware.session, self._hardware.units()
+        before = session.released
+        session.released = frozenset(u.uuid for u in units if u.known.released)
+        if len(session.released) == len(units):
+            if session.close(times.RELEASE_CLOSE_SECONDS):
+                return True
+            session.released = before
+            session.open()
+            return False
+        if session.is_open and not session.reopen(times.RELEASE_CLOSE_SECONDS):
+            session.released = before
+            return False
+        return True
+
+    def _reopen(self, units: list[GpuUnit]) -> None:
+        """Open NVML anew for all GPUs that are not released, and look for GPUs."""
+        self._resting.clear()
+        for unit in units:
+            unit.change(released="", away=True)  # it may have been reset
+        session = self._hardware.session
+        try:
+            session.released = frozenset(u.uuid for u in self._hardware.units() if u.known.released)
+            if session.is_open:
+                # A GPU that was reset may not answer otherwise.
+                session.reopen(times.RELEASE_CLOSE_SECONDS)
+            else:
+                self._hardware.open()
+            self._hardware.discover()
+        finally:
+            self._said.clear()
+        for unit in units:
+            self._on_taken_up(unit.uuid)
+            text = f"{unit.name} ({unit.uuid}) is back in service"
+            self._reports.report_node(NodeReason.BACK_IN_SERVICE, text)
+
+    def _say(self, what: str, text: str) -> None:
+        if f"{what} {text}" not in self._said:
+            self._said.add(f"{what} {text}")
+            _log.info("%s: %s", what, text)
+
+
+def _uses(entry: Entry) -> bool:
+    """True if somebody uses the device, or is about to."""
+    return entry.state in HELD or entry.state in ARRIVING

@@ -1,0 +1,412 @@
+"""The node's MigNode object: what is true of this node, who allocates on it, and its writer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from api.errors import InvalidObjectError
+from dra.common.resources import MIG_NODES, NODES, Obj
+from dra.gpu.inventory import (
+    AllocatorKind,
+    Answer,
+    Drain,
+    FailedClaim,
+    Gpu,
+    Inventory,
+    NodeMode,
+    Publication,
+    Reservation,
+)
+from dra.gpu.mignode import drain_of, from_mignode, reservations_of, to_mignode
+from dra.kube.client import KubeApi
+from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
+from dra.kube.reflector import Change, Reflector
+from dra.kube.timing import Clock, rfc3339
+from kubeletplugin.common import Common
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.monitor import HealthMonitor
+from kubeletplugin.gpus.releasing import Releasing
+from kubeletplugin.nvml.errors import at_hand
+from kubeletplugin.publishing.writeloop import WriteLoop
+
+_log = logging.getLogger(__name__)
+_VERSIONS_KEPT = 8
+_OTHERS = frozenset({"drain", "reservations"})
+"""Fields of ``spec`` that others write."""
+
+
+class AllocatorMode:
+    """The allocator, and the publication of the node's ResourceSlices. Thread-safe.
+
+    Nothing in Kubernetes keeps two allocators from giving the same device away twice, so that the
+    order of a change matters: the MigNode says ``scheduler`` before a slice is published, and says
+    ``controller`` only after the last one is gone.
+    """
+
+    def __init__(self, wanted: AllocatorKind, *, on_change: Callable[[], None]) -> None:
+        self.wanted = wanted
+        self._on_change = on_change
+        self._mutex = threading.Lock()
+        self._withdrawn = False
+        self._publication: Publication | None = None
+        if wanted is AllocatorKind.SCHEDULER:
+            self._publication = Publication(done=None, reason="Pending")
+
+    @property
+    def allocator(self) -> AllocatorKind | None:
+        """Allocator for the MigNode; None while slices of an earlier run may be there."""
+        with self._mutex:
+            if self._withdrawn:
+                return AllocatorKind.CONTROLLER
+            return AllocatorKind.SCHEDULER if self.wanted is AllocatorKind.SCHEDULER else None
+
+    @property
+    def publication(self) -> Publication | None:
+        """State of the slices for the MigNode; None where they are not wanted."""
+        with self._mutex:
+            return self._publication
+
+    def report(self, publication: Publication) -> None:
+        """Records the state of publication; listeners are called if it changed."""
+        with self._mutex:
+            if publication == self._publication:
+                return
+            self._publication = publication
+        self._on_change()
+
+    def resume(self) -> None:
+        """Publish slices after all: from now on the controller allocates no more."""
+        with self._mutex:
+            self._withdrawn = False
+            self._publication = Publication(done=None, reason="Pending")
+        self._on_change()
+
+    def withdraw(self) -> None:
+        """Let the controller allocate: no slice is there, and none will be before ``resume``."""
+        with self._mutex:
+            self._withdrawn = True
+        self._on_change()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Facts of the node besides its GPUs, about claims and their needs; as in the Inventory.
+
+    ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
+    """
+
+    failed_claims: tuple[FailedClaim, ...] = ()
+    resumed: str = ""
+    capabilities: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    mode: NodeMode | None = None
+    missing: str = ""
+    cdi_hook: str = ""
+
+
+class NodeInventory:
+    """Inventory of the node, put together anew whenever it is asked. Thread-safe.
+
+    It is what MigNode and ResourceSlices are to show. ``drain`` is what an administrator drains.
+    """
+
+    def __init__(  # noqa: PLR0913 - whoever knows a part of it
+        self,
+        common: Common,
+        mode: AllocatorMode,
+        hardware: Hardware,
+        *,
+        monitor: HealthMonitor,
+        releasing: Releasing,
+        drain: Callable[[], Drain | None],
+        facts: Callable[[], NodeFacts],
+    ) -> None:
+        self._options = common.options
+        self._readiness = common.readiness
+        self._journal = common.journal
+        self._mode = mode
+        self._hardware = hardware
+        self._monitor = monitor
+        self._releasing = releasing
+        self._drain = drain
+        self._facts = facts
+
+    def of_mignode(self) -> Inventory | None:
+        """Inventory for the MigNode; None also while the allocator is not decided."""
+        return None if self._mode.allocator is None else self.known()
+
+    def known(self) -> Inventory | None:
+        """Known inventory; None until the first look at the GPUs has ended, well or not."""
+        hardware, ready, reason = self._hardware, self._readiness.is_ready, self._readiness.reason
+        if not ready and not reason:
+            return None
+        gpus = tuple(map(self._named, self._monitor.gpus() or self._gpus_before()))
+        facts = self._facts()
+        missing, failure = facts.missing, self._journal.failure
+        message = reason or failure or missing or "; ".join(hardware.problems)
+        if not message and not gpus:
+            message = "no NVIDIA GPU was found on this node"
+        return Inventory(
+            node=self._options.node_name,
+            pool=self._options.pool,
+            driver=self._options.driver_name,
+            gpus=gpus,
+            allocator=self._mode.allocator or self._options.allocator,
+            driver_version=hardware.driver_version,
+            cuda_driver_version=hardware.cuda_version,
+            cdi_hook=facts.cdi_hook,
+            ready=ready and bool(gpus) and not failure and not missing,
+            message=message,
+            publication=self._mode.publication,
+            drain=self._drain(),
+            resumed=facts.resumed,
+            failed_claims=facts.failed_claims,
+            capabilities=facts.capabilities,
+            answers=facts.answers,
+            mode=facts.mode,
+        )
+
+    def _named(self, gpu: Gpu) -> Gpu:
+        """The GPU with its name in the remedies of its message."""
+        text = at_hand(gpu.unavailable, gpu=gpu.name)
+        return gpu if text == gpu.unavailable else replace(gpu, unavailable=text)
+
+    def _gpus_before(self) -> tuple[Gpu, ...]:
+        """GPUs as the last run knew them, if this one may not look at them."""
+        reason, before = self._releasing.unseen(), self._releasing.before
+        if not reason or before is None:
+            return ()
+        why = self._readiness.reason
+        return tuple(replace(g, reason=reason, unavailable=why) for g in before.gpus)
+
+
+class _StaleError(Exception):
+    """The MigNode is not what it was thought to be."""
+
+
+class MigNodePublisher(WriteLoop):
+    """Keeps one MigNode true: written when it differs from what is there, and only then.
+
+    It is looked at after changes on the hardware and changes of the object itself, so that a
+    deleted or edited MigNode comes back. What is there is known from the mirror and from the
+    answers to the own writes: while nobody else writes, a change costs one request.
+
+    ``inventory`` says what is true, or None while that is not known; it is asked from the own
+    thread. What an administrator drains is left as it is, and is in :attr:`drain`. ``on_reserved``
+    gets what is reserved after each change of the MigNode, in the watch's thread.
+    """
+
+    def __init__(
+        self,
+        common: Common,
+        *,
+        inventory: Callable[[], Inventory | None],
+        on_reserved: Callable[[tuple[Reservation, ...]], None] = lambda _: None,
+        clock: Clock | None = None,
+    ) -> None:
+        node_name = common.options.node_name
+        reflector = Reflector(
+            common.api,
+            MIG_NODES,
+            field_selector=f"metadata.name={node_name}",
+            on_event=self._changed,
+        )
+        super().__init__(f"MigNode {node_name}", reflector=reflector, clock=clock)
+        self._api = common.api
+        self._node_name = node_name
+        self._manager = common.options.field_manager
+        self._inventory = inventory
+        self._on_drain = common.changed
+        self._on_reserved = on_reserved
+        self.drain: Drain | None = None
+        self._mutex = threading.Lock()
+        self._known: Obj | None = None
+        self._versions: deque[str] = deque(maxlen=_VERSIONS_KEPT)
+        self._true: tuple[Inventory, str] | None = None
+        self._owner: Obj | None = None
+
+    def look(self) -> Inventory | None:
+        """Read the MigNode, drains included; None if there is none, or no answer."""
+        try:
+            found = self._api.get(MIG_NODES, self._node_name)
+            inventory = from_mignode(found)
+        except (KubeError, InvalidObjectError, ValueError) as error:
+            _log.info("MigNode %s: %s", self._node_name, error)
+            return None
+        self.drain = inventory.drain
+        self._hear_of_reservations(found)
+        return inventory
+
+    def _changed(self, change: Change) -> None:
+        drain = _readable_drain(change.new) if change.new is not None else None
+        if drain != self.drain:
+            self.drain = drain
+            self._on_drain()
+        self._hear_of_reservations(change.new or {})
+        version = _version(change.new)
+        with self._mutex:
+            if change.new is None:
+                self._owner = None  # it goes with a Node that is replaced
+            is_own = version in list(self._versions)[:-1] and not change.rewound
+            if version == _version(self._known) or is_own:
+                return
+            self._known = change.new
+        if change.kind != "added":
+            self.notify()
+
+    def _hear_of_reservations(self, obj: Obj) -> None:
+        try:
+            self._on_reserved(reservations_of(obj))
+        except InvalidObjectError as error:
+            _log.warning("what is reserved cannot be told: %s", error)
+
+    def _publish(self) -> float | None:
+        inventory = self._inventory()
+        if inventory is None:
+            return None
+        with self._mutex:
+            found = self._known
+        if found is not None and self._true == (inventory, _version(found)):
+            return None
+        wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
+        try:
+            if found is None:
+                found = self._read_or_create(wanted)
+            if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
+                found = self._update_spec(found, wanted)
+                found = self._update_status(found, wanted)
+                self._true = (inventory, _version(found))
+        except _StaleError:
+            self._forget()
+        except KubeError:
+            self._forget()
+            raise
+        return None
+
+    def _read_or_create(self, wanted: Obj) -> Obj:
+        try:
+            return self._ask(lambda: self._api.get(MIG_NODES, self._node_name))
+        except ObjectNotFoundError:
+            return self._ask(lambda: self._create(wanted))
+
+    def _forget(self) -> None:
+        with self._mutex:
+            self._known = None
+        self.notify()
+
+    def _write(self, write: Callable[[], Obj]) -> Obj:
+        """The MigNode after a write.
+
+        Raises:
+            _StaleError: somebody changed or deleted it meanwhile.
+        """
+        try:
+            return self._ask(write)
+        except (ConflictError, ObjectNotFoundError) as error:
+            raise _StaleError from error
+
+    def _ask(self, request: Callable[[], Obj]) -> Obj:
+        """The answer to a request, known from now on unless the mirror tells of another."""
+        with self._mutex:
+            before = self._known
+        answer = request()
+        with self._mutex:
+            self._versions.append(_version(answer))
+            # Of what the mirror told of meanwhile, all but the own write is of somebody else.
+            if self._known is before or _version(self._known) in self._versions:
+                self._known = answer
+        return answer
+
+    def _create(self, wanted: Obj) -> Obj:
+        """Create it, owned by the Node, so that it goes with it.
+
+        Raises:
+            KubeError: also when the CRD is not installed, which is a 404 as well.
+        """
+        self._owner = node_owner(self._api, self._node_name)
+        body = {
+            **{k: v for k, v in wanted.items() if k != "status"},
+            "metadata": {"name": self._node_name, "ownerReferences": [self._owner]},
+        }
+        try:
+            created = self._api.create(MIG_NODES, body, field_manager=self._manager)
+        except ObjectNotFoundError as error:
+            raise KubeError(
+                f"{error}; is the CustomResourceDefinition {MIG_NODES} installed?"
+            ) from error
+        except AlreadyExistsError:
+            return self._api.get(MIG_NODES, self._node_name)
+        _log.info("MigNode %s created", self._node_name)
+        return created
+
+    def _update_spec(self, found: Obj, wanted: Obj) -> Obj:
+        if self._owner is None:
+            self._owner = node_owner(self._api, self._node_name)
+        metadata = found["metadata"]
+        kept = {k: v for k, v in (found.get("spec") or {}).items() if k in _OTHERS}
+        spec = {k: v for k, v in wanted["spec"].items() if k not in _OTHERS} | kept
+        if found.get("spec") == spec and metadata.get("ownerReferences") == [self._owner]:
+            return found
+        body = {**found, "metadata": {**metadata, "ownerReferences": [self._owner]}, "spec": spec}
+        return self._write(lambda: self._api.replace(MIG_NODES, body, field_manager=self._manager))
+
+    def _update_status(self, found: Obj, wanted: Obj) -> Obj:
+        status = _keep_known(wanted["status"], found.get("status") or {})
+        if found.get("status") == status:
+            return found
+        body = {**found, "status": status}
+
+        def write() -> Obj:
+            metadata = self._api.replace_status(MIG_NODES, body, field_manager=self._manager)
+            return {**body, "metadata": metadata}
+
+        return self._write(write)
+
+
+def _version(obj: Obj | None) -> str:
+    return str(((obj or {}).get("metadata") or {}).get("resourceVersion", ""))
+
+
+def _readable_drain(obj: Obj) -> Drain | None:
+    try:
+        return drain_of(obj)
+    except InvalidObjectError as error:
+        _log.warning("what is drained cannot be told: %s", error)
+        return None
+
+
+def node_owner(api: KubeApi, node_name: str) -> Obj:
+    """The owner reference to a Node, whose objects go with it.
+
+    Raises:
+        KubeError: there is no such Node, or no answer.
+    """
+    node = api.get(NODES, node_name)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node_name,
+        "uid": node["metadata"]["uid"],
+    }
+
+
+def _keep_known(status: Any, found: Obj) -> Any:
+    """The new status: what is not known again yet stays, and times while values are the same."""
+    old = {c.get("type"): c for c in found.get("conditions", ())}
+    conditions = []
+    for condition in status["conditions"]:
+        before = old.get(condition["type"], {})
+        if condition["status"] == "Unknown" and before:
+            conditions.append(before)
+        elif condition["status"] == before.get("status") and before.get("lastTransitionTime"):
+            time = before["lastTransitionTime"]
+            conditions.append({**condition, "lastTransitionTime": time})
+        else:
+            conditions.append(condition)
+    kept = {"resumed": found["resumed"]} if found.get("resumed") else {}
+    return {**kept, **status, "conditions": conditions}

@@ -1,0 +1,388 @@
+"""The node's ResourceSlices: full while kube-scheduler allocates, and empty before others do.
+
+Kubelet deletes them when it starts, and when this program was gone for 30 s; they come back. What
+is to be published changes with the hardware, not with pods: at rest nothing is written.
+
+Where the controller allocates, a slice without devices remains, which names the pool. Without it
+cluster autoscaler, which copies a node with its pods, ends each of its loops for all groups, as a
+claim has a device of a pool that no slice of the node has (cluster-autoscaler 1.36,
+simulator/dynamicresources/utils/sanitize.go).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dra.claims.conditions import published_binding
+from dra.claims.reasons import NodeReason
+from dra.common.resources import MIG_NODES, RESOURCE_SLICES, Obj
+from dra.gpu.geometry import Occupant
+from dra.gpu.inventory import AllocatorKind, Gpu, InstanceState, Inventory, Publication
+from dra.kube.client import KubeApi
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError, ObjectNotFoundError
+from dra.kube.reflector import Change, Reflector
+from dra.kube.timing import Clock, LeftOut, RetrySchedule, SystemClock
+from dra.resourceslices.partitions import Doubts, Offered, offered
+from dra.resourceslices.resourceslices import (
+    FIELD,
+    Features,
+    LayoutError,
+    Overhead,
+    SliceLayout,
+    object_name,
+    overhead_fields,
+    taint_key,
+)
+from kubeletplugin import times
+from kubeletplugin.common import Common
+from kubeletplugin.options import BindingConditions
+from kubeletplugin.publishing.mignode import AllocatorMode, node_owner
+from kubeletplugin.publishing.slicewriter import DroppedFieldsError, SliceWriter
+from kubeletplugin.publishing.writeloop import WriteLoop
+
+_log = logging.getLogger(__name__)
+_INDEX = 9999
+_COUNTERS = {"probe": {"value": "1"}}
+_GOING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
+_GATE_OFF = (
+    "the API server drops the fields of partitionable devices (feature gate "
+    "DRAPartitionableDevices); turn the gate on in API server and scheduler: the plugin looks "
+    "again every now and then, and at once when it is restarted"
+)
+_NO_OVERHEAD = (
+    "the API server drops nodeAllocatableResources of devices, which need Kubernetes 1.37 with the "
+    "feature gate DRANodeAllocatableResources in API server, scheduler and kubelet; restart the "
+    "plugin once it is on"
+)
+
+
+class SlicePublisher(WriteLoop):
+    """Keeps the slices true, or without devices. ``inventory`` is as in MigNodePublisher.
+
+    When it is stopped the slices stay, for a plugin that is back within 30 s.
+    """
+
+    def __init__(
+        self,
+        common: Common,
+        mode: AllocatorMode,
+        *,
+        inventory: Callable[[], Inventory | None],
+        failed_gpus: FailedGpus,
+        clock: Clock | None = None,
+    ) -> None:
+        options = self._options = common.options
+        reflector = Reflector(
+            common.api,
+            RESOURCE_SLICES,
+            field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
+            on_event=self._changed,
+            keep=lambda obj: {"metadata": obj["metadata"]},
+        )
+        what = f"ResourceSlices of {options.node_name}"
+        super().__init__(what, reflector=reflector, clock=clock)
+        self._api = common.api
+        self._mode = mode
+        self._inventory = inventory
+        self._failed_gpus = failed_gpus
+        self._reports = common.reports
+        self._unaccounted = Unaccounted(self._clock)
+        self._writer = SliceWriter(
+            common.api,
+            driver=options.driver_name,
+            node=options.node_name,
+            field_manager=options.field_manager,
+            owner=partial(node_owner, common.api, options.node_name),
+        )
+        own = Inventory(options.node_name, options.pool, options.driver_name)
+        self._nothing = offered(own, {}, taints=False)
+        self._features: Features | None = None
+        self._announced = False
+        self._was_controllers = False
+        self._last: Offered | None = None
+        self._disturbances = self._repaired = 0  # by others: told by the watch, and written over
+        self._given_up: Publication | None = None
+        self._retry_schedule = RetrySchedule(
+            self._clock, first=times.GATE_FIRST_SECONDS, longest=times.GATE_LONGEST_SECONDS
+        )
+
+    @property
+    def disturbed(self) -> bool:
+        """True if others did something to the slices that is not put right yet."""
+        return self._disturbances != self._repaired
+
+    def _changed(self, change: Change) -> None:
+        if change.new is None or not self._writer.is_own(change.new):
+            self._disturbances += 1
+            self.notify()
+
+    def _publish(self) -> float | None:
+        if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
+            if self._mode.allocator is not AllocatorKind.CONTROLLER:
+                self._withdraw()
+            if self._given_up is None or self._retry_schedule.due() or not self._resume():
+                self._name_pool()
+                return None if self._given_up is None else self._retry_schedule.due()
+        inventory = self._inventory()
+        if inventory is None:
+            return None
+        if not self._announced and not self._announce():
+            return times.ANNOUNCED_SECONDS
+        try:
+            self._sync(inventory)
+        except KubeError as error:
+            self._mode.report(Publication(done=False, reason="WriteFailed", message=str(error)))
+            raise
+        due = (self._unaccounted.due(), self._failed_gpus.due())
+        return min((seconds for seconds in due if seconds is not None), default=None)
+
+    def _resume(self) -> bool:
+        """True if what was given up is possible after all; then the controller is told.
+
+        It is handed over as by a plugin that is restarted with another mode: what the controller
+        allocated is among the devices that are published, and counts.
+        """
+        self._retry_schedule.postpone()
+        inventory = self._inventory()
+        if inventory is None:
+            return False
+        try:
+            features = self._probe(inventory)
+            if features is None:
+                return False
+            SliceLayout(self._offered(inventory, features), features).check()
+        except (KubeError, LayoutError) as error:
+            _log.info("--allocator=scheduler is not possible yet: %s", error)
+            return False
+        _log.info("--allocator=scheduler has become possible: kube-scheduler is to allocate")
+        self._features = features
+        self._given_up = self._last = None
+        self._announced, self._was_controllers = False, True
+        self._mode.resume()
+        return True
+
+    def _announce(self) -> bool:
+        """True if the controller knows that it does not allocate here."""
+        try:
+            found = self._api.get(MIG_NODES, self._options.node_name)
+        except ObjectNotFoundError:
+            found = {}
+        if found and found["spec"]["allocator"] != AllocatorKind.SCHEDULER.value:
+            self._was_controllers = True
+            return False
+        if self._was_controllers:
+            self.thread.pause(times.HANDOVER_SECONDS)
+        self._announced = True
+        return True
+
+    def _sync(self, inventory: Inventory) -> None:
+        if self.disturbed and self._last is not None:
+            self.thread.pause(times.QUIET_SLICES_SECONDS)
+        disturbances = self._disturbances
+        features = self._features = self._features or self._probe(inventory)
+        if features is None:
+            self._give_up("GateOff", _GATE_OFF)
+            return
+        wanted = self._offered(inventory, features)
+        if wanted == self._last and disturbances == self._repaired:
+            return
+        self._last = None
+        try:
+            self._writer.write(SliceLayout(wanted, features))
+        except DroppedFieldsError as error:
+            if not error.taints:
+                self._give_up("GateOff", f"{error}: {_GATE_OFF}")
+                return
+            _log.warning("%s; devices that cannot be used are left out instead", error)
+            self._features = replace(features, taints=False)
+            self.notify()
+            return
+        except LayoutError as error:
+            self._give_up("LimitExceeded", str(error))
+            return
+        self._last, self._repaired = wanted, disturbances
+        self._mode.report(Publication(done=True, reason="Published"))
+
+    def _probe(self, inventory: Inventory) -> Features | None:
+        overhead = self._options.device_overhead
+        manager = self._options.field_manager
+        features = probe(self._api, inventory, field_manager=manager, overhead=overhead)
+        if overhead and features is not None and not features.overhead:
+            _log.warning("--device-overhead has no effect: %s", _NO_OVERHEAD)
+        return features
+
+    def _offered(self, inventory: Inventory, features: Features) -> Offered:
+        blocked = self._unaccounted.look(inventory.gpus)
+        doubts = self._failed_gpus.doubts(inventory.gpus)
+        return offered(
+            inventory, blocked, taints=features.taints, shares=features.shares, doubts=doubts
+        )
+
+    def _give_up(self, reason: str, message: str) -> None:
+        """Publish nothing until further notice; the controller is to allocate."""
+        text = f"{message}. Until then the controller allocates this node's GPUs"
+        _log.error("--allocator=scheduler is not possible: %s", text)
+        self._reports.report_node(NodeReason.NO_SLICES, text, warning=True)
+        self._retry_schedule.give_up()
+        self._given_up = Publication(done=False, reason=reason, message=text)
+        self._mode.report(self._given_up)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        try:
+            count = self._writer.withdraw()
+        except ForbiddenError as error:
+            # A role from before this could be asked for: then nothing can have been published.
+            _log.warning("ResourceSlices of an earlier run cannot be looked for: %s", error)
+            count = 0
+        if count:
+            _log.info("%d ResourceSlices withdrawn: the controller allocates", count)
+        self._mode.withdraw()
+
+    def _name_pool(self) -> None:
+        """Have one slice without devices."""
+        disturbances = self._disturbances
+        if self._last is self._nothing and disturbances == self._repaired:
+            return
+        self._writer.write(SliceLayout(self._nothing, Features()))
+        self._last, self._repaired = self._nothing, disturbances
+
+
+class FailedGpus:
+    """GPUs on which a slice could not be made lately. Thread-safe.
+
+    Their slices are not to be allocated for a while; from then on, while the failure is remembered,
+    a pod is bound to one of them only once it is made: kube-scheduler would pick the same device
+    again. ``on_change`` is called without a lock.
+    """
+
+    def __init__(
+        self,
+        binding: BindingConditions,
+        *,
+        on_change: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._binding = binding
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._failures: LeftOut[str] = LeftOut(self._clock.monotonic)
+
+    def failed(self, gpus: Iterable[str]) -> None:
+        """A slice could not be made on one of these GPUs."""
+        with self._lock:
+            for gpu in gpus:
+                self._failures.fail(gpu)
+        self._on_change()
+
+    def doubts(self, gpus: Iterable[Gpu]) -> Doubts:
+        """GPUs whose slices are not to be allocated, or are to be made before a pod is bound."""
+        with self._lock:
+            self._failures.expire()
+            made_first = {
+                BindingConditions.NEVER: frozenset[str](),
+                BindingConditions.AFTER_FAILURE: self._failures.remembered(),
+                BindingConditions.ALWAYS: frozenset(gpu.uuid for gpu in gpus),
+            }
+            return Doubts(self._failures.out(), made_first[self._binding])
+
+    def due(self) -> float | None:
+        """Seconds until the doubts change by themselves; None if they will not."""
+        with self._lock:
+            due = self._failures.due
+        return None if due is None else max(0.0, due - self._clock.monotonic())
+
+
+class Unaccounted:
+    """Instances on GPUs that no claim's allocation accounts for: their room is not offered.
+
+    Remembers since when instances have been going. Not thread-safe.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[tuple[str, Occupant], float] = {}
+
+    def look(self, gpus: Sequence[Gpu]) -> dict[str, tuple[Occupant, ...]]:
+        """Placements that are not to be offered now, by GPU UUID."""
+        now = self._clock.monotonic()
+        on = [(g.uuid, i.occupant, i.state) for g in gpus for i in g.instances]
+        stays = {(uuid, occupant) for uuid, occupant, state in on if state not in _GOING}
+        # Of a slice that several claims share, one may be on its way out for long.
+        going = {(uuid, occupant) for uuid, occupant, _ in on} - stays
+        self._since = {key: self._since.get(key, now) for key in going}
+        blocked: dict[str, dict[Occupant, None]] = {}
+        for uuid, occupant, state in on:
+            since = self._since.get((uuid, occupant), now)
+            if state is InstanceState.FOREIGN or now - since >= times.GOING_SECONDS:
+                blocked.setdefault(uuid, {})[occupant] = None
+        return {uuid: tuple(occupants) for uuid, occupants in blocked.items()}
+
+    def due(self) -> float | None:
+        """Seconds until something that is going will have taken too long; None if nothing will."""
+        now = self._clock.monotonic()
+        left = (since + times.GOING_SECONDS - now for since in self._since.values())
+        return min((seconds for seconds in left if seconds > 0), default=None)
+
+
+def probe(
+    api: KubeApi, inventory: Inventory, *, field_manager: str, overhead: Overhead = ()
+) -> Features | None:
+    """Find the form of the node's slices; None where partitionable devices are not served.
+
+    It is tried out, since versions do not tell: a gate may be on or off in any version, and a
+    managed cluster calls its versions as it likes. The server drops fields that it does not serve
+    without a word, so that a slice is sent for a dry run and what comes back is looked at.
+
+    Kubernetes 1.34 takes counter sets and devices in one slice, later versions refuse that.
+
+    Raises:
+        KubeError: the server refuses slices altogether, or does not answer.
+    """
+    device = {
+        "name": "probe",
+        "consumesCounters": [{"counterSet": "probe", "counters": _COUNTERS}],
+        "taints": [{"key": taint_key(inventory.driver), "effect": "NoSchedule"}],
+        **published_binding(),
+        **overhead_fields(overhead),
+        "allowMultipleAllocations": True,
+    }
+    together = {"sharedCounters": [{"name": "probe", "counters": _COUNTERS}], "devices": [device]}
+    try:
+        kept, separate = _dry_run(api, inventory, together, field_manager), False
+    except InvalidError:
+        kept, separate = _dry_run(api, inventory, {"devices": [device]}, field_manager), True
+    (found,) = kept["devices"]
+    if not found.get("consumesCounters") or not (separate or kept.get("sharedCounters")):
+        return None
+    return Features(
+        separate=separate,
+        taints=bool(found.get("taints")),
+        binding=bool(found.get("bindingConditions")),
+        # Twice the devices are too many for the form of 1.34.
+        shares=separate and bool(found.get("allowMultipleAllocations")),
+        overhead=overhead if found.get(FIELD) else (),
+    )
+
+
+def _dry_run(api: KubeApi, inventory: Inventory, content: dict[str, Any], manager: str) -> Obj:
+    body = {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": RESOURCE_SLICES.kind,
+        "metadata": {"name": object_name(_INDEX, driver=inventory.driver, node=inventory.node)},
+        "spec": {
+            "driver": inventory.driver,
+            "nodeName": inventory.node,
+            "pool": {"name": inventory.pool, "generation": 0, "resourceSliceCount": 1},
+            **content,
+        },
+    }
+    made = api.create(RESOURCE_SLICES, body, field_manager=manager, dry_run=True)
+    spec: Obj = made["spec"]
+    return spec

@@ -1,1 +1,0 @@
-"""ResourceSlices of this node."""

@@ -1,0 +1,362 @@
+"""``status.devices`` of claims: which slice a claim got, for people and for other programs.
+
+Written in the background by server-side apply: nothing waits for it, and no failure of it fails a
+Prepare. Only entries of this driver are touched, and only of the claim with the right UID.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dra.claims.allocation import read_allocation
+from dra.claims.claims import Claim, read_claim
+from dra.claims.conditions import (
+    MADE,
+    PREPARE_FAILED,
+    PREPARED,
+    READY,
+    UNASKED,
+    Binding,
+    awaited_devices,
+)
+from dra.claims.trimming import AllocatedClaim
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.reasons import GpuReason
+from dra.kube.client import KubeApi
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
+from dra.kube.timing import Backoff, Clock, rfc3339
+from kubeletplugin import times
+from kubeletplugin.gpus.health import DeviceProblem
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.publishing.writeloop import WriteLoop
+from kubeletplugin.telemetry.reports import about
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 8
+_MOST_KNOWN = 64
+_MOST_TEXT = 1000
+_Wish = Callable[[Obj], "list[Obj]"]
+"""From the claim as it is to our devices as they are to be shown, their conditions without time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Wish of a claim, to be written at the monotonic time ``due``.
+
+    ``awaited``: somebody waits for it, so that it is never given up. ``attempts`` of it
+    were refused.
+    """
+
+    ref: ClaimRef
+    wish: _Wish
+    due: float
+    awaited: bool = False
+    attempts: int = 0
+    backoff: Backoff | None = None
+
+
+class ClaimStatuses(WriteLoop):
+    """Writer with one thread, which applies the latest wanted status of each claim.
+
+    ``seen`` gets every claim that it looks at. ``later`` has ``notify`` called when other changes
+    of the node are told of, by which time kubelet has its answer; for a wish that somebody waits
+    for it is called at once. It is called without a lock.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it writes with, and who listens
+        self,
+        api: KubeApi,
+        driver: str,
+        *,
+        later: Callable[[], None],
+        problem: Callable[[Entry], DeviceProblem | None] = lambda _: None,
+        clock: Clock | None = None,
+        seen: Callable[[Claim], None] = lambda _: None,
+    ) -> None:
+        super().__init__("claim status", backoff=Backoff(limit=1.0), clock=clock)
+        self._seen = seen
+        self._later = later
+        self._api = api
+        self._driver = driver
+        self._problem = problem
+        self._manager = f"{driver}/kubelet-plugin"
+        self._condition = threading.Condition()
+        self._wanted: dict[str, _Wanted] = {}
+        self._known: dict[str, tuple[Obj, float]] = {}
+        self._shown: set[str] = set()
+        self._busy = False
+
+    def know(self, claim: Obj) -> None:
+        """Take a claim as it was just read, so that it need not be read again to be written to."""
+        with self._condition:
+            self._known.pop(claim["metadata"]["uid"], None)
+            self._known[claim["metadata"]["uid"]] = (claim, self._clock.monotonic())
+            while len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+
+    def show_devices(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
+        """Show these devices as they are, ready or not."""
+        self.refresh(ref, lambda: entries)
+
+    def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """Show the devices that ``read`` gives at the time of writing."""
+        self._want(ref, lambda claim: self._present(claim, read()))
+
+    def show_made(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """The same, while kube-scheduler waits for it."""
+        self._want(ref, lambda claim: self._present(claim, read()), awaited=True)
+
+    def show_overdue(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """The same, where kubelet should have asked for them by now: of those it has not."""
+        self._want(ref, lambda claim: self._present(claim, read(), overdue=True))
+
+    def show_refused(self, ref: ClaimRef, message: str, *, pool: str) -> None:
+        """Tell kube-scheduler that slices for which it waits cannot be made."""
+
+        def wish(claim: Obj) -> list[Obj]:
+            awaited = awaited_devices(claim, driver=self._driver, pool=pool)
+            return [
+                _device(
+                    self._driver,
+                    pool,
+                    device,
+                    [
+                        _condition(name, "True", GpuReason.CREATION_FAILED, message)
+                        for name in binding.failed
+                    ],
+                )
+                for device, binding in awaited.items()
+            ]
+
+        self._want(ref, wish, awaited=True)
+
+    def show_failure(
+        self, ref: ClaimRef, message: str, *, pool: str, reason: str = PREPARE_FAILED
+    ) -> None:
+        """Show the devices that the claim was given in ``pool`` as not prepared for ``reason``."""
+
+        def wish(claim: Obj) -> list[Obj]:
+            allocation = read_claim(claim).allocation
+            ours = allocation.of_driver(self._driver) if allocation else ()
+            failed = [_condition(READY, "False", reason, message)]
+            return [
+                _device(self._driver, pool, d.device, failed, share_id=d.share_id)
+                for d in ours
+                if d.pool == pool
+            ]
+
+        self._want(ref, wish)
+
+    def withdraw(self, ref: ClaimRef) -> None:
+        """Take our entries away from a claim that may be deallocated, and then has none."""
+        self._want(ref, lambda _: [])
+
+    def clear(self, ref: ClaimRef) -> None:
+        """Take our entries away; a claim that is gone, or deallocated, has none."""
+        self._want(ref, _nothing)
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until nothing is left to write."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
+
+    def _present(self, claim: Obj, entries: Iterable[Entry], *, overdue: bool = False) -> list[Obj]:
+        """Those of the entries that the claim still has."""
+        found = at(claim, "status", "allocation", default=None)
+        given = () if found is None else read_allocation(found).of_driver(self._driver)
+        places = {(d.pool, d.device) for d in given}
+        shown = []
+        for entry in entries:
+            if (entry.pool, entry.device) not in places:
+                continue
+            awaited = awaited_devices(claim, driver=self._driver, pool=entry.pool)
+            problem, binding = self._problem(entry), awaited.get(entry.device)
+            shown.append(present_device(self._driver, entry, problem, binding, overdue=overdue))
+        return shown
+
+    def _want(self, ref: ClaimRef, wish: _Wish, *, awaited: bool = False) -> None:
+        due = self._clock.monotonic() + times.STATUS_GATHER_SECONDS
+        with self._condition:
+            self._wanted[ref.uid] = _Wanted(ref, wish, due, awaited=awaited)
+        if awaited:
+            self.notify()
+        else:
+            self._later()
+
+    def _publish(self) -> float | None:
+        with self._condition:
+            if not self._wanted:
+                return None
+            wanted = min(self._wanted.values(), key=lambda each: each.due)
+            wait = wanted.due - self._clock.monotonic()
+            if wait > times.STATUS_GATHER_SECONDS:
+                return wait
+        if wait > 0:
+            self.thread.pause(wait)
+        with self._condition:
+            wanted = self._wanted.pop(wanted.ref.uid)
+            self._busy = True
+        ref = wanted.ref
+        try:
+            self._apply(ref, wanted.wish)
+        except (ObjectNotFoundError, ConflictError) as error:
+            _log.debug("status not written", extra=about(ref, error=str(error)))
+        except KubeError as error:
+            _log.warning("status not written yet", extra=about(ref, error=str(error)))
+            self._put_back(wanted, error)
+        except Exception as error:
+            error.add_note(f"while writing the status of claim {ref} (UID {ref.uid})")
+            raise
+        finally:
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+        return 0.0
+
+    def _put_back(self, wanted: _Wanted, error: KubeError) -> None:
+        """Have it tried again later, unless there is a newer wish; others go in between.
+
+        What the server refuses again and again is given up; without its answer nothing is.
+        """
+        backoff = wanted.backoff or Backoff(first=times.STATUS_FIRST_SECONDS)
+        delay = backoff.next_delay(at_least=error.retry_after)
+        attempts = wanted.attempts + error.is_final
+        if attempts >= _ATTEMPTS:
+            if not wanted.awaited:
+                return
+            attempts, delay = 0, times.STATUS_AGAIN_SECONDS
+            backoff.reset()
+        due = self._clock.monotonic() + delay
+        again = replace(wanted, due=due, attempts=attempts, backoff=backoff)
+        with self._condition:
+            self._wanted.setdefault(wanted.ref.uid, again)
+
+    def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
+        if wish is _nothing and ref.uid in self._shown:
+            self._send(ref, [])  # with its UID: what replaced it is refused
+            return
+        with self._condition:
+            claim, read = self._known.pop(ref.uid, (None, 0.0))
+        if claim is None or self._clock.monotonic() - read >= times.STATUS_KNOWN_SECONDS:
+            found = self._api.get_as(
+                AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace
+            )
+            claim = found.as_object(self._driver)
+            if claim["metadata"]["uid"] != ref.uid:
+                return
+            self._seen(read_claim(claim))
+        shown = {
+            (d["pool"], d["device"], d.get("shareID")): d
+            for d in claim.get("status", {}).get("devices", ())
+            if d["driver"] == self._driver
+        }
+        moment = rfc3339(self._clock.now())
+        devices = [
+            _with_time(d, shown.get((d["pool"], d["device"], d.get("shareID"))), moment)
+            for d in wish(claim)
+        ]
+        if devices != list(shown.values()):
+            self._send(ref, devices)
+
+    def _send(self, ref: ClaimRef, devices: list[Obj]) -> None:
+        self._shown.discard(ref.uid)
+        body: Obj = {
+            "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
+            "status": {"devices": devices},
+        }
+        self._api.apply(
+            RESOURCE_CLAIMS,
+            body,
+            field_manager=self._manager,
+            subresource="status",
+            metadata_only=True,
+        )
+        if devices:
+            self._shown.add(ref.uid)
+
+
+def _nothing(_claim: Obj) -> list[Obj]:
+    """Wish of a claim that has no device of ours any more."""
+    return []
+
+
+def present_device(
+    driver: str,
+    entry: Entry,
+    problem: DeviceProblem | None,
+    binding: Binding | None = None,
+    *,
+    overdue: bool = False,
+) -> Obj:
+    """The device of an entry; its conditions have no time yet.
+
+    It says whether the device is ready. One that kubelet has not asked for yet says nothing of it
+    unless that is ``overdue``. ``binding`` are the conditions for which kube-scheduler waits.
+    """
+    conditions = [] if entry.early and not overdue else [_readiness(entry, problem)]
+    if binding is not None and entry.state in {State.CI_CREATED, State.PREPARED}:
+        conditions += [
+            _condition(name, "True", MADE, "the slice is there") for name in binding.made
+        ]
+    device = _device(driver, entry.pool, entry.device, conditions, share_id=entry.share_id)
+    return {**device, "data": _data(entry)}
+
+
+def _device(
+    driver: str, pool: str, device: str, conditions: list[Obj], *, share_id: str | None = None
+) -> Obj:
+    shared = {"shareID": share_id} if share_id else {}
+    return {"driver": driver, "pool": pool, "device": device, **shared, "conditions": conditions}
+
+
+def _with_time(device: Obj, shown: Obj | None, moment: str) -> Obj:
+    """The device, its conditions with the times since when their statuses are what they are.
+
+    ``shown`` is the device as the claim shows it, ``moment`` the time now (RFC 3339).
+    """
+    times_shown = {
+        (c["type"], c["status"]): c["lastTransitionTime"]
+        for c in (shown or {}).get("conditions", ())
+    }
+    conditions = [
+        {**c, "lastTransitionTime": times_shown.get((c["type"], c["status"]), moment)}
+        for c in device["conditions"]
+    ]
+    return {**device, "conditions": conditions}
+
+
+def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
+    if entry.early:
+        return _condition(READY, "False", UNASKED, "made; kubelet has not asked for it yet")
+    if problem is not None:
+        return _condition(READY, "False", problem.reason, problem.message)
+    if entry.state is State.LOST:
+        return _condition(READY, "False", GpuReason.SLICE_LOST, entry.note)
+    return _condition(READY, "True", PREPARED, "made, and its CDI spec written")
+
+
+def _data(entry: Entry) -> dict[str, Any]:
+    """Data of a device in the status, beside its name; placement in memory slices."""
+    share: dict[str, Any] = {}
+    if entry.share is not None:
+        share = {"share": {"memoryMiB": entry.share.memory_mib, "cores": entry.share.cores}}
+    if entry.placement is None:
+        return {"uuid": entry.gpu, **share}
+    return {
+        "profile": entry.profile,
+        "parentUUID": entry.gpu,
+        "migUUID": entry.mig_uuid,
+        "placement": {"start": entry.placement.start, "size": entry.placement.size},
+        "gpuInstanceID": entry.gi_id,
+        "computeInstanceID": entry.ci_id,
+        **share,
+    }
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> Obj:
+    return {"type": kind, "status": status, "reason": reason, "message": message[:_MOST_TEXT]}

@@ -1,0 +1,67 @@
+"""Loop of whatever writes to the API server: after changes, and again after failures."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+
+from dra.kube.errors import KubeError
+from dra.kube.loop import Loop
+from dra.kube.reflector import Reflector
+from dra.kube.timing import Backoff, Clock, SystemClock
+
+_log = logging.getLogger(__name__)
+
+
+class WriteLoop(ABC):
+    """Calls ``_publish`` after every wish; many wishes while it works are one wish.
+
+    What ``_publish`` raises is logged, and it is tried again after a growing pause. ``reflector``
+    tells what others do to the objects.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        reflector: Reflector | None = None,
+        backoff: Backoff | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._what = what
+        self._reflector = reflector
+        self._clock = clock or SystemClock()
+        self._backoff = Backoff()
+        self.thread = Loop(what, self._turn, backoff=backoff, clock=clock)
+
+    def start(self) -> None:
+        """Publish, and go on publishing."""
+        if self._reflector is not None:
+            self._reflector.start()
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop after the write that is under way; what is published stays as it is."""
+        if self._reflector is not None:
+            self._reflector.stop()
+        self.thread.stop()
+        self.thread.join()
+
+    def notify(self) -> None:
+        """Ask for a publication, since the state may have changed."""
+        self.thread.notify()
+
+    @abstractmethod
+    def _publish(self) -> float | None:
+        """Write what is not true yet; returns seconds after which to look again anyhow."""
+
+    def _turn(self) -> float | None:
+        try:
+            again = self._publish()
+        except KubeError as error:
+            delay = self._backoff.next_delay(at_least=error.retry_after)
+            _log.warning("%s: %s; again in %.1f s", self._what, error, delay)
+            self.thread.pause(delay)
+            return 0.0
+        self._backoff.reset()
+        return again
