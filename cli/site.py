@@ -263,7 +263,7 @@ class Site:
         return node
 
     def slots(self, node: str, gpu: str) -> tuple[Slot, ...]:
-        """What holds a GPU of a node; empty if neither is known."""
+        """Holder of a GPU of a node; empty if neither is known."""
         found = self.node(node)
         views = [v for v in (found.gpus if found else ()) if v.gpu.name == gpu]
         return views[0].slots if views else ()

@@ -25,7 +25,7 @@ UNPREPARE_SECONDS = 8.0
 """Unprepare goes on trying to remove a slice that is in use; then it goes on in the background."""
 
 RETRY_SECONDS = 0.1
-"""What failed in passing is tried again after this; the pause doubles with each attempt."""
+"""Pause before what failed in passing is tried again; it doubles with each attempt."""
 
 REMOVAL_PAUSE_SECONDS = 1.0
 """Longest pause between attempts to remove a slice. Less than ``UNDO_SECONDS``."""
@@ -125,7 +125,8 @@ NVML_CHANGE_FACTOR = 6.0
 second, and more on big GPUs under load."""
 
 NVML_ALONE_SECONDS = 0.01
-"""Who wants the library alone looks for calls inside it that nobody waits for any more."""
+"""Pause between looks for calls that nobody waits for any more, while somebody wants the library
+alone."""
 
 # -- Looks at the GPUs.
 

@@ -26,7 +26,7 @@ from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
 
 Said = dict[str, tuple[Obstacle, float]]
-"""What was last said of a thing, by subject, and the monotonic time of that."""
+"""Texts last said of a thing, by subject, and the monotonic time of each."""
 
 
 @dataclass(frozen=True, slots=True)

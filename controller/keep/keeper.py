@@ -21,7 +21,7 @@ class Keeper(Protocol):
         """The monotonic time of the next piece of work; None where there is none."""
 
     def note(self, effects: Effects) -> None:
-        """What it keeps may have to change."""
+        """Notes that the objects it keeps may have to change."""
 
     def work_if_due(self) -> bool:
         """Look, or begin a write; False when nothing is due."""

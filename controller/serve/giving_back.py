@@ -41,7 +41,7 @@ Unused = list[tuple[KnownClaim, str]]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is given back, and why in words, at the monotonic time ``at``: nothing before that."""
+    """Allocations to give back, and why in words, at the monotonic time ``at`` and not before."""
 
     at: float
     claims: Unused = field(default_factory=list)
@@ -190,7 +190,7 @@ def _hindrance(world: World, record: PodRecord) -> Obstacle | None:
 def _hindered_claims(
     world: World, record: PodRecord, unused: Unused, hindrance: Obstacle
 ) -> Unused:
-    """What is given back of a pod that is hindered, and of others too; they rest then."""
+    """Allocations of a hindered pod to give back, and of others too; they rest then."""
     found = []
     for known, _ in unused:
         pods = world.cluster.pods_of(known.claim.ref.key)

@@ -1,4 +1,4 @@
-"""What all work on claims has at hand."""
+"""Things that all work on claims has at hand."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _REFUSED = (
 
 @dataclass(slots=True)
 class _Claim:
-    """What is expected of one claim here, and what was tried.
+    """Expectations of one claim here, and what was tried.
 
     ``devices`` are expected to be used here. ``wishes`` counts how often they were asked for; the
     last wish is ``open`` until they are made or refused, and not tried before ``not_before``.

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Claim:
-    """What the janitor does for one claim: when to remove again, and since when it has ended."""
+    """Work of the janitor on one claim: when to remove again, and since when it has ended."""
 
     again: float
     backoff: Backoff = field(

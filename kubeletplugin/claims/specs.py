@@ -1,4 +1,4 @@
-"""What containers with a device of this node need: CDI specs of claims, and what the node lacks."""
+"""Needs of containers with a device of this node: CDI specs of claims, and what the node lacks."""
 
 from __future__ import annotations
 

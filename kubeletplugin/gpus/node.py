@@ -265,7 +265,7 @@ class NodeWatch:
         return choose(labels, self._files.read(), driver=self._options.driver_name)
 
     def shares(self) -> ShareOffers:
-        """How many claims may have a GPU or slice, by the Node's class or by options.
+        """Number of claims that may have a GPU or slice, by the Node's class or by options.
 
         While the choice is not known, what was chosen before stays. For one thread.
         """

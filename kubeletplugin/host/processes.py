@@ -105,7 +105,7 @@ def _may_administer(process: Path) -> bool:
 
 
 def privileges(process: Path) -> tuple[bool, bool]:
-    """Whether a process of a /proc is root's, and has CAP_SYS_ADMIN."""
+    """True for each: a process of a /proc is root's, and has CAP_SYS_ADMIN."""
     try:
         lines = (process / "status").read_text().splitlines()
     except OSError:

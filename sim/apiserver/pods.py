@@ -1,4 +1,4 @@
-"""What may be asked of a pod beside itself: its node, its eviction, the log of a container.
+"""Subresources of a pod: its node, its eviction, the log of a container.
 
 The log is asked of the kubelet of the pod's node, as the API server does.
 """

@@ -1,4 +1,4 @@
-"""What people see of the cluster: text in colour where it is wanted, and what happens in it."""
+"""Views of the cluster for people: text in colour where it is wanted, and what happens in it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from dra.common.resources import LEASES, Obj, Resource
 from dra.kube.client import KubeApi
@@ -28,7 +28,15 @@ class LeaseServer(KubeApi):
         assert (resource, namespace, name) == (LEASES, "ns", "controller")
         return self._exchange(self._read)
 
-    def create(self, resource: Resource, body: Obj, **_: Any) -> Obj:
+    def create(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+        dry_run: bool = False,
+    ) -> Obj:
         def create() -> Obj:
             if self.stored() is not None:
                 raise AlreadyExistsError("taken", status=409, reason="AlreadyExists")
