@@ -58,7 +58,7 @@ def test_the_server_keeps_every_slice_as_it_was_sent(mixed: Site) -> None:
         assert sets == [f"gpu-{i}-counter-set" for i in range(gpus)]
         assert {s["spec"]["pool"]["generation"] for s in slices} == {1}
         assert {s["spec"]["pool"]["resourceSliceCount"] for s in slices} == {len(slices)}
-    assert mixed.slices("ours") == []
+    assert mixed.offered("ours") == []
 
 
 def test_a_mix_fills_the_gpus_and_nothing_overlaps(mixed: Site, pods: list[str]) -> None:
@@ -139,7 +139,7 @@ def test_a_node_is_handed_over_with_its_slices_in_use(mixed: Site, pods: list[st
         # 3g takes four memory slices of eight, the last of which is no start of 1g.
         assert kept in devices
         assert len(devices) == (4 if kept.start == 4 else 3) + 1
-    mixed.wait("no slices", lambda: mixed.slices("ours") == [])
+    mixed.wait("nothing offered", lambda: mixed.offered("ours") == [])
     mixed.wait(
         "the controller's turn",
         lambda: api.get("MigNode", "ours")["spec"]["allocator"] == "controller",
@@ -154,7 +154,7 @@ def test_where_the_gate_is_off_the_controller_allocates(binaries: Binaries, root
             "the controller's turn",
             lambda: api.get("MigNode", "lone")["spec"]["allocator"] == "controller",
         )
-        assert made.slices("lone") == []
+        assert made.offered("lone") == []
         (condition,) = (
             c
             for c in api.get("MigNode", "lone")["status"]["conditions"]

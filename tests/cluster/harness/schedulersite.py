@@ -41,6 +41,17 @@ class Site:
     def slices(self, node: str) -> list[Obj]:
         return self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={node}")
 
+    def offered(self, node: str) -> list[str]:
+        """Published devices of a node that no claim was given."""
+        given = {
+            result["device"]
+            for claim in self.api.list("ResourceClaim")
+            if node_of(claim) == node
+            for result in claim["status"]["allocation"]["devices"]["results"]
+        }
+        published = (d["name"] for s in self.slices(node) for d in s["spec"].get("devices", []))
+        return [name for name in published if name not in given]
+
     def devices(self, *nodes: str) -> list[tuple[str, MigDevice]]:
         """Node and device of everything that is allocated, of these nodes or of all."""
         found = []
