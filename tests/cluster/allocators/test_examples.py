@@ -58,7 +58,7 @@ def example(name: str) -> list[Obj]:
 def two(binaries: Binaries, root: Path) -> Iterator[Site]:
     """Two nodes of two GPUs, which the controller allocates, and a namespace that opted in."""
     nodes = {"one": ("controller", 2), "other": ("controller", 2)}
-    with site(binaries, root / "ex", nodes, {}) as made:
+    with site(binaries, root / "ex", nodes, {}, schedulers=("default-scheduler", "volcano")) as made:
         for each in render():
             if each["metadata"]["name"].endswith("pod-limits"):
                 apply(made.api, each)
@@ -236,7 +236,7 @@ def test_manifests_of_other_systems_unchanged(
 def test_manifests_of_other_systems_converted(
     two: Site, name: str, got: list[dict[str, list[str]]]
 ) -> None:
-    """Volcano's has its scheduler's name still, which nobody has here: its claim is allocated."""
+    """Volcano's has its scheduler's name still, which is served and nobody here has."""
     api = two.api
     apply(api, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLAIN}})
     made = converted(f"others/{name}")
