@@ -58,7 +58,9 @@ def example(name: str) -> list[Obj]:
 def two(binaries: Binaries, root: Path) -> Iterator[Site]:
     """Two nodes of two GPUs, which the controller allocates, and a namespace that opted in."""
     nodes = {"one": ("controller", 2), "other": ("controller", 2)}
-    with site(binaries, root / "ex", nodes, {}, schedulers=("default-scheduler", "volcano")) as made:
+    with site(
+        binaries, root / "ex", nodes, {}, schedulers=("default-scheduler", "volcano")
+    ) as made:
         for each in render():
             if each["metadata"]["name"].endswith("pod-limits"):
                 apply(made.api, each)
