@@ -189,7 +189,7 @@ decided together have that much together.
 class _Asked(NamedTuple):
     """A pod, without its terms where they are too many, and what its rules look at.
 
-    Pods that are ``thought_away`` take no host ports. So many are decided ``together``.
+    Pods that are ``thought_away`` take no host ports. ``together`` pods are decided at once.
     """
 
     pod: Pod
@@ -307,7 +307,7 @@ def find_rules(
 ) -> Rules | None:
     """The rules for ``pod``; None where nodes alone decide.
 
-    Pods that are ``thought_away`` take no host ports. So many are decided ``together``.
+    Pods that are ``thought_away`` take no host ports. ``together`` pods are decided at once.
     """
     needs = pod.needs
     company = needs.company  # ``ALONE`` where it has no terms

@@ -29,7 +29,7 @@ def names(kind: str, options: Mapping[str, Any]) -> list[str]:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Offer:
-    """What is offered after a line, and whether files are."""
+    """Words offered after a line, and True if files are."""
     monkeypatch.setattr(session, "names_of", names)
 
     def offered(line: str) -> tuple[list[str], bool]:

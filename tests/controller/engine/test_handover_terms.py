@@ -25,7 +25,7 @@ Send = Callable[[], Obj]
 
 
 class Elector:
-    """Whether it leads, what the former leader left, and whether this one settled."""
+    """State of the lead: held or not, left by a former leader, settled."""
 
     def __init__(self, *, settled: bool) -> None:
         self.is_leader = True
