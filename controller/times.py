@@ -96,7 +96,7 @@ PLAN_AGAIN = 5.0
 PLAN_IN_VAIN = 30.0
 
 # Slices are held back although nothing else becomes free.
-HOLD = (60.0, 86400.0)
+HOLD = (50.0, 86400.0)
 
 # -- Its slice is made before it is allocated
 
