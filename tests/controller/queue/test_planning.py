@@ -23,7 +23,7 @@ from dra.gangs.planning import Planning
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import allocated, claim, cluster, mignode, pod, versioned
 from tests.controller.queue.test_held_back import big, for_ever
-from tests.controller.serving.gangs.gangs import member, problems
+from tests.controller.serve.gangs.gangs import member, problems
 
 NAMES = [f"node-{number}" for number in range(5)]
 DEVICES = ("gpu-0-mig-4g20gb-5-0", "gpu-0-mig-2g10gb-14-4", "gpu-0-mig-1g5gb-19-6")

@@ -10,7 +10,7 @@ from dra.common.resources import PODS, Obj
 from dra.kube.errors import ConflictError
 from tests.controller.allocator.nodes.test_preemption import other, site
 from tests.controller.helpers.bench import Bench
-from tests.controller.serving.gangs.gangpods import create, held, refuse, told
+from tests.controller.serve.gangs.gangpods import create, held, refuse, told
 
 
 def ask(made: Bench, *numbers: int, cpu: str = "2", priority: int = 100, **spec: Any) -> None:

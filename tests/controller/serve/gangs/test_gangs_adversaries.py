@@ -14,8 +14,8 @@ from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
 from tests.controller.queue.test_overtaking import Stream
-from tests.controller.serving.gangs.gangpods import NODES, create, group, grouped, held, told
-from tests.controller.serving.gangs.test_gangs_hostile import Counted, single
+from tests.controller.serve.gangs.gangpods import NODES, create, group, grouped, held, told
+from tests.controller.serve.gangs.test_gangs_hostile import Counted, single
 
 MANY = 200
 

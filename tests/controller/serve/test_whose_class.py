@@ -18,7 +18,7 @@ from tests.controller.helpers.objects import (
     request,
     versioned,
 )
-from tests.controller.serving.test_evaluations import Costing, answer_all
+from tests.controller.serve.test_evaluations import Costing, answer_all
 
 THEIRS = f"device.driver != '{DRIVER}'"
 

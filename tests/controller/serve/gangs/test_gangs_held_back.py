@@ -14,7 +14,7 @@ from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, node, pod, request
 from tests.controller.queue.test_held_back import HOUR, big, for_ever, idle_share, with_two_gpus
 from tests.controller.queue.test_overtaking import Stream
-from tests.controller.serving.gangs.gangpods import create, delete, held, refuse
+from tests.controller.serve.gangs.gangpods import create, delete, held, refuse
 
 LIFE = 6
 BOUND = OVERTAKEN + LIFE + 3

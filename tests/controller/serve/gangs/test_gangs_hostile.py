@@ -12,7 +12,7 @@ from dra.pods.pods import Pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.needs import affine, selector
 from tests.controller.helpers.objects import claim, node, pod, request
-from tests.controller.serving.gangs.gangpods import NODES, create, held, told
+from tests.controller.serve.gangs.gangpods import NODES, create, held, told
 
 
 class Counted:

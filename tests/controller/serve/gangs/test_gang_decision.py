@@ -20,7 +20,7 @@ from tests.controller.helpers.objects import (
     pod,
     request,
 )
-from tests.controller.serving.gangs.gangs import decided, decision, member, problems
+from tests.controller.serve.gangs.gangs import decided, decision, member, problems
 
 
 def books(known: Cluster) -> Any:

@@ -8,7 +8,7 @@ from dra.common.resources import PODS
 from dra.gangs.membership import KUBERNETES, VOLCANO
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import copied, pod
-from tests.controller.serving.gangs.gangpods import NODES, group, grouped, held, told
+from tests.controller.serve.gangs.gangpods import NODES, group, grouped, held, told
 
 
 def test_an_object_says_how_many_where_it_is_known() -> None:

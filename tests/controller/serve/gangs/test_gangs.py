@@ -8,7 +8,7 @@ from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk
 from tests.controller.helpers.objects import FINALIZER, claim, pod, request
-from tests.controller.serving.gangs.gangpods import NODES, create, delete, held, refuse, told
+from tests.controller.serve.gangs.gangpods import NODES, create, delete, held, refuse, told
 
 
 def test_two_gangs_never_have_half_each() -> None:

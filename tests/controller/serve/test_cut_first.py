@@ -14,7 +14,7 @@ from dra.kube.timing import FIRST_SECONDS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.objects import DRIVER, claim, pod, request
-from tests.controller.lifecycle.cutfirst import (
+from tests.controller.serve.cutfirst import (
     FAILED,
     MADE,
     REFUSED,
