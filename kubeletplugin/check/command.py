@@ -19,11 +19,10 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from kubeletplugin.check.creating import Refused, Surroundings, create
+from kubeletplugin.check.creating import Creation, Refused
 from kubeletplugin.check.reading import read
 from kubeletplugin.check.report import Stopwatch, draw, encode
 from kubeletplugin.errors import PluginError
-from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session import Session
@@ -64,38 +63,29 @@ def check(
     """
     options = Options.read(_given(context))
     roots = options.roots
-    search = DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook)
     stopwatch = Stopwatch()
     session = Session(seconds=options.nvml_timeout, on_call=stopwatch)
     try:
-        report = read(
-            session,
-            roots,
-            search=search,
-            driver=options.driver_name,
-            kubeconfig=options.kubeconfig,
-            taken=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            node=options.node_name,
-        )
+        taken = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        report = read(session, options, taken=taken)
         if gpu_name is not None:
-            around = Surroundings(
+            creation = Creation(
                 session=session,
                 roots=roots,
                 has_released=context.obj or partial(plugin_has_released, roots),
                 ask=partial(_ask, yes=yes),
                 say=partial(click.echo, err=True),
             )
-            report = create(report, gpu_name, around)
+            report = replace(report, trials=creation.run(gpu_name))
     except (NvmlError, PluginError) as error:
         raise click.ClickException(str(error)) from error
     finally:
         session.close()
     report = replace(report, times=stopwatch.times())
-    taken = False
     if json_file is not None:
         json_file.write(encode(report) + b"\n")
-        taken = json_file.name == _STANDARD_OUTPUT
-    click.echo(draw(report), nl=False, err=taken)
+    to_output = json_file is not None and json_file.name == _STANDARD_OUTPUT
+    click.echo(draw(report), nl=False, err=to_output)
     context.exit(0 if report.works else 1)
 
 

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import os
-import stat
+import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import yaml
-from msgspec import structs
 
 from dra.common.handbook import page
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
+from dra.gpu.inventory import GpuHealth
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
 from dra.kube.kubeconfig import SERVICE_ACCOUNT
 from kubeletplugin import times
-from kubeletplugin.check.gpus import read_gpus, read_versions
-from kubeletplugin.check.host import examine_driver, examine_process, examine_runtime, with_minors
-from kubeletplugin.check.report import Gpu, Item, Notebook, Report
-from kubeletplugin.gpus.driverlibrary import explain
+from kubeletplugin.check.host import (
+    examine_cdi,
+    examine_driver,
+    examine_process,
+    examine_runtime,
+)
+from kubeletplugin.check.report import Gpu, Instance, Item, Notebook, Report
+from kubeletplugin.gpus.driverlibrary import explain, installed, kernel_module, mapped_library
+from kubeletplugin.gpus.gpu import KnownGpu
 from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.host.processes import named_processes, open_nodes, openers
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.nvml.errors import NvmlError, enable_mig, reset
+from kubeletplugin.nvml.condition import health
+from kubeletplugin.nvml.errors import NvmlError, at_hand, enable_mig
+from kubeletplugin.nvml.gpus import Card, Discovery, discover
+from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.options import Options
 from kubeletplugin.sockets import connect
 
 _GATES = ("DynamicResourceAllocation", "ResourceHealthStatus")
@@ -54,25 +67,13 @@ _SOCKETS = {
 _MANAGING = frozenset(_MANAGERS.values())
 
 
-def read(  # noqa: PLR0913 - where to look
-    session: Session,
-    roots: Roots,
-    *,
-    search: DriverSearch,
-    driver: str,
-    kubeconfig: str | None,
-    taken: str,
-    node: str = "",
-) -> Report:
+def read(session: Session, options: Options, *, taken: str) -> Report:
     """Look at everything; the session is opened if it can be, and stays open."""
-    notebook = Notebook()
-    gpus = tuple(
-        structs.replace(g, open_in=openers(roots, g.minor)) if g.minor >= 0 else g
-        for g in with_minors(roots, _nvml(notebook, session, roots))
-    )
-    versions = read_versions(session, roots)
-    if versions.kernel_module:
-        notebook.ok(Item.KERNEL_MODULE, f"nvidia {versions.kernel_module} is loaded")
+    notebook, roots = Notebook(), options.roots
+    found = _nvml(notebook, session, roots)
+    kernel = kernel_module(roots)
+    if kernel:
+        notebook.ok(Item.KERNEL_MODULE, f"nvidia {kernel} is loaded")
     else:
         notebook.missing(
             Item.KERNEL_MODULE,
@@ -80,66 +81,128 @@ def read(  # noqa: PLR0913 - where to look
             "install NVIDIA's driver and load it (modprobe nvidia)",
         )
     examine_process(notebook, proc=roots.on_host("/proc"))
-    if gpus:
-        _modes(notebook, gpus)
-        _profiles(notebook, gpus)
+    cards = found.cards if found else ()
+    gpus = tuple(_gpu(session, roots, card) for card in cards)
+    if cards:
+        _modes(notebook, cards, gpus)
+        _profiles(notebook, cards)
     examine_driver(
         notebook,
         roots,
-        search=search,
-        driver_version=versions.driver or versions.kernel_module,
-        gpus=gpus,
+        search=DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook),
+        driver_version=found.driver_version if found else kernel,
+        minors=[card.minor for card in cards],
     )
+    examine_cdi(notebook, roots)
     examine_runtime(notebook, roots)
-    examine_kubelet(notebook, roots, driver=driver)
-    examine_other_managers(notebook, roots)
-    examine_cluster(notebook, kubeconfig)
+    _kubelet(notebook, roots, driver=options.driver_name)
+    _other_managers(notebook, roots)
+    _cluster(notebook, options.kubeconfig)
     return Report(
         taken=taken,
-        node=node,
+        node=options.node_name,
         findings=tuple(notebook.findings),
-        versions=versions,
+        versions=_versions(roots, found),
         gpus=gpus,
         facts=notebook.facts,
     )
 
 
-def _nvml(notebook: Notebook, session: Session, roots: Roots) -> tuple[Gpu, ...]:
+def _nvml(notebook: Notebook, session: Session, roots: Roots) -> Discovery | None:
     try:
         session.open()
-        gpus = read_gpus(session)
+        found = discover(session)
     except NvmlError as error:
         what, _, remedy = explain(error, roots).partition("): ")
         notebook.missing(Item.NVML, f"{what})" if remedy else what, remedy or "see dmesg")
-        return ()
-    if gpus:
-        notebook.ok(Item.NVML, f"driver {session.driver_version()}; GPUs: {len(gpus)}")
+        return None
+    for problem in found.problems:
+        notebook.note(Item.GPUS, f"a GPU is left out: {problem}")
+    if found.cards:
+        notebook.ok(Item.NVML, f"driver {found.driver_version}; GPUs: {len(found.cards)}")
     else:
         notebook.missing(Item.NVML, "NVML counts no GPU", "see lspci -d 10de: and dmesg")
-    return gpus
+    return found
 
 
-def _modes(notebook: Notebook, gpus: Sequence[Gpu]) -> None:
-    item = Item.GPUS
-    for gpu in gpus:
-        if gpu.lost:
-            name = gpu.uuid or f"the GPU with index {gpu.index}"
-            notebook.note(item, f"{name} is lost", reset(gpu.uuid or "<uuid>"))
-        elif gpu.mig != gpu.mig_pending:
-            notebook.note(
-                item,
-                f"{gpu.uuid}: MIG mode turns {gpu.mig_pending} at the next reset",
-                reset(gpu.uuid),
+def _versions(roots: Roots, found: Discovery | None) -> dict[str, str]:
+    """Versions, as far as each place tells one; ``mapped`` is the library of this process."""
+    mapped = mapped_library()
+    try:
+        bindings = version("nvidia-ml-py")
+    except PackageNotFoundError:
+        bindings = ""
+    return {
+        "kernelModule": kernel_module(roots),
+        "driver": found.driver_version if found else "",
+        "cuda": found.cuda_version if found else "",
+        "mapped": f"{mapped.path}: {mapped}" if mapped else "",
+        "onDisk": ", ".join(installed(roots)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "bindings": bindings,
+    }
+
+
+def _gpu(session: Session, roots: Roots, card: Card) -> Gpu:
+    """A GPU with what is on it; where that cannot be read, that is why it is unavailable."""
+    name, problem = f"gpu-{card.minor}", KnownGpu(card.minor, card).problem[1]
+    instances: tuple[Instance, ...] = ()
+    try:
+        if card.geometry is not None:
+            instances = tuple(
+                Instance(
+                    id=gi.id,
+                    profile_id=gi.profile_id,
+                    start=gi.placement.start,
+                    size=gi.placement.size,
+                    compute_instances=tuple(
+                        (c.id, c.uuid) for c in list_compute_instances(session, card.uuid, gi.id)
+                    ),
+                )
+                for gi in list_gpu_instances(session, card.uuid, card.geometry)
             )
+    except NvmlError as error:
+        problem = problem or str(error)
+    described: dict[str, Any] = {
+        f.name: msgspec.to_builtins(getattr(card, f.name))
+        for f in fields(card)
+        if f.name != "geometry"
+    }
+    if card.geometry is not None:
+        described["profiles"] = msgspec.to_builtins(card.geometry.profiles)
+    return Gpu(
+        uuid=card.uuid,
+        card=described,
+        unavailable=at_hand(problem, gpu=name),
+        open_in=openers(roots, card.minor),
+        instances=instances,
+    )
+
+
+def _modes(notebook: Notebook, cards: Sequence[Card], gpus: Sequence[Gpu]) -> None:
+    item = Item.GPUS
+    said = {c.uuid: health(c.condition, mig=c.mig_enabled) or GpuHealth() for c in cards}
+    words: Counter[str] = Counter()
+    for gpu in gpus:
         if gpu.unavailable:
             notebook.note(item, f"{gpu.uuid} would be unavailable: {gpu.unavailable}")
-        for note in gpu.notes:
+        one = said[gpu.uuid]
+        for note in one.notes:
             notebook.note(item, f"{gpu.uuid}: {note}")
-    for words, count in Counter(filter(None, map(_said, gpus))).items():
-        notebook.ok(item, f"{count} x {words}")
-    in_mode = [g for g in gpus if g.mig == g.mig_pending == "on" and not g.lost]
+        told = {
+            "recovery action": one.recovery,
+            "fabric": one.fabric,
+            "compute mode": one.compute_mode,
+            "open in": ", ".join(gpu.open_in),
+        }
+        words[", ".join(f"{what} {word}" for what, word in told.items() if word)] += 1
+    for text, count in words.items():
+        if text:
+            notebook.ok(item, f"{count} x {text}")
+    in_mode = [g for c, g in zip(cards, gpus, strict=True) if c.mig_enabled and c.mig_pending]
     usable = [g for g in in_mode if not g.unavailable]
-    capable = [g for g in gpus if g.mig != "none"]
+    capable = [c for c in cards if c.mig_capable]
     if usable:
         notebook.ok(item, f"{len(usable)} of {len(gpus)} GPUs are in MIG mode")
     elif in_mode:
@@ -150,50 +213,40 @@ def _modes(notebook: Notebook, gpus: Sequence[Gpu]) -> None:
         )
     elif capable:
         first = capable[0]
-        needs = "a reset of the GPU follows" if first.mode_needs_reset else "no reset is needed"
+        needs = "no reset is needed" if first.switches_mig else "a reset of the GPU follows"
         notebook.missing(
             item,
             f"MIG mode is on on none of {len(gpus)} GPUs",
             f"with the GPU idle, {enable_mig(first.uuid)} ({needs})"
-            + ("" if first.mode_needs_reset else ", or start the plugin with --enable-mig"),
+            + (", or start the plugin with --enable-mig" if first.switches_mig else ""),
         )
     else:
-        names = ", ".join(sorted({g.product or "unknown" for g in gpus}))
+        names = ", ".join(sorted({c.product_name or "unknown" for c in cards}))
         notebook.missing(item, f"no GPU can do MIG: {names}", "use A30, A100, H100 or newer")
 
 
-def _said(gpu: Gpu) -> str:
-    """The driver's word on a GPU, and the programs that have it open."""
-    words = {
-        "recovery action": gpu.recovery_action,
-        "fabric": gpu.fabric,
-        "compute mode": gpu.compute_mode,
-        "open in": ", ".join(gpu.open_in),
-    }
-    return ", ".join(f"{what} {word}" for what, word in words.items() if word)
-
-
-def _profiles(notebook: Notebook, gpus: Sequence[Gpu]) -> None:
-    alike = Counter((g.product, _offer(g)) for g in gpus if g.mig != "none" and not g.lost)
+def _profiles(notebook: Notebook, cards: Sequence[Card]) -> None:
+    alike = Counter((c.product_name, _offer(c)) for c in cards if c.mig_capable)
     for (product, offer), count in alike.items():
         if offer:
             notebook.ok(Item.PROFILES, f"{count} x {product}: {offer}")
         else:
-            notebook.note(Item.PROFILES, f"{count} x {product}: NVML tells no profiles")
+            text = f"{count} x {product}: NVML tells no profiles, as it does in MIG mode"
+            notebook.note(Item.PROFILES, text)
 
 
-def _offer(gpu: Gpu) -> str:
-    return ", ".join(f"{p.name} x{len(p.placements)}" for p in gpu.profiles)
+def _offer(card: Card) -> str:
+    profiles = card.geometry.profiles if card.geometry else ()
+    return ", ".join(f"{p.name} x{len(p.placements)}" for p in profiles)
 
 
-def examine_kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
+def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
     """Kubelet's directories, the sockets in them, and its configuration file's gates."""
     item = Item.KUBELET
     gates = _gates(roots.kubelet / "config.yaml")
     notebook.fact(item, *(f"{name}={value}" for name, value in gates.items()))
-    off = [name for name, value in gates.items() if name == _GATES[0] and value is False]
-    if off:
-        notebook.missing(item, f"kubelet has {off[0]}=false", "set it to true, restart kubelet")
+    if gates.get(_GATES[0]) is False:
+        notebook.missing(item, f"kubelet has {_GATES[0]}=false", "set it to true, restart kubelet")
         return
     if not roots.registry.is_dir():
         notebook.missing(
@@ -205,9 +258,8 @@ def examine_kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
     if not os.access(roots.registry, os.W_OK):
         notebook.missing(item, f"{roots.registry} is not writable", "run it as root")
         return
-    sockets = {
-        p.name: connect(p) is None for p in sorted(roots.registry.iterdir()) if _is_socket(p)
-    }
+    found = sorted(p for p in roots.registry.iterdir() if p.is_socket())
+    sockets = {p.name: connect(p) is None for p in found}
     words = [f"{name} ({'answers' if alive else 'nobody'})" for name, alive in sockets.items()]
     notebook.fact(item, *words)
     ours = [name for name, alive in sockets.items() if name.startswith(driver) and alive]
@@ -215,13 +267,6 @@ def examine_kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
         notebook.ok(item, f"this plugin has registered: {', '.join(ours)}")
     else:
         notebook.ok(item, f"{roots.registry} is there; no plugin of {driver} listens now")
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.lstat().st_mode)
-    except OSError:
-        return False
 
 
 def _gates(path: Path) -> dict[str, bool]:
@@ -238,13 +283,13 @@ def _gates(path: Path) -> dict[str, bool]:
     }
 
 
-def examine_other_managers(notebook: Notebook, roots: Roots) -> None:
+def _other_managers(notebook: Notebook, roots: Roots) -> None:
     """Other managers of the GPUs, and processes that hold device nodes of NVIDIA's."""
-    names = _MANAGERS | _OTHERS
-    processes = dict(named_processes(roots.on_host("/proc")))
+    names, proc = _MANAGERS | _OTHERS, roots.on_host("/proc")
+    processes = dict(named_processes(proc))
     running = sorted({names[name] for name in processes.values() if name in names})
     sockets = sorted({who for path, who in _places(roots) if path.exists()})
-    holders = sorted(set(_holders(roots.on_host("/proc"), processes)))
+    holders = sorted(f"{name} ({pid})" for pid, name in processes.items() if open_nodes(proc, pid))
     notebook.fact(
         Item.OTHER_MANAGERS,
         f"processes: {', '.join(running) or 'none'}",
@@ -272,59 +317,42 @@ def _places(roots: Roots) -> Iterator[tuple[Path, str]]:
         yield roots.on_host(path), who
 
 
-def _holders(proc: Path, processes: dict[str, str]) -> Iterator[str]:
-    for pid, name in processes.items():
-        if open_nodes(proc, pid):
-            yield f"{name} ({pid})"
-
-
-def examine_cluster(
-    notebook: Notebook, kubeconfig: str | None, *, service_account: Path = SERVICE_ACCOUNT
-) -> None:
+def _cluster(notebook: Notebook, kubeconfig: str | None) -> None:
     """Ask the API server, if there is a configuration for one."""
     item = Item.CLUSTER
     named = kubeconfig or os.environ.get("KUBECONFIG")
-    if not named and not (service_account / "token").is_file():
+    if not named and not (SERVICE_ACCOUNT / "token").is_file():
         notebook.note(item, "not asked: no kubeconfig and no service account", "--kubeconfig FILE")
         return
     try:
         api = KubeApi.connect(
-            kubeconfig,
-            user_agent="kubeletplugin-check",
-            timeout_seconds=times.API_SECONDS / 2,
-            service_account=service_account,
+            kubeconfig, user_agent="kubeletplugin-check", timeout_seconds=times.API_SECONDS / 2
         )
     except KubeConfigError as error:
         notebook.note(item, f"not asked: {error}")
         return
     try:
-        _ask(notebook, api)
+        server = api.read("/version").get("gitVersion", "unknown version")
+        served = {group: _served(api, group) for group in (RESOURCE_CLAIMS.group, MIG_NODES.group)}
     except KubeError as error:
         notebook.note(item, f"the API server does not answer: {error}")
+        return
     finally:
         api.close()
-
-
-def _ask(notebook: Notebook, api: KubeApi) -> None:
-    item = Item.CLUSTER
-    version = api.read("/version").get("gitVersion", "unknown version")
-    served = {group: _versions(api, group) for group in (RESOURCE_CLAIMS.group, MIG_NODES.group)}
     words = [f"{group}: {', '.join(found) or 'not served'}" for group, found in served.items()]
-    notebook.fact(item, f"version {version}", *words)
+    notebook.fact(item, f"version {server}", *words)
+    wanted = f"{RESOURCE_CLAIMS.group}/{RESOURCE_CLAIMS.version}"
     if RESOURCE_CLAIMS.version not in served[RESOURCE_CLAIMS.group]:
-        wanted = f"{RESOURCE_CLAIMS.group}/{RESOURCE_CLAIMS.version}"
-        notebook.missing(
-            item, f"{version} does not serve {wanted}", "upgrade Kubernetes to 1.34 or newer"
-        )
+        text = f"{server} does not serve {wanted}"
+        notebook.missing(item, text, "upgrade Kubernetes to 1.34 or newer")
     elif not served[MIG_NODES.group]:
-        notebook.missing(
-            item, f"{version} does not serve {MIG_NODES.group}", "install the chart, with its CRD"
-        )
+        text = f"{server} does not serve {MIG_NODES.group}"
+        notebook.missing(item, text, "install the chart, with its CRD")
     else:
-        notebook.ok(item, f"{version} serves {' and '.join(words)}")
+        notebook.ok(item, f"{server} serves {' and '.join(words)}")
 
 
-def _versions(api: KubeApi, group: str) -> tuple[str, ...]:
+def _served(api: KubeApi, group: str) -> tuple[str, ...]:
     try:
         return tuple(str(v["version"]) for v in api.read(f"/apis/{group}")["versions"])
     except ObjectNotFoundError:

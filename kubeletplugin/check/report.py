@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -42,7 +43,7 @@ class Item(StrEnum):
     TIMES = "times"
 
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class Mark(StrEnum):
@@ -66,53 +67,6 @@ class Finding(_Record, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-class Versions(_Record, frozen=True, kw_only=True):
-    """Versions of NVIDIA's driver, as each place tells them; empty where it tells none.
-
-    ``mapped`` is the file of NVML that this process has loaded.
-    """
-
-    kernel_module: str = ""
-    nvml: str = ""
-    driver: str = ""
-    cuda: str = ""
-    mapped: str = ""
-    on_disk: tuple[str, ...] = ()
-    kernel: str = ""
-    python: str = ""
-    bindings: str = ""
-
-
-class ComputeProfile(_Record, frozen=True, kw_only=True):
-    """A compute-instance profile of a GPU instance."""
-
-    enum: int
-    id: int
-    name: str
-    slices: int
-    multiprocessors: int
-    most: int
-
-
-class Profile(_Record, frozen=True, kw_only=True):
-    """A GPU-instance profile. ``placements`` are start and size, ``remaining`` is -1 if unknown."""
-
-    enum: int
-    id: int
-    name: str
-    slices: int
-    most: int
-    memory_mib: int
-    multiprocessors: int
-    copy_engines: int
-    decoders: int
-    encoders: int
-    jpeg_engines: int
-    ofa_engines: int
-    placements: tuple[tuple[int, int], ...]
-    remaining: int = -1
-
-
 class Instance(_Record, frozen=True, kw_only=True):
     """A GPU instance that is there. ``compute_instances`` are id and MIG UUID."""
 
@@ -121,43 +75,20 @@ class Instance(_Record, frozen=True, kw_only=True):
     start: int
     size: int
     compute_instances: tuple[tuple[int, str], ...] = ()
-    compute_profiles: tuple[ComputeProfile, ...] = ()
-    capability_minors: tuple[int, ...] = ()
 
 
 class Gpu(_Record, frozen=True, kw_only=True):
-    """A GPU. ``mig`` is ``on``, ``off`` or ``none``; ``errors`` are calls that it refused.
+    """A GPU. ``card`` is what the plugin knows of it, by the names of its own fields.
 
-    ``processes`` is how many NVML names, -1 where it was not asked; ``events`` is NVML's mask.
-    ``recovery_action``, ``fabric`` and ``compute_mode`` are the driver's words, empty where it says
-    nothing, ``notes`` what else it says. ``unavailable`` is why the plugin would give nothing out.
-    ``open_in`` are programs that have the GPU open, as far as they are seen.
+    ``unavailable`` is why the plugin would give nothing out. ``open_in`` are programs that have the
+    GPU open, as far as they are seen.
     """
 
-    index: int
-    uuid: str = ""
-    minor: int = -1
-    product: str = ""
-    pci_bus_id: str = ""
-    pci_device_id: str = ""
-    architecture: str = ""
-    cuda_compute_capability: str = ""
-    memory_mib: int = 0
-    mig: str = "none"
-    mig_pending: str = "none"
-    mode_needs_reset: bool = False
-    lost: bool = False
-    processes: int = -1
-    events: int = 0
-    recovery_action: str = ""
-    fabric: str = ""
-    compute_mode: str = ""
-    notes: tuple[str, ...] = ()
+    uuid: str
+    card: dict[str, Any]
     unavailable: str = ""
     open_in: tuple[str, ...] = ()
-    profiles: tuple[Profile, ...] = ()
     instances: tuple[Instance, ...] = ()
-    errors: tuple[str, ...] = ()
 
 
 class Trial(_Record, frozen=True, kw_only=True):
@@ -167,7 +98,6 @@ class Trial(_Record, frozen=True, kw_only=True):
     start: int
     size: int
     round: int
-    gpu_instance_id: int = -1
     uuid: str = ""
     multiprocessors: int = -1
     memory_mib: int = -1
@@ -184,13 +114,16 @@ class Times(_Record, frozen=True, kw_only=True):
 
 
 class Report(_Record, frozen=True, kw_only=True):
-    """The whole report. ``facts`` are lists of words by item: paths, names, numbers."""
+    """The whole report. ``facts`` are lists of words by item: paths, names, numbers.
+
+    ``versions`` of NVIDIA's driver are by the place that tells them.
+    """
 
     schema: int = SCHEMA
     taken: str
     node: str = ""
     findings: tuple[Finding, ...] = ()
-    versions: Versions = Versions()
+    versions: dict[str, str] = {}
     gpus: tuple[Gpu, ...] = ()
     facts: dict[Item, tuple[str, ...]] = {}
     trials: tuple[Trial, ...] = ()
@@ -235,8 +168,7 @@ class Stopwatch:
     def times(self) -> dict[str, Times]:
         """Recorded times, by function name."""
         with self._lock:
-            taken = {name: sorted(values) for name, values in self._seconds.items()}
-        return {name: _times(values) for name, values in sorted(taken.items())}
+            return {name: _times(sorted(taken)) for name, taken in sorted(self._seconds.items())}
 
 
 def _times(seconds: list[float]) -> Times:
@@ -263,6 +195,11 @@ class Notebook:
         """No slice works without it."""
         self.findings.append(Finding(item=item, mark=Mark.MISSING, text=text, remedy=remedy))
 
+    def refused(self, item: Item, error: Exception, remedy: str) -> None:
+        """No slice works without it, in the plugin's own words; ``remedy`` if they have none."""
+        text, _, own = str(error).partition("; ")
+        self.missing(item, text, own or remedy)
+
     def fact(self, item: Item, *words: str) -> None:
         """Fact that the report has beside the findings."""
         self.facts[item] = (*self.facts.get(item, ()), *words)
@@ -284,7 +221,10 @@ def draw(report: Report) -> str:
     )
     lines = [f"{verdict} ({report.taken})", ""]
     for finding in report.findings:
-        lines.extend(_lines(finding))
+        label = f"{_MARKS[finding.mark]:<8} {finding.item}"
+        lines.extend(_wrapped(f"{label:<{_LABEL}}", finding.text))
+        if finding.remedy:
+            lines.extend(_wrapped(" " * _LABEL, f"-> {finding.remedy}"))
     if report.trials:
         lines += ["", "made and removed:"]
         for name in dict.fromkeys(t.profile for t in report.trials):
@@ -302,13 +242,6 @@ def _what_came_of(trials: Sequence[Trial]) -> str:
     if len(made) > 1:
         words.append("each with its own UUID" if len({t.uuid for t in made}) > 1 else "same UUID")
     return "; ".join([*words, *dict.fromkeys(t.refused for t in trials if t.refused)])
-
-
-def _lines(finding: Finding) -> Iterator[str]:
-    label = f"{_MARKS[finding.mark]:<8} {finding.item}"
-    yield from _wrapped(f"{label:<{_LABEL}}", finding.text)
-    if finding.remedy:
-        yield from _wrapped(" " * _LABEL, f"-> {finding.remedy}")
 
 
 def _wrapped(label: str, text: str) -> Iterator[str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import sim.nvml
-from kubeletplugin.check.report import Report, decode
+from kubeletplugin.check.report import Item, Mark, Report, decode
 from sim.check import main
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
@@ -18,6 +18,9 @@ from tests.helpers.folders import short_folder
 
 A100 = "A100-SXM4-40GB"
 H100 = "H100-80GB-HBM3"
+CREATE = ("--create", "0", "--yes")
+GI_CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+CI_CREATE = "nvmlGpuInstanceCreateComputeInstance"
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,46 @@ class Node:
         self.machine = machine
         self.file = folder / "report.json"
 
+    def run(self, *arguments: str, options: tuple[str, ...] = ()) -> Result:
+        command = ["--hardware", str(self.machine.directory), *options, "--", *arguments]
+        return CliRunner().invoke(main, command)
+
     def check(self, *arguments: str) -> Checked:
         """Run the check with a report."""
         self.file.unlink(missing_ok=True)
-        command = ["--hardware", str(self.machine.directory), "--", "--json", str(self.file)]
-        result = CliRunner().invoke(main, [*command, *arguments])
+        result = self.run("--json", str(self.file), *arguments)
         assert self.file.exists(), result.output
         return Checked(decode(self.file.read_bytes()), result.output, result.exit_code)
+
+
+MakeNode = Callable[..., Node]
+
+
+def marks(report: Report, item: Item) -> set[Mark]:
+    return {f.mark for f in report.findings if f.item is item}
+
+
+def text(report: Report, item: Item) -> str:
+    return " ".join(f"{f.text} {f.remedy}" for f in report.findings if f.item is item)
+
+
+def state_of(node: Node) -> Path:
+    return node.machine.host_root / "var/lib/kubelet/plugins/mig.dra.dev"
+
+
+def refused(node: Node, *arguments: str) -> str:
+    """What the check says, which has to refuse and to change nothing."""
+    before = len(node.machine.mutations())
+    result = node.run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert len(node.machine.mutations()) == before
+    return result.output
+
+
+def assert_clean(node: Node) -> None:
+    assert all(g.gpu_instances == [] for g in node.machine.state().gpus)
+    assert all(g.processes == [] for g in node.machine.state().gpus)
+    assert not state_of(node).exists()
 
 
 @pytest.fixture

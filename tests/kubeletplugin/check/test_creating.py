@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
 from dra.gpu.geometry import Placement
@@ -17,15 +16,16 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal, owned_at_once
 from kubeletplugin.nvml import errors
-from sim.check import main
 from sim.nvml.products import Variants
 from tests.helpers.waiting import PATIENCE
-from tests.kubeletplugin.check.conftest import A100, H100, Node
-from tests.kubeletplugin.check.creating import (
+from tests.kubeletplugin.check.conftest import (
+    A100,
     CI_CREATE,
     CREATE,
     GI_CREATE,
+    H100,
     MakeNode,
+    Node,
     assert_clean,
     refused,
     state_of,
@@ -43,8 +43,7 @@ def test_whatever_the_driver_does_nothing_is_left(make_node: MakeNode, variants:
 
 def test_it_ends_where_a_removal_fails_and_says_so(make_node: MakeNode) -> None:
     node = make_node(A100, variants=Variants(gsp_keeps=1))
-    command = ["--hardware", str(node.machine.directory), "--", *CREATE]
-    result = CliRunner().invoke(main, command)
+    result = node.run(*CREATE)
     assert result.exit_code == 1
     assert "nvmlGpuInstanceDestroy" in result.output
     assert "UNKNOWN (999)" in result.output
@@ -79,12 +78,12 @@ def test_a_slice_with_less_than_advertised_is_told(make_node: MakeNode) -> None:
 
 def test_a_person_is_asked_and_may_say_no(make_node: MakeNode) -> None:
     node = make_node(A100)
-    assert "There is no terminal to ask" in refused(node, "--create", "0").output
+    assert "There is no terminal to ask" in refused(node, "--create", "0")
     with pytest.MonkeyPatch.context() as patch:
         from kubeletplugin.check import command
 
         patch.setattr(command, "_ask", lambda question, *, yes: False)
-        assert "nothing was done" in refused(node, "--create", "0").output
+        assert "nothing was done" in refused(node, "--create", "0")
     assert_clean(node)
 
 
@@ -125,7 +124,7 @@ def test_a_gpu_that_is_not_idle_is_refused(
 ) -> None:
     node = make_node(A100)
     prepare(node)
-    assert words in refused(node, *CREATE).output
+    assert words in refused(node, *CREATE)
 
 
 def test_a_gpu_with_claims_in_the_journal_is_refused(make_node: MakeNode) -> None:
@@ -136,7 +135,7 @@ def test_a_gpu_with_claims_in_the_journal_is_refused(make_node: MakeNode) -> Non
         claim, "gpu-0-mig-1g5gb-19-0", State.PREPARED, gpu, "boot", placement=Placement(0, 1)
     )
     Journal(state_of(node) / "journal.json").put(entry)
-    assert "team/train" in refused(node, *CREATE).output
+    assert "team/train" in refused(node, *CREATE)
 
 
 def test_a_gpu_may_be_called_as_the_plugin_calls_it(make_node: MakeNode) -> None:
@@ -146,7 +145,7 @@ def test_a_gpu_may_be_called_as_the_plugin_calls_it(make_node: MakeNode) -> None
     (state_of(node) / "gpus.json").write_text(json.dumps(names))
     report = node.check("--create", "gpu-7", "--yes").report
     assert {t.profile for t in report.trials} >= {"1g.10gb", "3g.40gb"}
-    assert "it has: 0 or GPU-" in refused(node, "--create", "gpu-1", "--yes").output
+    assert "it has: GPU-" in refused(node, "--create", "gpu-1", "--yes")
 
 
 HOLDER = """
@@ -173,6 +172,6 @@ def test_a_plugin_that_holds_the_gpus_is_not_overtaken_and_one_that_lets_go_is_n
         ) as plugin:
             assert plugin.stdout is not None
             assert plugin.stdout.readline() == "holds\n"
-            assert "kubectl mig drain worker-7 a" in refused(node, *CREATE).output
+            assert "kubectl mig drain worker-7 a" in refused(node, *CREATE)
             plugin.kill()
         assert node.check(*CREATE).report.trials

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner, Result
 
-from sim.check import main
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import PATIENCE, wait_for
-from tests.kubeletplugin.check.conftest import A100, Node
-from tests.kubeletplugin.check.creating import (
+from tests.kubeletplugin.check.conftest import (
+    A100,
     CI_CREATE,
     CREATE,
     GI_CREATE,
     MakeNode,
+    Node,
     assert_clean,
     refused,
     state_of,
 )
-
-
-def again(node: Node, *options: str) -> Result:
-    """The next check, which removes what the one before has left."""
-    arguments = ("--hardware", str(node.machine.directory), *options, "--", *CREATE)
-    return CliRunner().invoke(main, arguments)
 
 
 def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:
@@ -51,13 +43,13 @@ def test_a_slice_that_cannot_be_removed_is_named_and_removed_by_the_next_check(
     node = make_node(A100)
     fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=Return.IN_USE, times=0)
     node.machine.inject(fault)
-    result = again(node)
+    result = node.run(*CREATE)
     assert result.exit_code == 1
     assert "the slice 1g.5gb at 0:1 of GPU" in result.output
     assert "check --create GPU-" in result.output
     assert len(node.machine.gpu(0).gpu_instances) == 1
     node.machine.clear_faults()
-    done = again(node)
+    done = node.run(*CREATE)
     assert "removing 1g.5gb at 0:1" in done.output
     assert done.exit_code == 0, done.output
     assert node.machine.gpu(0).gpu_instances == []
@@ -67,10 +59,8 @@ def test_a_slice_that_cannot_be_removed_is_named_and_removed_by_the_next_check(
 def test_nothing_is_removed_that_nobody_agreed_to_have_removed(make_node: MakeNode) -> None:
     node = make_node(A100)
     node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
-    with started(node) as process:
-        process.communicate(timeout=PATIENCE)
-    node.machine.end_process(process.pid)
-    assert "Remove 1g.5gb at 0:1" in refused(node, "--create", "0").output
+    killed(node)
+    assert "Remove 1g.5gb at 0:1" in refused(node, "--create", "0")
 
 
 def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
@@ -78,12 +68,12 @@ def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
 ) -> None:
     node = make_node(A100)
     node.machine.inject(Fault(function=CI_CREATE, action="hang"))
-    result = again(node, "--nvml-timeout", "0.2")
+    result = node.run(*CREATE, options=("--nvml-timeout", "0.2"))
     assert result.exit_code == 1
     assert f"{CI_CREATE} hangs" in result.output
     assert len(node.machine.gpu(0).gpu_instances) == 1
     node.machine.clear_faults()
-    done = again(node)
+    done = node.run(*CREATE)
     assert done.exit_code == 0, done.output
     assert node.machine.gpu(0).gpu_instances == []
     assert not (state_of(node) / "check.json").exists()
@@ -98,6 +88,14 @@ def started(node: Node, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         env={k: v for k, v in os.environ.items() if k != "KUBECONFIG"},
     )
+
+
+def killed(node: Node) -> None:
+    """Run a check that ends in the middle of a call, which a fault says."""
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    node.machine.end_process(process.pid)  # as the kernel does
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -124,13 +122,10 @@ def test_what_a_killed_check_has_left_is_known_and_removed(
     node = make_node(A100)
     after = 1 if function == "nvmlGpuInstanceDestroy" else 0
     node.machine.inject(Fault(function=function, action=action, after=after))
-    with started(node) as process:
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == -signal.SIGKILL
+    killed(node)
     assert (state_of(node) / "check.json").exists()
-    node.machine.end_process(process.pid)  # as the kernel does
     node.machine.clear_faults()
-    result = again(node)
+    result = node.run(*CREATE)
     assert result.exit_code == 0, result.output
     assert node.machine.gpu(0).gpu_instances == []
     assert not (state_of(node) / "check.json").exists()
@@ -139,38 +134,21 @@ def test_what_a_killed_check_has_left_is_known_and_removed(
 def test_what_somebody_else_has_made_meanwhile_is_not_cleaned_up(make_node: MakeNode) -> None:
     node = make_node(A100)
     node.machine.inject(Fault(function=GI_CREATE, action="crash-before"))
-    with started(node) as process:
-        process.communicate(timeout=PATIENCE)
+    killed(node)
     others = node.machine.create_slice(0, "1g.5gb", start=3)
     node.machine.clear_faults()
-    assert "has GPU instances (" in again(node).output
+    assert "has GPU instances (" in node.run(*CREATE).output
     assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
 
 
 def test_a_record_of_an_earlier_boot_is_only_forgotten(make_node: MakeNode) -> None:
     node = make_node(GpuSpec(A100))
     node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
-    with started(node) as process:
-        process.communicate(timeout=PATIENCE)
+    killed(node)
     node.machine.clear_faults()
     node.machine.reboot()
     others = node.machine.create_slice(0, "1g.5gb", start=0)
     node.machine.clear_faults()
-    assert "has GPU instances (" in again(node).output
+    assert "has GPU instances (" in node.run(*CREATE).output
     assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
     assert not (state_of(node) / "check.json").exists()
-
-
-def test_an_instance_with_another_id_at_the_place_on_record_is_somebodys(
-    make_node: MakeNode,
-) -> None:
-    node = make_node(A100)
-    node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
-    with started(node) as process:
-        process.communicate(timeout=PATIENCE)
-    node.machine.clear_faults()
-    record = state_of(node) / "check.json"
-    ours = json.loads(record.read_bytes())
-    record.write_text(json.dumps(ours | {"giId": ours["giId"] + 1}))
-    assert "has GPU instances (" in again(node).output
-    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [ours["giId"]]

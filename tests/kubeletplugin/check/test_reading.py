@@ -14,11 +14,9 @@ import pytest
 from kubeletplugin.check.report import Item, Mark
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
-from sim.nvml.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import PATIENCE
-from tests.kubeletplugin.check.conftest import A100, H100
-from tests.kubeletplugin.check.reading import MakeNode, marks, text
+from tests.kubeletplugin.check.conftest import A100, H100, MakeNode, marks, text
 
 OF_A_POD = {"KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"}
 SCREEN_LINES, SCREEN_COLUMNS = 45, 100
@@ -71,62 +69,46 @@ def test_a_machine_with_gpus_in_mig_mode_can_make_slices(make_node: MakeNode) ->
     assert len(checked.screen.splitlines()) <= SCREEN_LINES
     assert node.machine.mutations() == []
     assert node.machine.snapshot() == before
-    a100, h100 = checked.report.gpus
-    assert (a100.mig, a100.mode_needs_reset, h100.mode_needs_reset) == ("on", True, False)
-    by_name = {p.name: p for p in a100.profiles}
-    assert (by_name["1g.5gb"].enum, by_name["1g.5gb"].id, by_name["1g.5gb"].remaining) == (0, 19, 7)
-    assert by_name["3g.20gb"].placements == ((0, 4), (4, 4))
-    assert checked.report.versions.driver == "570.86.15"
-    assert checked.report.versions.kernel_module == "570.86.15"
+    a100, h100 = (gpu.card for gpu in checked.report.gpus)
+    assert [c["mig_enabled"] for c in (a100, h100)] == [True, True]
+    assert [c["switches_mig"] for c in (a100, h100)] == [False, True]
+    by_name = {p["name"]: p for p in a100["profiles"]}
+    assert by_name["1g.5gb"]["id"] == 19
+    assert by_name["3g.20gb"]["placements"] == [{"start": 0, "size": 4}, {"start": 4, "size": 4}]
+    assert checked.report.versions["driver"] == "570.86.15"
+    assert checked.report.versions["kernelModule"] == "570.86.15"
 
 
-def test_instances_are_shown_with_the_compute_profiles_that_they_offer(make_node: MakeNode) -> None:
+def test_instances_are_shown_with_what_is_in_them(make_node: MakeNode) -> None:
     node = make_node(A100)
     made = node.machine.create_slice(0, "3g.20gb", start=4)
     (gpu,) = node.check().report.gpus
     (instance,) = gpu.instances
     assert (instance.id, instance.start, instance.size) == (made.gpu_instance, 4, 4)
     assert instance.compute_instances == ((made.compute_instance, made.uuid),)
-    assert {p.name for p in instance.compute_profiles} >= {"1c.3g.20gb", "3c.3g.20gb"}
-    assert instance.capability_minors == (
-        gpu_instance_minor(0, instance.id),
-        compute_instance_minor(0, instance.id, 0),
-    )
 
 
-def test_profiles_are_read_with_mig_mode_off_and_the_remedy_is_the_products(
-    make_node: MakeNode,
-) -> None:
+def test_the_remedy_for_mig_mode_that_is_off_is_the_products(make_node: MakeNode) -> None:
     node = make_node(GpuSpec(H100, mig=False))
     checked = node.check()
     assert checked.code == 1
     assert marks(checked.report, Item.GPUS) == {Mark.MISSING, Mark.OK}
     assert "--enable-mig" in text(checked.report, Item.GPUS)
-    (gpu,) = checked.report.gpus
-    assert gpu.mig == "off"
-    assert {p.id for p in gpu.profiles} >= {19, 14, 9, 5, 0}
-    assert all(p.placements for p in gpu.profiles)
 
 
-def test_a_gpu_that_refuses_one_call_is_shown_with_all_else(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    refused = Fault(
-        function="nvmlDeviceGetArchitecture", action="return", code=Return.UNKNOWN, times=0
-    )
-    node.machine.inject(refused)
-    (gpu,) = node.check().report.gpus
-    assert gpu.architecture == "Unknown"
-    assert gpu.profiles
-    assert any("nvmlDeviceGetArchitecture" in e for e in gpu.errors)
-
-
-def test_one_lost_gpu_hides_no_other(make_node: MakeNode) -> None:
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "refuses a call"])
+def test_one_gpu_that_fails_hides_no_other(make_node: MakeNode, *, lost: bool) -> None:
     node = make_node(A100, A100)
-    node.machine.lose(1)
+    if lost:
+        node.machine.lose(1)
+    else:
+        function = "nvmlDeviceGetArchitecture"
+        refused = Fault(function=function, action="return", code=Return.UNKNOWN, times=0, gpu=1)
+        node.machine.inject(refused)
     checked = node.check()
     assert checked.code == 0, checked.screen
-    assert [g.lost for g in checked.report.gpus] == [False, True]
-    assert "lost" in text(checked.report, Item.GPUS)
+    assert ("LOST" if lost else "nvmlDeviceGetArchitecture") in text(checked.report, Item.GPUS)
+    assert "1 of" in text(checked.report, Item.GPUS)
 
 
 def test_a_module_that_is_not_loaded_is_named(make_node: MakeNode) -> None:
@@ -218,9 +200,6 @@ def test_what_the_driver_says_of_a_gpu_is_shown_with_those_who_have_it_open(
     assert words.format("Reset", "Completed") + ", open in dcgm-exporter (4711)" in said
     assert words.format("None", "NotSupported") in said
     assert "a memory row is remapped at the next reset" in said
-    assert [(g.recovery_action, bool(g.unavailable)) for g in report.gpus] == [
-        ("Reset", True),
-        ("None", False),
-    ]
+    assert [bool(g.unavailable) for g in report.gpus] == [True, False]
     node.machine.disturb(1, fabric=1)
     assert "none of 2 GPUs in MIG mode" in text(node.check().report, Item.GPUS)

@@ -12,13 +12,11 @@ import pytest
 import sim.nvml
 from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.check.command import plugin_beside, plugin_has_released
-from kubeletplugin.check.gpus import mapped
 from kubeletplugin.check.host import examine_process
 from kubeletplugin.check.report import Item, Mark, Notebook
 from kubeletplugin.host.roots import Roots
 from tests.helpers.waiting import PATIENCE
-from tests.kubeletplugin.check.conftest import A100
-from tests.kubeletplugin.check.reading import MakeNode, marks, text
+from tests.kubeletplugin.check.conftest import A100, MakeNode, marks, text
 from tests.sim.apiserver.running import running_server
 
 
@@ -140,16 +138,6 @@ def test_the_program_without_subcommand_is_the_daemon_and_wants_a_node_name(
     )
     assert done.returncode == 2
     assert "Missing option '--node-name'" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "path", ["/usr/lib/libnvidia-ml.so.570.1", "/usr/lib/libnvidia-ml.so.570.1 (deleted)"]
-)
-def test_the_mapped_library_is_named_also_when_it_was_replaced(tmp_path: Path, path: str) -> None:
-    maps = tmp_path / "maps"
-    maps.write_text(f"7e00-7e01 rw-p 00000000 00:00 0 \n7f00-7f01 r-xp 00000000 08:01 131 {path}\n")
-    assert mapped(maps) == path
-    assert mapped(tmp_path / "nothing") == ""
 
 
 def test_a_cluster_that_does_not_answer_keeps_nothing_from_being_said(
