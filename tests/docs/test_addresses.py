@@ -1,4 +1,4 @@
-"""Messages that send to the handbook have the address of a page, and the page is there."""
+"""Links lead to pages and headings that exist: those of pages, and addresses in messages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from dra.common.handbook import HANDBOOK
 
@@ -48,13 +50,31 @@ def anchor_of(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith("https://"):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), link
+            assert not anchor or anchor in headings(target), link
+
+
 def test_every_address_is_that_of_a_page_and_a_heading_of_it() -> None:
     found = sorted(set(named()))
     assert len(found) > 6
     for name in found:
         file, _, anchor = name.partition("#")
-        headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / file).read_text(), re.MULTILINE)
-        assert not anchor or anchor in {anchor_of(h) for h in headings}, name
+        assert not anchor or anchor in headings(ROOT / "docs" / file), name
 
 
 def test_no_message_sends_people_to_a_file_of_the_repository() -> None:

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md explains every reason that it or docs/failures.md names, and once."""
+"""docs/troubleshooting.md explains every reason that it names, and once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from dra.claims.reasons import NodeReason, Reason
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "troubleshooting.md").read_text()
-FAILURES = (DOCS / "failures.md").read_text()
 _REASON = re.compile(r"`([A-Z][A-Za-z]+)`")
 _ROW = re.compile(r"^\| (`[A-Z][A-Za-z`, ]+`) \|", flags=re.MULTILINE)
 FOREIGN = {"Terminating", "Ready", "Unknown", "FailedPrepareDynamicResources", "FailedScheduling"}
 """Words of Kubernetes."""
 
-CONDITIONS = {"PrepareFailing", "SliceMade"}
+CONDITIONS = {"PrepareFailing", "SliceMade", "CreationFailed"}
 """Conditions of a claim's device, which the symptoms explain themselves."""
 
 
-def test_every_reason_that_a_symptom_names_is_explained_below() -> None:
-    symptoms, _, reasons = PAGE.partition("## The node offers nothing")
-    assert set(_REASON.findall(symptoms)) - FOREIGN - CONDITIONS <= set(_REASON.findall(reasons))
+def test_every_reason_that_a_symptom_or_a_failure_names_has_a_row() -> None:
+    symptoms, _, rest = PAGE.partition("## The node offers nothing")
+    reasons, _, failures = rest.partition("## Permanent failures of Prepare")
+    named = set(_REASON.findall(symptoms + failures)) - FOREIGN - CONDITIONS
+    assert named <= set(_REASON.findall(reasons))
 
 
 def test_no_reason_has_two_rows() -> None:
@@ -39,13 +40,3 @@ def test_no_other_page_says_what_an_event_s_reason_means() -> None:
             rows = set(_ROW.findall(page.read_text()))
             told = {name for cell in rows for name in _REASON.findall(cell)}
             assert not told & {*Reason, *NodeReason}, page.name
-
-
-def test_the_reasons_that_the_failures_name_are_those_of_the_programs() -> None:
-    words = set(_REASON.findall(FAILURES)) - FOREIGN
-    code = "\n".join(
-        path.read_text()
-        for package in ("dra", "kubeletplugin", "controller")
-        for path in (ROOT / package).rglob("*.py")
-    )
-    assert {word for word in words if word not in code} == set()
