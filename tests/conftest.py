@@ -47,7 +47,6 @@ LONGEST = (
     "failures/interrupted/test_crash_points.py",
     "failures/stories/test_any_order.py",
     "failures/test_flat.py",
-    "failures/refused/test_strange_records.py",
     "controller/allocator/test_effort.py",
     "controller/report/test_metrics.py",
     "sim/conformance/clients/test_kubectl.py",

@@ -27,8 +27,7 @@ from kubeletplugin.check.report import Trial
 from kubeletplugin.gpus.identity import Identity
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import owned_at_once
-from kubeletplugin.journal.journalfile import decode
+from kubeletplugin.journal.journal import decode, owned_at_once
 from kubeletplugin.nvml.errors import HangError, InUseError, NvmlError, node_name
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (

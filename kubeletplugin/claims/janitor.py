@@ -155,7 +155,7 @@ class Janitor:
         self, ref: ClaimRef, now: float, *, ask: bool, check: bool, at_once: bool
     ) -> None:
         entries, claim = self._journal.of_claim(ref.uid), self._claims[ref.uid]
-        if not any(e.state in LEAVING and not e.quarantined for e in entries):
+        if not any(e.state in LEAVING for e in entries):
             claim.removal_is_over()
         elif at_once or now >= claim.again:
             self._run(ref, "reclaim", partial(self._remove, ref))

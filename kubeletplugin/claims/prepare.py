@@ -156,7 +156,7 @@ class Preparer:
 
     def _entries(self, ref: ClaimRef, read: _Read) -> _ByGpu:
         """Journal entries of all devices of a claim, by GPU; new ones are intents."""
-        known = self._known(ref)
+        known = self._journal.of_claim(ref.uid)
         try:
             devices = read(ref)
         except ClaimUnreadableError:
@@ -184,21 +184,6 @@ class Preparer:
             self._sharing.check(entry)
             pairs.append((unit, entry))
         return _by_gpu(pairs)
-
-    def _known(self, ref: ClaimRef) -> tuple[Entry, ...]:
-        """The claim's entries.
-
-        Raises:
-            ClaimError: one of its records cannot be understood.
-        """
-        known = self._journal.of_claim(ref.uid)
-        bad = [f"{e.device}: {e.quarantined}" for e in known if e.quarantined]
-        if bad:
-            raise ClaimError(
-                f"the claim's records in the journal cannot be used ({'; '.join(bad)}); "
-                "delete the pod, which removes them, or run the version that wrote them"
-            )
-        return known
 
     def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
         """The entry with the limits of its allocation, which a slice made before that has not."""

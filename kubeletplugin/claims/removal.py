@@ -165,7 +165,7 @@ class ClaimRemoval:
         """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
         left = Remainder()
         entries = self._journal.of_claim(uid)
-        rest = [e for e in entries if e.state in LEAVING and not e.quarantined and not e.ready]
+        rest = [e for e in entries if e.state in LEAVING and not e.ready]
         self._entries(rest, left, patience, State.LEFTOVER)
         return left
 

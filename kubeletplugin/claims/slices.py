@@ -116,13 +116,13 @@ class Slices:
 
     def _sharers(self, entry: Entry) -> tuple[Entry, ...]:
         """The entries that share the slice of ``entry``, without it; none if it is not shared."""
-        if entry.share is None and not entry.quarantined:
+        if entry.share is None:
             return ()
         return tuple(e for e in self.journal.of_gpu(entry.gpu) if share_slice(entry, e))
 
     def _whole_of_sharers(self, entry: Entry) -> Entry | None:
         """The entry of another claim whose slice is there, and ``entry``'s as well; or None."""
-        there = (e for e in self._sharers(entry) if e.state not in LEAVING and not e.quarantined)
+        there = (e for e in self._sharers(entry) if e.state not in LEAVING)
         return next((e for e in there if self._identity.is_whole(e)), None)
 
     def _stays(self, entry: Entry) -> bool:
@@ -176,7 +176,7 @@ class Slices:
         if is_new:
             others = self._sharers(entry)
             if whole is None:  # what is on its way out is removed before anything is made
-                others = tuple(e for e in others if e.state not in LEAVING or e.quarantined)
+                others = tuple(e for e in others if e.state not in LEAVING)
             try:
                 check_room_in_slice(unit, entry, others, memory_mib=profile.memory_mib)
             except BusyError:
@@ -311,7 +311,7 @@ class Slices:
             apart = other.placement is not None and not other.placement.overlaps(placement)
             if other.key == entry.key or apart:
                 continue
-            if other.state not in LEAVING or other.quarantined or other.remade:
+            if other.state not in LEAVING or other.remade:
                 if self._has_nothing_yet(other, entry):
                     continue
                 self._doubt_early((other,))
@@ -347,7 +347,7 @@ class Slices:
         Raises:
             BusyError: it is half made for ``other``, and is finished or removed by it.
         """
-        if other.quarantined or not share_slice(other, entry):
+        if not share_slice(other, entry):
             return False
         if self._identity.own_instance(other) is not None:
             raise BusyError(
@@ -468,7 +468,7 @@ class Slices:
         A whole slice stays until it can be recorded: without the mark a process that finds half of
         it could not tell whose it is. What is half made itself goes all the same.
         """
-        if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
+        if entry.state not in LEAVING or entry.ci_id is not None:
             marked = entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None)
             if entry.state in ARRIVING:
                 self._note(marked)

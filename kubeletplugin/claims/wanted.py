@@ -250,11 +250,6 @@ def check_room_in_slice(
             f"{where} is not shared any more, and the claim was given a part of it; have the node "
             "share its slices again (sliceShares of its class), or delete the pod"
         )
-    for other in others:
-        if other.quarantined:
-            raise BusyError(
-                f"{where} is held by {other.holder()}; it is free once that claim is unprepared"
-            )
     why = why_full(sum_of(e.share for e in others if e.share), share, offer, memory_mib)
     if why:
         raise BusyError(

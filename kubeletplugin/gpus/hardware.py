@@ -342,4 +342,4 @@ def _load_names(path: Path) -> dict[str, int]:
 
 def used_names(entries: Iterable[Entry]) -> dict[str, int]:
     """GPU numbers that prepared devices already use."""
-    return {e.gpu: parse_device(e.device).minor for e in entries if not e.quarantined}
+    return {e.gpu: parse_device(e.device).minor for e in entries}

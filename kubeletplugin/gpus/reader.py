@@ -223,7 +223,7 @@ def _has_whole_slice(entry: Entry) -> bool:
     """True if an entry alone has a slice that is as it was made."""
     own = entry.placement is not None and entry.share is None
     made = entry.gi_id is not None and entry.ci_id is not None
-    return own and made and entry.state in _WHOLE and not entry.quarantined
+    return own and made and entry.state in _WHOLE
 
 
 def describe(
@@ -332,7 +332,7 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
         compute_instance_id=entry.ci_id,
         uuid=entry.mig_uuid,
         claim=None if entry.suspect else entry.claim,
-        message=entry.quarantined or entry.note,
+        message=entry.note,
     )
 
 

@@ -6,8 +6,8 @@ server can have: a namespace has no dot in its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -87,9 +87,6 @@ class Entry:
 
     ``files``: what of the CDI spec that all claims have in common kubelet was told with it, by
     name; kubelet keeps that, and a record without was told nothing but the claim's own.
-    ``quarantined`` says why the record could not be understood, and is empty for all others.
-    ``extra`` holds the fields that a newer version wrote besides; for a quarantined entry, the
-    whole record.
     """
 
     claim: ClaimRef
@@ -117,8 +114,6 @@ class Entry:
     early: bool = False
     idle: bool = False
     files: tuple[str, ...] = ()
-    quarantined: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def key(self) -> EntryKey:
@@ -146,7 +141,7 @@ class Entry:
         return self.claim.namespace == SUSPECT
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
-        """This entry in another state; what was quarantined is understood from now on.
+        """This entry in another state.
 
         Of what is half made and to go it is not known whether its compute instance is there.
         """
@@ -159,7 +154,7 @@ class Entry:
             "early": self.early and state in ARRIVING,
             "idle": self.idle and state is State.CI_DESTROYED,
         }
-        return replace(self, state=state, note=note, quarantined="", **kept | changes)
+        return replace(self, state=state, note=note, **kept | changes)
 
     def gone(self) -> Entry | None:
         """This entry once nothing of its slice is left; None if it is to be forgotten."""
@@ -179,16 +174,14 @@ class Entry:
 
 
 def share_slice(entry: Entry, other: Entry) -> bool:
-    """True if two records are of claims that have one slice together, or may be.
-
-    Of a record that could not be understood it is not known whether it is of a share.
-    """
+    """True if two records are of claims that have one slice together, or may be."""
     places = {(e.gpu, e.profile_id, e.placement) for e in (entry, other)}
     return (
         entry.key != other.key
         and entry.placement is not None
         and len(places) == 1
-        and all(e.share is not None or bool(e.quarantined) for e in (entry, other))
+        and entry.share is not None
+        and other.share is not None
     )
 
 

@@ -1,30 +1,77 @@
 """The journal of slices made on the hardware, by claim: on disk before the hardware changes.
 
-One file, replaced atomically; the last durable generation before it stays beside it. Steps are
-noted: they outlive the process, and need not outlive the machine, as no instance does. What kubelet
-is told of is durable. A journal that cannot be read is set aside, never overwritten, and the one
-before it is used. Either way something may be missing from it, which stands in the file itself
-until it has been found again.
+One file of JSON with a version and a checksum, replaced atomically; the last durable generation
+before it stays beside it. Steps are noted: they outlive the process, and need not outlive the
+machine, as no instance does. What kubelet is told of is durable. A journal that cannot be read is
+set aside, never overwritten, and the one before it is used. Either way something may be missing
+from it, which stands in the file itself until it has been found again.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+
+import msgspec
 
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably, write_whole
+from dra.gpu.names import DeviceNameError, parse_device
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal.entries import Entry, EntryKey
-from kubeletplugin.journal.journalfile import Contents, decode, encode
 
 _log = logging.getLogger(__name__)
+VERSION = 1
+_CHECKSUM = b',"checksum":"sha256:'
+_WAIT_SECONDS = 0.2
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """Content of a journal file.
+
+    ``rebuild`` is set while what was lost is still to be found again, ``unadopted`` while ready
+    slices of a layout are.
+    """
+
+    version: int = VERSION
+    generation: int = 0
+    rebuild: bool = False
+    unadopted: bool = False
+    entries: tuple[Entry, ...] = ()
+
+
+def encode(contents: Contents) -> bytes:
+    return sealed(msgspec.json.encode(contents)[:-1])
+
+
+def sealed(body: bytes) -> bytes:
+    """A file of these bytes, which are a JSON object without its closing brace."""
+    return b'%b%b%b"}' % (body, _CHECKSUM, hashlib.sha256(body).hexdigest().encode())
+
+
+def decode(data: bytes) -> Contents:
+    """Read a journal from its bytes.
+
+    Raises:
+        ValueError: not a journal, of another version, or with a wrong checksum.
+    """
+    body, mark, _ = data.rpartition(_CHECKSUM)
+    if not mark or sealed(body) != data:
+        raise ValueError("no journal with the right checksum")
+    try:
+        contents = msgspec.json.decode(data, type=Contents)
+        for entry in contents.entries:
+            parse_device(entry.device)
+    except (msgspec.DecodeError, DeviceNameError) as error:
+        raise ValueError(f"it is no journal of this version: {error}") from error
+    if contents.version != VERSION:
+        raise ValueError(f"version {contents.version!r}; this program reads {VERSION}")
+    return contents
 
 
 class Journal:
@@ -34,8 +81,8 @@ class Journal:
     it is written, and values that are read are replaced, never altered.
 
     Raises HostError from every change that could not be written; the entries are then as before.
-    ``problems`` says in words which files or records could not be used, ``failure`` why the last
-    change could not be written; it is empty when it was.
+    ``problems`` says in words which files could not be used, ``failure`` why the last change could
+    not be written; it is empty when it was.
 
     ``on_change`` is called after each change that is no mere step, and when writing begins to fail,
     by the thread that made the change and without the journal's lock: it may ask the journal.
@@ -48,7 +95,6 @@ class Journal:
         self._lock = threading.Lock()
         self._on_change = on_change
         self.failure = ""
-        self._texts: dict[EntryKey, tuple[Entry, bytes]] = {}
         self._contents, self.problems = _load(path)
         self._durable = True
         self._entries: dict[EntryKey, Entry] = {e.key: e for e in self._contents.entries}
@@ -120,12 +166,12 @@ class Journal:
         another's instance may be taken for a claim's.
         """
         with self._changing():
-            self._write(self._entries, replace(self._contents, rebuild=False))
+            self._write(self._entries, rebuild=False)
 
     def adopted(self) -> None:
         """Record that no ready slice is missing any more."""
         with self._changing():
-            self._write(self._entries, replace(self._contents, unadopted=False))
+            self._write(self._entries, unadopted=False)
 
     def retry(self) -> None:
         """Write again what could not be written, so that it is known when that is over."""
@@ -170,27 +216,22 @@ class Journal:
                 self._on_change()
 
     def _write(
-        self,
-        entries: dict[EntryKey, Entry],
-        contents: Contents | None = None,
-        *,
-        durably: bool = True,
+        self, entries: dict[EntryKey, Entry], *, durably: bool = True, **changes: bool
     ) -> None:
-        contents = replace(
-            contents or self._contents,
+        contents = msgspec.structs.replace(
+            self._contents,
             generation=self._contents.generation + 1,
             entries=tuple(entries.values()),
+            **changes,
         )
-        data, self._texts = encode(contents, self._texts)
         try:
-            self._store(data, durably=durably)
+            self._store(encode(contents), durably=durably)
         except OSError as error:
-            failure = (
+            self.failure = (
                 f"cannot write the journal {self._path}: {error.strerror or error}; "
                 "free space there or make it writable"
             )
-            self.failure = failure
-            raise HostError(failure) from error
+            raise HostError(self.failure) from error
         self.failure = ""
         self._contents, self._entries = contents, entries
 
@@ -227,29 +268,22 @@ def _keep_previous(path: Path, before: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
-    """The newest generation that can be read, and what is wrong with it or a newer one."""
+    """The newest generation that can be read, and what is wrong with a newer one."""
     problems: list[str] = []
     for candidate in (path, previous(path)):
         try:
-            data = candidate.read_bytes()
-            contents = decode(data)
+            contents = decode(candidate.read_bytes())
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError) as error:
             problems.append(f"{candidate} is not usable ({error}){_set_aside(candidate)}")
             continue
-        if candidate != path:
-            problems.append(f"the generation before it is used: {candidate}")
-        problems += [
-            f"{e.device} of claim {e.claim} (UID {e.claim.uid}) is quarantined: {e.quarantined}"
-            for e in contents.entries
-            if e.quarantined
-        ]
+        if candidate == path:
+            return contents, tuple(problems)
         # Whatever came after the generation before it is to be found again.
-        lost = candidate != path
-        return replace(
-            contents, rebuild=contents.rebuild or lost, unadopted=contents.unadopted or lost
-        ), tuple(problems)
+        problems.append(f"the generation before it is used: {candidate}")
+        lost = msgspec.structs.replace(contents, rebuild=True, unadopted=True)
+        return lost, tuple(problems)
     return Contents(rebuild=True, unadopted=True), tuple(problems)
 
 
@@ -275,21 +309,18 @@ def exclusive(
     Raises:
         HostError: the directory cannot be made or written.
     """
-    with _lock_file(state) as file:
-        told = False
-        while not stop.is_set():
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    _log.warning("another plugin owns %s; waiting until it ends", state)
-                    told = True
-                    waits()
-                stop.wait(0.2)
-                continue
-            yield True
-            return
-        yield False
+    told = False
+    while not stop.is_set():
+        with owned_at_once(state) as owned:
+            if owned:
+                yield True
+                return
+        if not told:
+            _log.warning("another plugin owns %s; waiting until it ends", state)
+            told = True
+            waits()
+        stop.wait(_WAIT_SECONDS)
+    yield False
 
 
 @contextmanager
@@ -299,20 +330,17 @@ def owned_at_once(state: Path) -> Iterator[bool]:
     Raises:
         HostError: the directory cannot be made or written.
     """
-    with _lock_file(state) as file:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        file = (state / "lock").open("w")
+    except OSError as error:
+        raise HostError(
+            f"cannot use the state directory {state}: {error.strerror or error}"
+        ) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:
             yield True
-
-
-def _lock_file(state: Path) -> TextIO:
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        return (state / "lock").open("w")
-    except OSError as error:
-        raise HostError(
-            f"cannot use the state directory {state}: {error.strerror or error}"
-        ) from error

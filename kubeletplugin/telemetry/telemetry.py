@@ -103,16 +103,9 @@ class NodeMetrics(Collector):
         )
 
     def _of_journal(self, entries: Sequence[Entry]) -> Iterable[GaugeMetricFamily]:
-        quarantined = sum(bool(e.quarantined) for e in entries)
-        yield _gauge(
-            "journal_quarantined_entries",
-            "Records of the journal that cannot be understood, and are kept as they are.",
-            [],
-            [((), quarantined)],
-        )
         yield _gauge(
             "journal_problems",
-            "Files and records of the journal that could not be used when the plugin started.",
+            "Files of the journal that could not be used when the plugin started.",
             [],
             [((), len(self._journal.problems))],
         )
@@ -143,8 +136,6 @@ class NodeMetrics(Collector):
 def _why_unavailable(entry: Entry) -> str:
     if entry.suspect:
         return "Suspect"
-    if entry.quarantined:
-        return "Unreadable"
     if entry.state is State.TOMBSTONE:
         return GpuReason.GPU_LOST
     if not entry.note:

@@ -17,7 +17,7 @@ from hack.cluster.controlplane import Setup
 from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
-from kubeletplugin.journal.journalfile import decode
+from kubeletplugin.journal.journal import decode
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
 from tests.cluster.harness.daemons import start_registered

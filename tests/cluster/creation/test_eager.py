@@ -8,7 +8,7 @@ from dra.claims.allocation import node_label
 from dra.common.resources import Obj
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
-from kubeletplugin.journal.journalfile import decode
+from kubeletplugin.journal.journal import decode
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER
 from tests.cluster.harness.stage import Stage

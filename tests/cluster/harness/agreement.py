@@ -11,7 +11,7 @@ import yaml
 from cdi.spec import device_id
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.waiting import wait_for
-from kubeletplugin.journal.journalfile import decode
+from kubeletplugin.journal.journal import decode
 from sim.nvml.machine import Machine
 
 if TYPE_CHECKING:

@@ -103,12 +103,6 @@ def test_a_prepared_slice_counts_as_lost_only_where_somebody_has_looked(
     assert (shown.state, shown.claim) == (states[state], ENTRY.claim)
 
 
-def test_what_could_not_be_understood_is_told_before_the_note() -> None:
-    entry = replace(ENTRY, state=State.ORPHAN, note="why", quarantined="no such state")
-    (shown,) = describe(KNOWN, [], [entry], owners={}).instances
-    assert shown.message == "no such state"
-
-
 FOREIGN = {
     "of a profile that is known": (PRESENT, CARD.geometry, 19, "1g.5gb"),
     "of a profile that is not offered": (

@@ -9,8 +9,7 @@ from typing import Any
 
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.journal.journal import previous
-from kubeletplugin.journal.journalfile import sealed
+from kubeletplugin.journal.journal import previous, sealed
 from tests.kubeletplugin.helpers.rig import Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -52,18 +51,3 @@ def seal(path: Path, record: dict[str, Any]) -> None:
     """Write a journal file of these fields, with the right checksum."""
     body = {k: v for k, v in record.items() if k != "checksum"}
     path.write_bytes(sealed(json.dumps(body).encode()[:-1]))
-
-
-def quarantine(rig: Rig, **changes: object) -> ClaimRef:
-    """A prepared claim whose record then says something that this version cannot read."""
-    ref, other = prepared(rig), prepared(rig, "gpu-1-mig-1g5gb-19-0")
-    rig.stop()
-
-    def change(record: dict[str, Any]) -> None:
-        [mine] = [e for e in record["entries"] if e["claim"]["uid"] == ref.uid]
-        mine.update(changes)
-
-    edit(rig.roots.state / "journal.json", change)
-    rig.start()
-    rig.prepared(other)
-    return ref

@@ -18,8 +18,7 @@ from dra.gpu.shares import Share
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal import journal as module
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import Journal, previous
-from kubeletplugin.journal.journalfile import Contents, decode, encode
+from kubeletplugin.journal.journal import Contents, Journal, decode, encode, previous
 from tests.helpers.waiting import PATIENCE
 
 SHARE = "gpu-0-mig-1g5gb-19-4-share"
@@ -57,7 +56,7 @@ def test_every_state_comes_back(tmp_path: Path, state: State) -> None:
     path = tmp_path / "journal.json"
     Journal(path).put(entry(state=state))
     [found] = Journal(path).entries()
-    assert (found.state, found.quarantined) == (state, "")
+    assert found.state is state
 
 
 def test_an_entry_is_replaced_by_claim_and_device_and_removed_by_them(tmp_path: Path) -> None:
@@ -194,42 +193,14 @@ def test_a_listener_may_ask_the_journal(tmp_path: Path) -> None:
     assert seen == [(1, ""), (1, ""), (1, ""), (1, ""), (1, "cannot write"), (1, ""), (0, "")]
 
 
-@pytest.mark.parametrize(
-    ("device", "share", "why"),
-    [
-        (SHARE, Share(1024, 10, "team"), ""),
-        (SHARE, None, "is recorded as a share without amounts"),
-        ("gpu-0-mig-1g5gb-19-4", Share(1024, 10, "team"), "as a share, which its name is not"),
-    ],
-)
-def test_a_slice_is_a_share_by_its_name_and_by_its_amounts(
-    tmp_path: Path, device: str, share: Share | None, why: str
-) -> None:
-    Journal(tmp_path / "journal.json").put(entry(device=device, share=share))
-    [found] = Journal(tmp_path / "journal.json").entries()
-    assert bool(found.quarantined) == bool(why)
-    assert why in found.quarantined
-
-
 @pytest.mark.parametrize("note", ["", '"\\/\b\f\n\r\t\0\x1f\x7f', "\x80\u2028 \U0001f600"])
 def test_every_text_comes_back(note: str) -> None:
     share = entry("u2", SHARE, note=note, requests=("b", "a"), early=True)
     entries = (entry("u1", note=note), replace(share, share=Share(1024, 10, "team")))
-    contents = Contents(3, entries, unadopted=True)
-    data, _ = encode(contents)
+    contents = Contents(generation=3, entries=entries, unadopted=True)
+    data = encode(contents)
     assert decode(data) == contents
     assert json.loads(data)["entries"][0]["note"] == note
-
-
-def test_entries_that_stay_are_encoded_once_and_others_anew() -> None:
-    stays, changes = entry("u1", extra={"newer": 1}), entry("u2", extra={"newer": 1})
-    _, texts = encode(Contents(generation=1, entries=(stays, changes)))
-    for now in (replace(changes, extra={"newer": 2}), changes.at(State.PREPARED)):
-        contents = Contents(2, (stays, now), rebuild=True)
-        again, later = encode(contents, texts)
-        assert later[stays.key] is texts[stays.key]
-        assert again == encode(contents)[0]
-        assert decode(again) == contents
 
 
 def test_who_reads_does_not_wait_for_the_disk(

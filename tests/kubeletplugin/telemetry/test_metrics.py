@@ -21,7 +21,7 @@ from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use
 from tests.kubeletplugin.claims.recovery.test_lost import look, vanish
 from tests.kubeletplugin.claims.recovery.test_restart import change_entry
 from tests.kubeletplugin.daemon.test_program import arguments, running
-from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared, quarantine
+from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared
 from tests.kubeletplugin.helpers.rig import A100, Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -185,14 +185,6 @@ def test_places_that_are_unavailable_are_counted_by_reason(
         assert rig.unprepare(each) == ""
     expected = {("gpu-0", "InUse"): 1, ("gpu-0", "Suspect"): 1, ("gpu-1", "GpuLost"): 1}
     wait_for("the reasons", lambda: unavailable() == expected)
-
-
-def test_records_that_cannot_be_understood_are_counted(rig: Rig) -> None:
-    assert scrape(rig).value("mig_dra_journal_quarantined_entries") == 0
-    quarantine(rig, state="melted")
-    found = scrape(rig)
-    assert found.value("mig_dra_journal_quarantined_entries") == 1
-    assert found.value("mig_dra_journal_problems") == 1
 
 
 def test_a_lost_slice_and_one_that_is_found_again_are_actions(rig: Rig) -> None:

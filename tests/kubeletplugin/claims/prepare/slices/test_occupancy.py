@@ -90,12 +90,6 @@ def test_its_own_record_is_in_nobodys_way(bench: Bench, state: State) -> None:
     assert (bench.places(), bench.journal.entries()) == ([4], (own,))
 
 
-def test_a_record_that_is_not_understood_is_left_alone(bench: Bench) -> None:
-    record = bench.made("old", State.LEFTOVER, quarantined="no such state")
-    assert "until" not in str(bench.refused(bench.entry("new")))
-    assert bench.journal.entries() == (record,)
-
-
 def test_a_whole_gpu_is_everywhere_in_the_way(bench: Bench) -> None:
     whole = bench.entry("old", state=State.PREPARED)
     bench.journal.put(replace(whole, device="gpu-0", profile_id=None, placement=None))

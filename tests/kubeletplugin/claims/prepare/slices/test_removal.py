@@ -103,14 +103,6 @@ def test_what_is_marked_already_stays_as_it_is(bench: GpuBench, state: State) ->
     assert bench.journal.entries() == (entry,)
 
 
-def test_what_was_not_understood_is_understood_once_it_is_removed(bench: GpuBench) -> None:
-    entry = bench.made("old", State.ORPHAN, ci_id=None, quarantined="no such state")
-    bench.keep(DESTROY_CI)
-    with pytest.raises(InUseError):
-        bench.slices.remove(entry)
-    assert [(e.state, e.quarantined) for e in bench.journal.entries()] == [(State.DESTROYING, "")]
-
-
 @pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
 def test_that_only_the_gpu_instance_is_left_is_recorded(bench: GpuBench, state: State) -> None:
     entry = bench.made("old", state)

@@ -11,7 +11,6 @@ import pytest
 
 import sim.nvml
 from dra.gpu.geometry import Occupant
-from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpu import DeclaredLayout
@@ -222,18 +221,6 @@ def test_room_that_may_be_given_back_soon_is_waited_for(bench: Bench, state: Sta
         bench.ensure(bench.share("c"))
     assert refused.value.passing == (state is not State.LOST)
     assert bench.doubted == ([second.claim] if ahead else [])
-
-
-def test_nothing_is_shared_with_a_record_that_could_not_be_understood(bench: Bench) -> None:
-    [first] = bench.sharing("a")
-    strange = replace(first, claim=ClaimRef("default", "b", "uid-b"), share=None, quarantined="?")
-    bench.journal.put(strange)
-    with pytest.raises(BusyError, match=r"is held by claim default/b .*free once that claim"):
-        bench.ensure(bench.share("c"))
-    for one, other in ((first, strange), (strange, first)):
-        bench.journal.put(first, strange)
-        assert bench.slices.remove(one) == ""
-        assert (bench.places(), bench.journal.entries()) == ([4], (other,))
 
 
 @pytest.mark.parametrize("tenant", ["default", ANY_TENANT])

@@ -95,12 +95,6 @@ def test_only_what_is_on_its_way_out_is_tried_once_more(bench: NodeBench, state:
     assert bench.specs.files == {UID: ["x"]}
 
 
-def test_what_is_not_understood_is_not_tried(bench: NodeBench) -> None:
-    entry = bench.made("a", State.ORPHAN, quarantined="no such state")
-    assert nothing(bench.removal.retry(UID))
-    assert (bench.places(), bench.states()) == ([4], [entry.state])
-
-
 def test_once_more_has_no_patience(bench: NodeBench) -> None:
     bench.made("a", State.LEFTOVER)
     bench.keep(DESTROY_CI)
