@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from controller import times
 from controller.cluster.records import Effects
 from controller.serve.world import World
-from controller.write.in_flight import OneWrite, WriteAnswer
+from controller.write.in_flight import KeptObjects, WriteAnswer
 from dra.claims.classes import (
     MOST_CLASSES,
     generated_classes,
@@ -27,7 +27,6 @@ from dra.claims.classes import (
 )
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import DEVICE_CLASSES, Obj
-from dra.kube.timing import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -46,44 +45,36 @@ class GeneratedClasses:
         self._writer = world.writers.objects
         self._reporter = world.reporter
         self._now = world.now
-        self._writes = OneWrite(world.in_flight)
+        self._objects: KeptObjects[str] = KeptObjects("DeviceClass", world.in_flight, world.now)
         self._is_asked = True
         self._lacking: dict[str, Obj] = {}
-        self._refused: dict[str, Backoff] = {}
-        """Pauses of classes that could not be written."""
         self._unused_since: dict[str, float] = {}
         self._next_look = 0.0
 
     @property
     def due(self) -> float | None:
         """Monotonic time of the next piece of work; None where there is none before an answer."""
-        if not self._writes.may_begin:
+        if not self._objects.may_begin:
             return None
-        if self._is_asked:
-            return self._now()
-        due = [self._not_before(name) for name in self._lacking]
+        due = [self._objects.due]
+        due += [self._now()] if self._is_asked else []
         due += [self._next_look] if self._unused_since else []
-        return min(due, default=None)
+        return min((each for each in due if each is not None), default=None)
 
     def note(self, effects: Effects) -> None:
         self._is_asked = self._is_asked or effects.classes
 
     def work_if_due(self) -> bool:
-        if not self._writes.may_begin:
+        if not self._objects.may_begin:
             return False
         if self._is_asked:
             self._is_asked = False
             self._compare()
-        now = self._now()
-        for name, wanted in self._lacking.items():
-            if self._not_before(name) <= now:
-                del self._lacking[name]
-                self._write(name, wanted)
-                return True
+        now, name = self._now(), self._objects.next()
+        if name is not None:
+            self._write(name, self._lacking[name])
+            return True
         return bool(self._unused_since) and now >= self._next_look and self._look(now)
-
-    def _not_before(self, name: str) -> float:
-        return self._refused[name].until if name in self._refused else 0.0
 
     def _compare(self) -> None:
         """Find out which classes are to be written, and which nothing needs."""
@@ -96,7 +87,7 @@ class GeneratedClasses:
             name: self._unused_since.get(name, now) for name in sorted(present - names)
         }
         room = MOST_CLASSES - len(present)
-        self._lacking = {}
+        before, self._lacking = self._lacking, {}
         for wanted in self._restricted(todays, names):
             name = wanted["metadata"]["name"]
             found = cluster.class_objects.get(name)
@@ -113,7 +104,9 @@ class GeneratedClasses:
             elif not needs_write(wanted, found, cluster.driver):
                 continue
             self._lacking[name] = wanted
-        self._refused = {n: each for n, each in self._refused.items() if n in self._lacking}
+            self._objects.add(name)
+        for name in before.keys() - self._lacking.keys():
+            self._objects.discard(name)
 
     def _restricted(self, todays: list[Obj], names: set[str]) -> Iterator[Obj]:
         """The classes of today's profiles, and former ones that have an extended resource."""
@@ -177,20 +170,7 @@ class GeneratedClasses:
         def job() -> Iterator[Obj]:
             yield self._writer.apply(DEVICE_CLASSES, wanted)
 
-        self._writes.begin(job, lambda answer: self._written(name, wanted, answer))
-
-    def _written(self, name: str, wanted: Obj, answer: WriteAnswer) -> None:
-        if answer.error is None:
-            self._refused.pop(name, None)
-            self._cluster.set_class(answer.written[0])
-            _log.info("DeviceClass written", extra={"class": name})
-            return
-        # One that is refused, by a policy maybe, keeps no other away.
-        pause = self._refused.setdefault(name, times.growing(times.KEEPING_AGAIN))
-        pause.fail(self._now())
-        self._lacking[name] = wanted
-        fields = {"class": name, "pause": pause.left(self._now()), "error": str(answer.error)}
-        _log.warning("DeviceClass not written; trying again", extra=fields)
+        self._objects.write(name, job, self._cluster.set_class)
 
     def _look(self, now: float) -> bool:
         """Begin to remove classes that nothing has needed for long; False where there are none.
@@ -236,7 +216,7 @@ class GeneratedClasses:
                 self._writer.remove(DEVICE_CLASSES, ("", name), uid=uids[name])
                 yield {"metadata": {"name": name}}
 
-        self._writes.begin(job, self._removed)
+        self._objects.begin(job, self._removed)
 
     def _removed(self, answer: WriteAnswer) -> None:
         for each in answer.written:

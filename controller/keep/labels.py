@@ -17,19 +17,16 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
-from controller import times
 from controller.cluster.records import Effects
 from controller.serve.world import World
-from controller.write.in_flight import OneWrite
+from controller.write.in_flight import KeptObjects
 from dra.claims.classes import MOST_OF_NODE
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Occupant, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import extended_resource_name
 from dra.kube.errors import ConflictError
-from dra.kube.timing import Backoff
 
 DISCOVERED = "nvidia.com/gfd.timestamp"
 """A label that GPU feature discovery writes, and nobody else."""
@@ -154,54 +151,41 @@ _log = logging.getLogger(__name__)
 _FIELD = ".metadata.labels."
 
 
-@dataclass(slots=True)
-class _Node:
-    """Labels that were ``applied``, if any were; refused ones are tried after a ``pause``."""
-
-    applied: dict[str, str] | None = None
-    pause: Backoff = field(default_factory=lambda: times.growing(times.KEEPING_AGAIN))
-
-
 class NodeLabels:
     """Writes the labels of one node at a time; none without the option ``node_labels``."""
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
         self._writer = world.writers.objects
-        self._now = world.now
         self._enabled = world.options.node_labels
-        self._writes = OneWrite(world.in_flight)
+        self._objects: KeptObjects[str] = KeptObjects(
+            "labels of a node", world.in_flight, world.now
+        )
         self._mark = f"{world.cluster.driver}/labels"
-        self._waiting: dict[str, float] = {}
-        self._nodes: dict[str, _Node] = {}
+        self._applied: dict[str, dict[str, str]] = {}
 
     @property
     def due(self) -> float | None:
-        """Monotonic time of the next write; None where there is none, or one is under way."""
-        return min(self._waiting.values(), default=None) if self._writes.may_begin else None
+        return self._objects.due
 
     def note(self, effects: Effects) -> None:
         if self._enabled:
             for node in sorted(effects.labels):
-                self._waiting.setdefault(node, 0.0)
+                self._objects.add(node)
 
     def work_if_due(self) -> bool:
-        if not self._writes.may_begin:
-            return False
-        now = self._now()
-        node = next((each for each, due in self._waiting.items() if due <= now), None)
+        node = self._objects.next()
         if node is None:
             return False
-        del self._waiting[node]
         facts = self._cluster.hosts.facts.get(node)
         if facts is None:
-            self._nodes.pop(node, None)
+            self._applied.pop(node, None)
+            self._objects.discard(node)
             return True
-        known = self._nodes.setdefault(node, _Node())
-        wanted = self._wanted(node, facts.labels)
-        was_written = wanted or self._mark in facts.labels or known.applied
-        if known.applied != wanted and was_written:
-            self._apply(node, known, wanted)
+        applied, wanted = self._applied.get(node), self._wanted(node, facts.labels)
+        was_written = wanted or self._mark in facts.labels or applied
+        if applied != wanted and was_written:
+            self._apply(node, wanted)
         return True
 
     def _wanted(self, node: str, labels: Mapping[str, str]) -> dict[str, str]:
@@ -212,7 +196,7 @@ class NodeLabels:
         found |= state_labels(inventory)
         return {**found, self._mark: ""} if found else {}
 
-    def _apply(self, node: str, known: _Node, wanted: dict[str, str]) -> None:
+    def _apply(self, node: str, wanted: dict[str, str]) -> None:
         def job() -> Iterator[Obj]:
             try:
                 yield self._writer.apply_node_labels(node, wanted)
@@ -223,20 +207,10 @@ class NodeLabels:
                 _log.warning("labels of a node belong to others and stay theirs", extra=fields)
                 yield self._writer.apply_node_labels(node, left)
 
-        self._writes.begin(job, lambda answer: self._written(node, known, wanted, answer.error))
+        def done(_: Obj) -> None:
+            self._applied[node] = wanted
 
-    def _written(
-        self, node: str, known: _Node, wanted: dict[str, str], error: Exception | None
-    ) -> None:
-        if error is None:
-            known.applied = wanted
-            known.pause.reset()
-            return
-        # One node whose labels are refused keeps no other from having its own.
-        known.pause.fail(self._now())
-        self._waiting[node], pause = known.pause.until, known.pause.left(self._now())
-        fields = {"node": node, "pause": str(pause), "error": str(error)}
-        _log.warning("labels of a node not written; trying again", extra=fields)
+        self._objects.write(node, job, done)
 
 
 def _owned_by_others(error: ConflictError) -> set[str]:

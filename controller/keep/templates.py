@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from controller import times
 from controller.cluster.records import Effects
 from controller.serve.world import World
-from controller.write.in_flight import OneWrite, WriteAnswer
+from controller.write.in_flight import KeptObjects, WriteAnswer
 from dra.claims.classes import offered_profiles
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Obj, ObjectKey
 from dra.kube.errors import InvalidError
-from dra.kube.timing import Backoff
 from dra.limits.rewriting import is_template_name, template, template_name
 from dra.pods.pods import Pod
 
@@ -34,34 +33,6 @@ AT_ONCE = 20
 """Unused templates that one look gives up; the others are for the next."""
 
 
-@dataclass(slots=True)
-class _Lacking:
-    """Names of the templates that a namespace lacks: those that pods wait for go first.
-
-    ``others`` are written once ``pause`` is over, ``held`` had no room until ``room_at``.
-    """
-
-    awaited: dict[str, None] = field(default_factory=dict)
-    others: dict[str, None] = field(default_factory=dict)
-    held: dict[str, None] = field(default_factory=dict)
-    room_at: float = inf
-    pause: Backoff = field(default_factory=lambda: times.growing(times.KEEPING_AGAIN))
-
-    @property
-    def due(self) -> float:
-        if self.awaited:
-            return 0.0
-        return min(self.pause.until if self.others else inf, self.room_at if self.held else inf)
-
-    def next_queue(self, now: float) -> dict[str, None]:
-        if self.awaited:
-            return self.awaited
-        return self.others if self.others and self.pause.until <= now else self.held
-
-    def __bool__(self) -> bool:
-        return bool(self.awaited or self.others or self.held)
-
-
 class LimitTemplates:
     """Writes one template at a time, of one namespace after the other. Not thread-safe."""
 
@@ -71,8 +42,11 @@ class LimitTemplates:
         self._writer = world.writers.objects
         self._reporter = world.reporter
         self._now = world.now
-        self._writes = OneWrite(world.in_flight)
-        self._lacking: dict[str, _Lacking] = {}
+        self._objects: KeptObjects[ObjectKey] = KeptObjects(
+            "ResourceClaimTemplate", world.in_flight, world.now, group=lambda key: key[0]
+        )
+        self._held: dict[str, dict[ObjectKey, None]] = {}
+        """Those that had no room, by namespace: the first of each is looked at."""
         self._lasting: frozenset[str] = frozenset()
         """Names of those of profiles that nodes have: they stay."""
         self._unused_since: dict[ObjectKey, float] = {}
@@ -81,16 +55,15 @@ class LimitTemplates:
 
     @property
     def due(self) -> float | None:
-        if not self._writes.may_begin:
+        if not self._objects.may_begin:
             return None
-        first = min((each.due for each in self._lacking.values()), default=inf)
-        if self._given_up:
-            first = min(first, self._now())
-        elif self._templates.present:
-            first = min(first, self._next_look)
-        return None if first == inf else first
+        due = [self._objects.due]
+        due += [self._now()] if self._given_up else []
+        due += [self._next_look] if self._templates.present else []
+        return min((each for each in due if each is not None), default=None)
 
     def note(self, effects: Effects) -> None:
+        known = self._templates
         if effects.classes:
             profiles = offered_profiles(
                 self._cluster.fleet.profiles_by_node(), self._cluster.class_objects.keys()
@@ -100,114 +73,89 @@ class LimitTemplates:
             self._unused_since.pop(key, None)
             if self._is_unused(key):
                 self._unused_since[key] = self._now()
-            self._note_template(key)
-        known = self._templates
+            self._note_room(key[0])
+            self._want_missing(key)
         if not known.namespaces:
             return
-        for key in effects.pods:
-            if (pod := self._cluster.pods.get(key)) is not None:
+        for pod_key in effects.pods:
+            if (pod := self._cluster.pods.get(pod_key)) is not None:
                 for awaited in known.awaited(pod):
-                    self._await(awaited, (pod,))
+                    self._want(awaited, (pod,))
         for namespace in known.namespaces if effects.classes else effects.opted_in:
-            self._look_at(namespace)
+            self._note_room(namespace)
+            for name in {*self._lasting, *known.named_in(namespace)}:
+                self._want_missing((namespace, name))
 
     def work_if_due(self) -> bool:
-        if not self._writes.may_begin:
-            return False
-        now = self._now()
-        namespace = next((n for n, each in self._lacking.items() if each.due <= now), None)
-        if namespace is None:
-            return self._remove_unused(now)
-        # The others' turn is next.
-        lacking = self._lacking[namespace] = self._lacking.pop(namespace)
-        self._serve(namespace, lacking, now)
-        self._tidy(namespace)
+        key = self._objects.next()
+        if key is None:
+            return self._objects.may_begin and self._remove_unused()
+        namespace, name = key
+        if not self._templates.lacks(key) or not self._is_needed(key):
+            self._objects.discard(key)
+            self._end_hold(key)
+        elif name in self._lasting or not self._is_full(namespace):
+            self._end_hold(key)
+            self._write(key)
+        else:
+            self._make_room(key)
         return True
 
     # -- what is lacking
 
-    def _note_template(self, key: ObjectKey) -> None:
-        """A template is gone, or the last pod that named it."""
-        namespace, name = key
-        if (lacking := self._lacking.get(namespace)) is not None:
-            lacking.room_at = self._now()
-            if not self._templates.users(key):
-                lacking.held.pop(name, None)
-                lacking.awaited.pop(name, None)
-            self._tidy(namespace)
+    def _want_missing(self, key: ObjectKey) -> None:
+        """Have a template made that is not there, if it lasts or a pod waits for it."""
         if self._templates.lacks(key):
-            if name in self._lasting:
-                self._add(namespace).others[name] = None
+            if key[1] in self._lasting:
+                self._objects.add(key, 1)
             else:
-                self._await(key, self._waiting_for(key))
+                self._want(key, self._waiting_for(key))
 
-    def _look_at(self, namespace: str) -> None:
-        """Note the templates of all profiles, and those that pods wait for."""
-        lacking = self._add(namespace)
-        lacking.room_at = self._now()
-        for name in sorted(self._lasting):
-            if self._templates.lacks((namespace, name)):
-                lacking.others[name] = None
-        for name in [*self._templates.named_in(namespace)]:
-            if self._templates.lacks((namespace, name)):
-                self._await((namespace, name), self._waiting_for((namespace, name)))
-        self._tidy(namespace)
-
-    def _await(self, key: ObjectKey, pods: tuple[Pod, ...]) -> None:
+    def _want(self, key: ObjectKey, pods: tuple[Pod, ...]) -> None:
         """Have a template made for those of ``pods`` that wait, once there is room for it."""
-        if not pods:
-            return
-        namespace, name = key
-        lacking = self._add(namespace)
-        if lacking.held and name not in self._lasting and self._is_full(namespace):
-            lacking.held[name] = None
-            self._tell(name, pods)
-        else:
-            lacking.awaited[name] = None
+        if key in self._held.get(key[0], ()):
+            self._tell(key[1], pods)
+        elif pods:
+            self._objects.add(key)
 
     def _waiting_for(self, key: ObjectKey) -> tuple[Pod, ...]:
         pods = (self._cluster.pods[user] for user in self._templates.users(key))
         return tuple(pod for pod in pods if self._templates.awaits(pod, key[1]))
 
-    def _add(self, namespace: str) -> _Lacking:
-        return self._lacking.setdefault(namespace, _Lacking())
+    def _is_needed(self, key: ObjectKey) -> bool:
+        return key[1] in self._lasting or bool(self._templates.users(key))
 
-    def _tidy(self, namespace: str) -> None:
-        """Forget a namespace that lacks nothing, unless an answer may have its pause grow."""
-        if not self._writes.is_under_way and not self._lacking.get(namespace, True):
-            del self._lacking[namespace]
+    # -- room in a namespace
 
-    # -- writing
+    def _note_room(self, namespace: str) -> None:
+        for key in islice(self._held.get(namespace, ()), 1):
+            self._objects.add(key)
 
-    def _serve(self, namespace: str, lacking: _Lacking, now: float) -> None:
-        queue = lacking.next_queue(now)
-        while queue:
-            name = next(iter(queue))
-            key, is_lasting = (namespace, name), name in self._lasting
-            if not self._templates.lacks(key) or not (is_lasting or self._templates.users(key)):
-                del queue[name]
-            elif is_lasting or not self._is_full(namespace):
-                del queue[name]
-                self._write(key)
-                return
-            else:
-                self._make_room(key, lacking, now, is_news=queue is not lacking.held)
-                return
+    def _end_hold(self, key: ObjectKey) -> None:
+        held = self._held.get(key[0], {})
+        held.pop(key, None)
+        self._note_room(key[0])
+        if not held:
+            self._held.pop(key[0], None)
 
-    def _make_room(self, key: ObjectKey, lacking: _Lacking, now: float, *, is_news: bool) -> None:
+    def _make_room(self, key: ObjectKey) -> None:
         """Remove a template that no pod has named for a while, in place of one to be made."""
         namespace, name = key
+        now, first = self._now(), next(iter(self._held.get(namespace, ())), key)
         keys = [(namespace, each) for each in self._templates.names(namespace)]
         unused = [(self._unused_since.setdefault(k, now), k) for k in keys if self._is_unused(k)]
         since, oldest = min(unused, default=(inf, key))
-        lacking.room_at = since + times.UNUSED_WHERE_FULL
-        if lacking.room_at <= now:
+        room_at = since + times.UNUSED_WHERE_FULL
+        if key == first and room_at <= now:
             self._remove(oldest)
-        elif is_news:
-            for queue in (lacking.awaited, lacking.others):
-                queue.pop(name, None)
-            lacking.held[name] = None
+            self._objects.add(key, -1)
+            return
+        held = self._held.setdefault(namespace, {})
+        if key not in held:
+            held[key] = None
             self._tell(name, self._waiting_for(key))
+        if key == first and room_at < inf:
+            self._objects.add(key, at=room_at)
 
     def _tell(self, name: str, pods: tuple[Pod, ...]) -> None:
         for pod in pods:
@@ -223,56 +171,49 @@ class LimitTemplates:
             obstacle = Obstacle(Reason.TOO_MANY_TEMPLATES, message)
             self._reporter.on_pod(pod, "pod has no claim", obstacle, warns=False)
 
+    def _is_full(self, namespace: str) -> bool:
+        return sum(name not in self._lasting for name in self._templates.names(namespace)) >= MOST
+
+    # -- writing and removing
+
     def _write(self, key: ObjectKey) -> None:
         body = template(key[1], key[0], driver=self._cluster.driver)
 
         def job() -> Iterator[Obj]:
             yield self._writer.apply(RESOURCE_CLAIM_TEMPLATES, body)
 
-        self._writes.begin(job, lambda answer: self._written(key, answer))
+        def done(answer: WriteAnswer) -> None:
+            fields: Obj = {"template": "/".join(key), "error": str(answer.error)}
+            if answer.error is None:
+                self._templates.set(answer.written[0])
+                _log.info("ResourceClaimTemplate written", extra=fields)
+            elif isinstance(answer.error, InvalidError):
+                _log.warning(
+                    "a ResourceClaimTemplate of somebody else has the name of one of ours: pods "
+                    "get what that asks for",
+                    extra=fields,
+                )
+            else:  # a namespace that ends refuses all; it leaves the set once it is gone
+                self._objects.refused(key, answer.error)
+                return
+            self._objects.discard(key)
 
-    def _written(self, key: ObjectKey, answer: WriteAnswer) -> None:
-        namespace, name = key
-        fields: Obj = {"template": f"{namespace}/{name}"}
-        lacking = self._add(namespace)
-        if answer.error is None:
-            self._templates.set(answer.written[0])
-            lacking.pause.reset()
-            _log.info("ResourceClaimTemplate written", extra=fields)
-        elif isinstance(answer.error, InvalidError):
-            _log.warning(
-                "a ResourceClaimTemplate of somebody else has the name of one of ours: pods "
-                "get what that asks for",
-                extra={**fields, "error": str(answer.error)},
-            )
-        else:
-            # A namespace that ends refuses all; it leaves the set once it is gone.
-            lacking.others[name] = None
-            now = self._now()
-            lacking.pause.fail(now)
-            fields |= {"pause": lacking.pause.left(now), "error": str(answer.error)}
-            _log.warning("ResourceClaimTemplate not written; trying again", extra=fields)
-        self._tidy(namespace)
-
-    # -- removing
+        self._objects.begin(job, done)
 
     def _is_unused(self, key: ObjectKey) -> bool:
         known = self._templates
         return key in known.present and key[1] not in self._lasting and not known.users(key)
 
-    def _is_full(self, namespace: str) -> bool:
-        return sum(name not in self._lasting for name in self._templates.names(namespace)) >= MOST
-
-    def _remove_unused(self, now: float) -> bool:
+    def _remove_unused(self) -> bool:
         """Begin to remove a template that was unused for long; False where there is none."""
+        now = self._now()
         if not self._given_up and now >= self._next_look:
             self._next_look = now + times.UNUSED_LOOK
             unused = filter(self._is_unused, self._templates.present)
             self._unused_since = {key: self._unused_since.get(key, now) for key in unused}
             since = now - times.UNUSED_TEMPLATE
-            self._given_up = [key for key, at in self._unused_since.items() if at <= since][
-                :AT_ONCE
-            ]
+            old = [key for key, at in self._unused_since.items() if at <= since]
+            self._given_up = old[:AT_ONCE]
         while self._given_up:
             key = self._given_up.pop()
             if self._is_unused(key):
@@ -287,14 +228,13 @@ class LimitTemplates:
             self._writer.remove(RESOURCE_CLAIM_TEMPLATES, key, uid=uid)
             yield {}
 
-        self._writes.begin(job, lambda answer: self._removed(key, answer))
+        def done(answer: WriteAnswer) -> None:
+            fields = {"template": "/".join(key), "error": str(answer.error)}
+            if answer.error is None:
+                self._templates.remove(key)
+                _log.info("ResourceClaimTemplate removed: no pod named it for long", extra=fields)
+            else:
+                self._unused_since[key] = self._now()
+                _log.warning("ResourceClaimTemplate not removed", extra=fields)
 
-    def _removed(self, key: ObjectKey, answer: WriteAnswer) -> None:
-        fields = {"template": f"{key[0]}/{key[1]}"}
-        if answer.error is None:
-            self._templates.remove(key)
-            _log.info("ResourceClaimTemplate removed: no pod named it for long", extra=fields)
-            return
-        self._unused_since[key] = self._now()
-        fields["error"] = str(answer.error)
-        _log.warning("ResourceClaimTemplate not removed", extra=fields)
+        self._objects.begin(job, done)

@@ -53,7 +53,7 @@ from collections.abc import Callable, Iterator
 
 from controller import times
 from controller.cluster.cluster import Cluster
-from controller.queue.agenda import WorkList
+from controller.worklist import WorkList
 from controller.write.claims import ClaimWriter
 from controller.write.in_flight import InFlight, WriteAnswer
 from dra.claims.claims import Claim

@@ -10,28 +10,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from controller import times
 from controller.cluster.records import ConditionState, Effects, PodRecord
-from controller.write.in_flight import InFlight, OneWrite, WriteAnswer
+from controller.write.in_flight import InFlight, KeptObjects, WriteAnswer
 from controller.write.writers import PodWriter
 from dra.claims.conditions import claims_allocated
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.queues import FairQueue, Timers
 from dra.common.resources import Obj, at
 from dra.kube.errors import ForbiddenError, UnavailableError
+from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
 _LIMIT = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
-    record: PodRecord
-    state: ConditionState
-    at: float
+_Key = tuple[str, str]
+"""Namespace and UID of a pod."""
 
 
 class PodConditions:
@@ -44,20 +40,19 @@ class PodConditions:
         self, writer: PodWriter, in_flight: InFlight, *, driver: str, now: Callable[[], float]
     ) -> None:
         self._writer = writer
-        self._writes = OneWrite(in_flight)
         self._type = claims_allocated(driver)
         self._now = now
-        self._early: dict[str, _Due] = {}
-        self._times: Timers[str] = Timers()
-        self._due: FairQueue[str, _Due] = FairQueue()
+        self._objects: KeptObjects[_Key] = KeptObjects(
+            "condition", in_flight, now, group=lambda key: key[0]
+        )
+        self._wanted: dict[_Key, tuple[PodRecord, ConditionState]] = {}
         self._not_before = float("-inf")
 
     @property
     def due(self) -> float | None:
         """The monotonic time of the next write, None when there is none before an answer."""
-        first = self._due.first()
-        at = self._times.next() if first is None else first[1].at
-        return None if at is None or not self._writes.may_begin else max(at, self._not_before)
+        due = self._objects.due
+        return None if due is None else max(due, self._not_before)
 
     def waits(self, record: PodRecord, obstacle: Obstacle) -> None:
         state = ConditionState(
@@ -65,81 +60,69 @@ class PodConditions:
         )
         if len(state.message) > _LIMIT:
             state.message = f"{state.message[: _LIMIT - 3]}..."
-        known, now, uid = self._known(record), self._now(), record.pod.uid
+        known, now = self._known(record), self._now()
         if known is not None and known.reason == state.reason:
             is_same = known.message == state.message and not known.allocated
             if is_same or now < known.since + times.CONDITION_DETAILS:
-                self.leave(uid)
+                self.leave(record.pod)
                 return
-        before = self._find(uid)
-        self._put(_Due(record, state, now + times.CONDITION if before is None else before.at))
+        self._want(record, state, at=now + times.CONDITION)
 
     def served(self, record: PodRecord) -> None:
         """Nothing of the pod's claims is left to allocate; told only if it was said to wait."""
-        self.leave(record.pod.uid)
+        self.leave(record.pod)
         known = self._known(record)
         if known is not None and not known.allocated:
             state = ConditionState(allocated=True, reason=Reason.ALLOCATED.value, message="")
-            self._put(_Due(record, state, self._now()))
+            self._want(record, state, at=self._now())
 
     def note(self, effects: Effects) -> None:
         for record in effects.gone_pods:
-            self.leave(record.pod.uid)
+            self.leave(record.pod)
             record.condition = None
 
-    def leave(self, pod_uid: str) -> None:
+    def leave(self, pod: Pod) -> None:
         """Write nothing of the pod: it is not ours to say now if it waits."""
-        self._early.pop(pod_uid, None)
-        self._times.discard(pod_uid)
-        self._due.discard(pod_uid)
+        self._wanted.pop(_key(pod), None)
+        self._objects.discard(_key(pod))
 
     def work_if_due(self) -> bool:
-        now, due_at = self._now(), self.due
-        if due_at is None or now < due_at:
-            return False
-        for uid in self._times.take(now):
-            early = self._early.pop(uid)
-            self._due.put(early.record.pod.key[0], uid, early)
-        first = self._due.first()
-        if first is None:
+        due, now = self.due, self._now()
+        key = self._objects.next() if due is not None and due <= now else None
+        if key is None:
             return False
         self._not_before = now + times.CONDITION_GAP
-        due = self._due.take(first[0])
-        due.state.since = now
-        due.record.condition = due.state
-        self._writes.begin(lambda: self._requests(due), lambda answer: self._written(due, answer))
+        record, state = self._wanted.pop(key)
+        state.since, record.condition = now, state
+        self._objects.begin(
+            lambda: self._requests(record.pod, state),
+            lambda answer: self._written(record, state, answer),
+        )
         return True
 
-    def _find(self, uid: str) -> _Due | None:
-        return self._early.get(uid) or self._due.get(uid)
+    def _want(self, record: PodRecord, state: ConditionState, *, at: float) -> None:
+        """Have it written at a time, or when another condition of the pod was to be."""
+        key = _key(record.pod)
+        self._wanted[key] = record, state
+        self._objects.add(key, at=at)
 
-    def _put(self, due: _Due) -> None:
-        """Have it written at its time, in the place of what was to be written of that pod."""
-        pod = due.record.pod
-        if self._due.get(pod.uid) is not None:
-            self._due.put(pod.key[0], pod.uid, due)
-            return
-        self._early[pod.uid] = due
-        if self._times.get(pod.uid) != due.at:
-            self._times.set(pod.uid, due.at)
-
-    def _requests(self, due: _Due) -> Iterator[Obj]:
+    def _requests(self, pod: Pod, state: ConditionState) -> Iterator[Obj]:
         yield self._writer.set_condition(
-            due.record.pod,
+            pod,
             self._type,
-            status="True" if due.state.allocated else "False",
-            reason=due.state.reason,
-            message=due.state.message,
+            status="True" if state.allocated else "False",
+            reason=state.reason,
+            message=state.message,
         )
 
-    def _written(self, due: _Due, answer: WriteAnswer) -> None:
-        error, record = answer.error, due.record
+    def _written(self, record: PodRecord, state: ConditionState, answer: WriteAnswer) -> None:
+        error = answer.error
         if error is None:
             return
         known, record.condition = record.condition, None
         if isinstance(error, UnavailableError):
             if known is not None:
-                self._put(self._find(record.pod.uid) or due)
+                self._want(*self._wanted.get(_key(record.pod), (record, state)), at=self._now())
             self._not_before = self._now() + times.CONDITION_AGAIN
         elif isinstance(error, ForbiddenError):
             self._not_before = self._now() + times.CONDITION_FORBIDDEN
@@ -160,3 +143,7 @@ class PodConditions:
                 told = (found.get("reason") or "", found.get("message") or "")
                 return ConditionState(found["status"] == "True", *told)
         return None
+
+
+def _key(pod: Pod) -> _Key:
+    return pod.key[0], pod.uid

@@ -71,7 +71,7 @@ class Reporter:
             self.served(pod)
         else:
             self._waits_no_more(pod)
-            self.conditions.leave(pod.uid)
+            self.conditions.leave(pod)
 
     def _waits_no_more(self, pod: Pod) -> None:
         if (record := self._cluster.recorded_pod(pod.uid)) is not None:

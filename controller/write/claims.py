@@ -70,11 +70,9 @@ class ClaimWriter:
         labels, metadata = self._node_label(node), stored["metadata"]
         if self.is_labelled(stored, node=node):
             return stored
+        body = {"metadata": {"uid": metadata["uid"], "labels": labels}}
         return self._requests.patch(
-            RESOURCE_CLAIMS,
-            metadata["name"],
-            {"metadata": {"uid": metadata["uid"], "labels": labels}},
-            namespace=metadata["namespace"],
+            RESOURCE_CLAIMS, (metadata["namespace"], metadata["name"]), body
         )
 
     def _node_label(self, node: str) -> dict[str, str]:
@@ -149,13 +147,9 @@ class ClaimWriter:
             ObjectNotFoundError: the claim is gone; there may be another of its name.
         """
         annotations = {f"{self._driver}/fence": mark}
+        body = {"metadata": {"uid": claim.ref.uid, "annotations": annotations}}
         try:
-            return self._requests.patch(
-                RESOURCE_CLAIMS,
-                claim.ref.name,
-                {"metadata": {"uid": claim.ref.uid, "annotations": annotations}},
-                namespace=claim.ref.namespace,
-            )
+            return self._requests.patch(RESOURCE_CLAIMS, claim.ref.key, body)
         except InvalidError as error:
             causes = error.details.get("causes") or ()
             if any(cause.get("field") == "metadata.uid" for cause in causes):
@@ -200,18 +194,8 @@ class ClaimWriter:
         return self._patch(claim, {"status": status}, subresource="status")
 
     def _patch(self, claim: Claim, body: Obj, *, subresource: str = "") -> Obj:
-        versioned = {
-            **body,
-            "metadata": {
-                "uid": claim.ref.uid,
-                "resourceVersion": claim.resource_version,
-                **body.get("metadata", {}),
-            },
-        }
+        found = {"uid": claim.ref.uid, "resourceVersion": claim.resource_version}
+        versioned = {**body, "metadata": found | body.get("metadata", {})}
         return self._requests.patch(
-            RESOURCE_CLAIMS,
-            claim.ref.name,
-            versioned,
-            namespace=claim.ref.namespace,
-            subresource=subresource,
+            RESOURCE_CLAIMS, claim.ref.key, versioned, subresource=subresource
         )

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
+from controller import times
+from controller.worklist import WorkList
 from controller.write.requests import NotLeadingError
 from dra.common.resources import Obj, ObjectKey
 
@@ -23,6 +26,8 @@ SENDERS = 8
 
 LIMIT = 2 * SENDERS
 """Upper bound on writes in flight: deciding later means deciding on fresher state."""
+
+K = TypeVar("K", bound=Hashable)
 
 Send = Callable[[Callable[[], None]], None]
 """Has a job, which does not raise, done by some thread."""
@@ -119,18 +124,48 @@ class InFlight:
         self._wake()
 
 
-class OneWrite:
-    """Writes of a keeper, of which one at a time is under way."""
+class KeptObjects(Generic[K]):
+    """Keys of objects of a kind that are to be looked at; one write is under way at a time.
 
-    def __init__(self, in_flight: InFlight) -> None:
+    One whose write was refused rests, and keeps no other away. ``group`` as of ``WorkList``.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        in_flight: InFlight,
+        now: Callable[[], float],
+        *,
+        group: Callable[[K], str] = lambda _: "",
+    ) -> None:
+        self._kind = kind
         self._in_flight = in_flight
+        self._keys: WorkList[K] = WorkList(now, group=group, pauses=times.KEEPING_AGAIN)
         self.is_under_way = False
 
     @property
     def may_begin(self) -> bool:
         return not self.is_under_way and not self._in_flight.full
 
-    def begin(self, job: Callable[[], Iterator[Obj]], done: Callable[[WriteAnswer], None]) -> None:
+    @property
+    def due(self) -> float | None:
+        """The monotonic time of the next look; None where there is none before an answer."""
+        return self._keys.next_due() if self.may_begin else None
+
+    def add(self, key: K, order: int = 0, *, at: float | None = None) -> None:
+        """Have an object looked at, at once or at a time; one that rests not sooner than that."""
+        rests = self._keys.rests_until(key)
+        self._keys.add(key, order, at=rests if at is None else max(at, rests))
+
+    def discard(self, key: K) -> None:
+        self._keys.discard(key)
+        self._keys.forget_failure(key)
+
+    def next(self) -> K | None:
+        """The object to look at now; None where there is none, or none may be written."""
+        return self._keys.pop() if self.may_begin else None
+
+    def begin(self, job: WriteJob, done: Callable[[WriteAnswer], None]) -> None:
         """Have other threads make the requests of ``job``; ``done`` takes the answer."""
 
         def answered(answer: WriteAnswer) -> None:
@@ -139,3 +174,22 @@ class OneWrite:
 
         self.is_under_way = True
         self._in_flight.start((), job, answered)
+
+    def write(self, key: K, job: WriteJob, done: Callable[[Obj], None]) -> None:
+        """Have ``job`` write an object; ``done`` takes what was stored last."""
+
+        def answered(answer: WriteAnswer) -> None:
+            if answer.error is None:
+                self._keys.forget_failure(key)
+                done(answer.written[-1])
+                _log.info("%s written", self._kind, extra={"object": key})
+            else:
+                self.refused(key, answer.error)
+
+        self.begin(job, answered)
+
+    def refused(self, key: K, error: Exception) -> None:
+        """Have an object rest, and looked at again afterwards."""
+        pause = self._keys.retry(key, 1)
+        fields = {"object": key, "pause": pause, "error": str(error)}
+        _log.warning("%s not written; trying again", self._kind, extra=fields)

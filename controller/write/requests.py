@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from dra.common.resources import Obj, Resource
+from dra.common.resources import Obj, ObjectKey, Resource
 from dra.kube.client import KubeApi, PatchContent
+from dra.kube.errors import ConflictError, InvalidError
 
 
 class NotLeadingError(Exception):
@@ -17,61 +19,57 @@ class RefusedError(Exception):
     """The API server refuses a write, and will refuse it again; says why, and the remedy."""
 
 
+@dataclass(frozen=True, slots=True)
 class LeaderRequests:
     """Requests by one field manager, as long as its process ``leads``.
 
-    Every method raises KubeError when the server refuses, and NotLeadingError.
+    All raise KubeError when the server refuses, and NotLeadingError.
     """
 
-    def __init__(self, api: KubeApi, *, manager: str, leads: Callable[[], bool]) -> None:
-        self._api = api
-        self._manager = manager
-        self._leads = leads
+    kube: KubeApi
+    manager: str
+    leads: Callable[[], bool]
 
-    def patch(  # noqa: PLR0913 - the API's own parameters
+    @property
+    def api(self) -> KubeApi:
+        """For one request."""
+        if not self.leads():
+            raise NotLeadingError
+        return self.kube
+
+    def patch(
         self,
         resource: Resource,
-        name: str,
+        key: ObjectKey,
         body: Any,
         *,
-        namespace: str = "",
         subresource: str = "",
         content: PatchContent = "merge",
     ) -> Obj:
-        return self._leading().patch(
+        """Change the object of that namespace and name."""
+        return self.api.patch(
             resource,
-            name,
+            key[1],
             body,
-            namespace=namespace,
+            namespace=key[0],
             subresource=subresource,
             content=content,
-            field_manager=self._manager,
+            field_manager=self.manager,
         )
 
-    def apply(self, resource: Resource, body: Obj, *, manager: str = "", force: bool = True) -> Obj:
-        """Server-side apply, by ``manager`` if one is given."""
-        manager = manager or self._manager
-        return self._leading().apply(resource, body, field_manager=manager, force=force)
+    def take_steps(
+        self, resource: Resource, key: ObjectKey, steps: list[Obj], *, subresource: str = ""
+    ) -> Obj:
+        """Change an object by a JSON patch.
 
-    def create(self, resource: Resource, body: Obj, *, subresource: str) -> Obj:
-        """Create a subresource of the object that ``body`` names."""
-        manager = self._manager
-        return self._leading().create(
-            resource, body, subresource=subresource, field_manager=manager
-        )
-
-    def delete(self, resource: Resource, name: str, *, namespace: str, uid: str) -> None:
-        """Delete an object; another than ``uid`` is a ConflictError."""
-        self._leading().delete(resource, name, namespace=namespace, uid=uid)
-
-    def list_all(self, resource: Resource, *, keep: Callable[[Obj], Obj]) -> list[Obj]:
-        """All objects of all namespaces, each as ``keep`` returns it."""
-        return self._leading().list(resource, keep=keep).items
-
-    def _leading(self) -> KubeApi:
-        if not self._leads():
-            raise NotLeadingError
-        return self._api
+        Raises:
+            ConflictError: something is not as a step tests it.
+        """
+        try:
+            return self.patch(resource, key, steps, subresource=subresource, content="json")
+        except InvalidError as error:  # what a JSON patch is answered whose test fails
+            name = "/".join(filter(None, key))
+            raise ConflictError(f"{resource.kind} {name} has changed: {error.message}") from error
 
 
 def is_still(path: str, value: object) -> Obj:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,7 +22,7 @@ from dra.common.resources import (
 )
 from dra.gpu.names import prepare_retry
 from dra.kube.client import KubeApi
-from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 
@@ -46,7 +47,7 @@ class PodWriter:
             ConflictError: the gates, or the pod, are no longer those that were seen.
         """
         path = f"/spec/schedulingGates/{pod.gates.index(gate)}"
-        return self._patch(pod, [is_still(f"{path}/name", gate), {"op": "remove", "path": path}])
+        return self._take_steps(pod, is_still(f"{path}/name", gate), {"op": "remove", "path": path})
 
     def nominate(self, pod: Pod, node: str) -> Obj:
         """Say of a pod that room is to be made for it on ``node``.
@@ -54,12 +55,13 @@ class PodWriter:
         Raises:
             ConflictError: it is bound or nominated already, or the pod is another.
         """
-        steps = [
+        return self._take_steps(
+            pod,
             is_still("/spec/nodeName", None),
             is_still(_NOMINATED, None),
             {"op": "add", "path": _NOMINATED, "value": node},
-        ]
-        return self._patch(pod, steps, subresource="status")
+            subresource="status",
+        )
 
     def take_back_nomination(self, pod: Pod, node: str) -> Obj:
         """Say no more that ``pod`` is nominated for ``node``.
@@ -67,8 +69,8 @@ class PodWriter:
         Raises:
             ConflictError: it is not, or the pod is another.
         """
-        steps = [is_still(_NOMINATED, node), {"op": "remove", "path": _NOMINATED}]
-        return self._patch(pod, steps, subresource="status")
+        remove = {"op": "remove", "path": _NOMINATED}
+        return self._take_steps(pod, is_still(_NOMINATED, node), remove, subresource="status")
 
     def request_prepare(self, pod: Pod, mark: str) -> Obj:
         """Have kubelet ask at once for what a pod still lacks; ``mark`` says on what occasion.
@@ -78,12 +80,8 @@ class PodWriter:
         (podsDifferSemantically in its config/config.go).
         """
         annotations = {prepare_retry(self._driver): mark}
-        return self._requests.patch(
-            PODS,
-            pod.key[1],
-            {"metadata": {"uid": pod.uid, "annotations": annotations}},
-            namespace=pod.key[0],
-        )
+        body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+        return self._requests.patch(PODS, pod.key, body)
 
     def evict(self, pod: Pod) -> Obj:
         """Evict a pod by the Eviction API.
@@ -98,7 +96,10 @@ class PodWriter:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        return self._requests.create(PODS, body, subresource="eviction")
+        requests = self._requests
+        return requests.api.create(
+            PODS, body, subresource="eviction", field_manager=requests.manager
+        )
 
     def set_condition(
         self, pod: Pod, condition: str, *, status: str, reason: str, message: str
@@ -114,27 +115,12 @@ class PodWriter:
             "message": message,
             "lastTransitionTime": since or rfc3339(self._now()),
         }
-        return self._requests.patch(
-            PODS,
-            pod.key[1],
-            {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}},
-            namespace=pod.key[0],
-            subresource="status",
-            content="strategic",
-        )
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}}
+        return self._requests.patch(PODS, pod.key, body, subresource="status", content="strategic")
 
-    def _patch(self, pod: Pod, steps: list[Obj], *, subresource: str = "") -> Obj:
-        try:
-            return self._requests.patch(
-                PODS,
-                pod.key[1],
-                [is_still("/metadata/uid", pod.uid), *steps],
-                namespace=pod.key[0],
-                subresource=subresource,
-                content="json",
-            )
-        except InvalidError as error:  # what a JSON patch is answered whose test fails
-            raise ConflictError(f"pod {pod} has changed: {error.message}") from error
+    def _take_steps(self, pod: Pod, *steps: Obj, subresource: str = "") -> Obj:
+        same = is_still("/metadata/uid", pod.uid)
+        return self._requests.take_steps(PODS, pod.key, [same, *steps], subresource=subresource)
 
 
 class ObjectWriter:
@@ -149,7 +135,7 @@ class ObjectWriter:
 
     def apply(self, resource: Resource, body: Obj) -> Obj:
         """Create or update a generated DeviceClass or ResourceClaimTemplate."""
-        return self._requests.apply(resource, body)
+        return self._requests.api.apply(resource, body, field_manager=self._requests.manager)
 
     def remove(self, resource: Resource, key: ObjectKey, *, uid: str) -> None:
         """Delete what was generated; what is gone is fine. ``key``: namespace and name.
@@ -157,14 +143,12 @@ class ObjectWriter:
         Raises:
             ConflictError: there is another of its name.
         """
-        try:
-            self._requests.delete(resource, key[1], namespace=key[0], uid=uid)
-        except ObjectNotFoundError:
-            return
+        with suppress(ObjectNotFoundError):
+            self._requests.api.delete(resource, key[1], namespace=key[0], uid=uid)
 
     def classes_in_templates(self) -> frozenset[str]:
         """Names of the DeviceClasses that ResourceClaimTemplates of any namespace name."""
-        found = self._requests.list_all(RESOURCE_CLAIM_TEMPLATES, keep=_only_classes)
+        found = self._requests.api.list(RESOURCE_CLAIM_TEMPLATES, keep=_only_classes).items
         return frozenset(name for each in found for name in each["names"])
 
     def apply_node_labels(self, node: str, labels: Mapping[str, str]) -> Obj:
@@ -174,7 +158,8 @@ class ObjectWriter:
             ConflictError: others own labels that have other values; its causes name them.
         """
         body = {"metadata": {"name": node, "labels": dict(labels)}}
-        return self._requests.apply(NODES, body, manager=f"{self._driver}/labels", force=False)
+        manager = f"{self._driver}/labels"
+        return self._requests.api.apply(NODES, body, field_manager=manager, force=False)
 
     def reserve(self, node: str, before: list[Obj], wanted: list[Obj]) -> Obj:
         """Replace what is reserved in a MigNode (``spec.reservations``).
@@ -184,10 +169,7 @@ class ObjectWriter:
         """
         change: Obj = {"op": "add", "value": wanted} if wanted else {"op": "remove"}
         steps = [is_still(_RESERVED, before or None), {**change, "path": _RESERVED}]
-        try:
-            return self._requests.patch(MIG_NODES, node, steps, content="json")
-        except InvalidError as error:
-            raise ConflictError(f"MigNode {node} has changed: {error.message}") from error
+        return self._requests.take_steps(MIG_NODES, ("", node), steps)
 
 
 def _only_classes(template: Obj) -> Obj:

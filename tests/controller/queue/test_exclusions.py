@@ -9,8 +9,8 @@ import pytest
 
 from controller.cluster.cluster import Cluster
 from controller.queue import refusals
-from controller.queue.agenda import WorkList
 from controller.queue.refusals import BY_SCHEDULER, TOPOLOGIES, Refusals
+from controller.worklist import WorkList
 from dra.pods.nodefit import NodeFacts
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 from controller.cluster.cluster import Cluster
-from controller.queue.agenda import Agenda, WorkList
+from controller.queue.agenda import Agenda
 from controller.queue.holds import urgency
+from controller.worklist import WorkList
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod, read_pod
 from tests.controller.helpers.bench import Bench

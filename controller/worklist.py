@@ -1,0 +1,137 @@
+"""Work list: keys that wait to be looked at, now or at a time each."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from controller import times
+from dra.common.queues import Timers, Turns
+from dra.kube.timing import Backoff
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Ready(Generic[K]):
+    """Keys that are due: groups take turns, and within one the least order goes first.
+
+    Of equals that comes first which came first. The groups with the least ``rank`` of their first
+    key's order come before others, however often they had a turn. A key may be there more than
+    once: who uses this passes over what is out of date.
+    """
+
+    def __init__(self, group: Callable[[K], str], rank: Callable[[Any], Any]) -> None:
+        self._group = group
+        self._rank = rank
+        self._groups: dict[str, list[tuple[Any, int, K]]] = {}
+        self._turns = Turns()
+        self._ticket = 0
+
+    def put(self, key: K, order: Any) -> None:
+        group = self._group(key)
+        self._ticket += 1
+        heapq.heappush(self._groups.setdefault(group, []), (order, self._ticket, key))
+        self._wait(group)
+
+    def first(self) -> tuple[K, Any] | None:
+        """The key to look at next with its order, None when there is none."""
+        group = self._turns.first()
+        if group is None:
+            return None
+        order, _, key = self._groups[group][0]
+        return key, order
+
+    def drop(self, *, is_served: bool) -> None:
+        """Take the first out; if it ``is_served`` its group comes last among equals."""
+        group = self._turns.first()
+        if group is not None:
+            if is_served:
+                self._turns.leave(group)
+            heapq.heappop(self._groups[group])
+            self._wait(group)
+
+    def _wait(self, group: str) -> None:
+        if self._groups[group]:
+            self._turns.wait(group, self._rank(self._groups[group][0][0]))
+        else:
+            del self._groups[group]
+            self._turns.leave(group)
+
+
+class WorkList(Generic[K]):
+    """Keys that wait to be looked at. ``now`` gives monotonic seconds. Not thread-safe.
+
+    A key is due at once or at a time; adding it again keeps the earlier time. Of those that are due
+    the one with the least ``order`` goes first. With groups these take turns, those with the least
+    ``rank`` of their order before others. ``pauses`` are as in ``controller.times``.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        group: Callable[[K], str] = lambda _: "",
+        rank: Callable[[Any], Any] = lambda _: 0,
+        pauses: tuple[float, float] = times.FAILED_WORK,
+    ) -> None:
+        self._now = now
+        self._pauses = pauses
+        self._order: dict[K, Any] = {}
+        self._ready: _Ready[K] = _Ready(group, rank)
+        self._later: Timers[K] = Timers()
+        self._failures: dict[K, Backoff] = {}
+
+    def add(self, key: K, order: Any, *, at: float | None = None) -> None:
+        due = self._later.get(key)
+        if at is not None and at > self._now():
+            if key not in self._order or (due is not None and due > at):
+                self._order[key] = order
+                self._later.set(key, at)
+        elif key not in self._order or due is not None or self._order[key] != order:
+            self._order[key] = order
+            self._later.discard(key)
+            self._ready.put(key, order)
+
+    def retry(self, key: K, order: Any) -> float:
+        """Look at ``key`` again after a pause that doubles with every failure in a row."""
+        pause = self._failures.setdefault(key, times.growing(self._pauses))
+        pause.fail(self._now())
+        self.add(key, order, at=pause.until)
+        return pause.left(self._now())
+
+    def rests_until(self, key: K) -> float:
+        """The monotonic time at which the pause after the last failure of ``key`` is over."""
+        return self._failures[key].until if key in self._failures else float("-inf")
+
+    def discard(self, key: K) -> None:
+        self._order.pop(key, None)
+        self._later.discard(key)
+
+    def forget_failure(self, key: K) -> None:
+        self._failures.pop(key, None)
+
+    def peek(self) -> Any | None:
+        """The ``order`` of the next key that is due, None when none is."""
+        if not self._order:
+            return None
+        for key in self._later.take(self._now()):
+            self._ready.put(key, self._order[key])
+        while (found := self._ready.first()) is not None:
+            key, order = found
+            if key in self._order and self._order[key] == order and self._later.get(key) is None:
+                return order
+            self._ready.drop(is_served=False)
+        return None
+
+    def pop(self) -> K | None:
+        found = None if self.peek() is None else self._ready.first()
+        if found is None:
+            return None
+        self._ready.drop(is_served=True)
+        del self._order[found[0]]
+        return found[0]
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next key: now or in the past when one is ready."""
+        return self._now() if len(self._order) > len(self._later) else self._later.next()
