@@ -86,9 +86,6 @@ ANOTHER_DRIVER_SERVES = 10.0
 # A pod has waited so long that a single overtaking is enough.
 OVERTAKEN_ONCE = 120.0
 
-# Nobody goes on with a plan, or with a gang's decision: another does.
-PLAN_STALLED = 5.0
-
 # Slices are held back in one place before another is looked for.
 PLAN_AGAIN = 5.0
 

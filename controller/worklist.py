@@ -96,9 +96,10 @@ class WorkList(Generic[K]):
     def retry(self, key: K, order: Any) -> float:
         """Look at ``key`` again after a pause that doubles with every failure in a row."""
         pause = self._failures.setdefault(key, times.growing(self._pauses))
-        pause.fail(self._now())
+        seconds = pause.next_delay()
+        pause.postpone(self._now())
         self.add(key, order, at=pause.until)
-        return pause.left(self._now())
+        return seconds
 
     def rests_until(self, key: K) -> float:
         """The monotonic time at which the pause after the last failure of ``key`` is over."""

@@ -19,7 +19,6 @@ from dra.claims.claims import Claim
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
 from dra.common.resources import ObjectKey
-from dra.gangs.decision import GangDecision
 from dra.gangs.membership import GangKey
 from dra.gpu.inventory import ClaimRef, Reservation
 from dra.kube.timing import Backoff
@@ -186,16 +185,6 @@ class GangRefusal:
     is_called: bool = False
 
 
-@dataclass(slots=True)
-class GangDeciding:
-    """A decision made in parts, each when the pod ``leader`` is looked at; the last was ``at``."""
-
-    decision: GangDecision
-    asked: tuple[object, ...]
-    leader: ObjectKey
-    at: float = 0.0
-
-
 @dataclass(slots=True, eq=False)
 class GangRecord:
     """All that is known of a gang besides its pods; times are monotonic.
@@ -212,7 +201,6 @@ class GangRecord:
     writes: int = 0
     write_pause: Backoff = field(default_factory=lambda: times.growing(times.FAILED_WORK))
     refusal: GangRefusal | None = None
-    deciding: GangDeciding | None = None
 
 
 class Sent(NamedTuple):

@@ -183,7 +183,7 @@ class LimitTemplates:
             yield self._writer.apply(RESOURCE_CLAIM_TEMPLATES, body)
 
         def done(answer: WriteAnswer) -> None:
-            fields: Obj = {"template": "/".join(key), "error": str(answer.error)}
+            fields: Obj = {"template": "/".join(key)}
             if answer.error is None:
                 self._templates.set(answer.written[0])
                 _log.info("ResourceClaimTemplate written", extra=fields)
@@ -191,7 +191,7 @@ class LimitTemplates:
                 _log.warning(
                     "a ResourceClaimTemplate of somebody else has the name of one of ours: pods "
                     "get what that asks for",
-                    extra=fields,
+                    extra={**fields, "error": str(answer.error)},
                 )
             else:  # a namespace that ends refuses all; it leaves the set once it is gone
                 self._objects.refused(key, answer.error)
@@ -229,12 +229,13 @@ class LimitTemplates:
             yield {}
 
         def done(answer: WriteAnswer) -> None:
-            fields = {"template": "/".join(key), "error": str(answer.error)}
+            fields = {"template": "/".join(key)}
             if answer.error is None:
                 self._templates.remove(key)
                 _log.info("ResourceClaimTemplate removed: no pod named it for long", extra=fields)
             else:
                 self._unused_since[key] = self._now()
+                fields["error"] = str(answer.error)
                 _log.warning("ResourceClaimTemplate not removed", extra=fields)
 
         self._objects.begin(job, done)

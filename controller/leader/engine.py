@@ -124,10 +124,11 @@ class Engine:
     def _go_on_deciding(self, *, idle: bool) -> bool:
         """Make a part of a decision that takes long; False when it is not the turn of one."""
         world = self._world
-        key = world.decisions.next_pod(idle=idle)
-        if key is None:
+        found = world.decisions.next(idle=idle)
+        if found is None:
             return False
-        self._attempt(key, serve, world.pod_looked_at)
+        key, leader = found
+        self._attempt(leader, serve, world.pod_looked_at)
         world.decisions.end_turn(key)
         if not world.decisions.is_ongoing(key):
             # For those alike, and for what was freed while it was decided.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from controller import times
 from controller.cluster.cluster import Cluster
+from controller.queue.decisions import Decisions, Made
 from controller.queue.holds import (
     HeldBack,
     Hold,
@@ -41,6 +42,9 @@ PART_STEPS = 2_000
 _SHARE = 10
 """Seconds that pass for each that was spent on looking for places, at the least."""
 
+_PLAN = "plan"
+"""Key of the one plan that is made at a time."""
+
 _NAMED_NODES = 3
 
 
@@ -53,26 +57,6 @@ class Need:
     kind: Hashable
 
 
-@dataclass(slots=True)
-class _Plan:
-    """A plan for a waiter, made on when the pod ``leader`` is looked at.
-
-    It is to be called at ``at``, and dropped if nobody goes on with it after it was ``called``.
-    """
-
-    uid: str
-    asked: Hashable
-    planning: Planning
-    leader: ObjectKey
-    at: float
-    called: float | None = None
-    seconds: float = 0.0
-
-    @property
-    def due(self) -> float:
-        return self.at if self.called is None else self.called + times.PLAN_STALLED
-
-
 class WaitingLine:
     """Takes notice of who waits and who was served. ``now`` gives monotonic seconds."""
 
@@ -81,17 +65,19 @@ class WaitingLine:
         cluster: Cluster,
         allocator: Allocator,
         reporter: Reporter,
+        decisions: Decisions,
         *,
         now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._allocator = allocator
         self._reporter = reporter
+        self._decisions = decisions
         self._now = now
         self._line = Line(now)
         self._held = HeldBack(cluster, now)
         self._questions = Questions(self.allocator_for, kind=alike)
-        self._plan: _Plan | None = None
+        self._planning_for = ""
         self._no_plan_before = float("-inf")
         self._aside: dict[Hashable, float] = {}
         self._planned: dict[str, float] = {}
@@ -161,19 +147,11 @@ class WaitingLine:
 
     @property
     def due(self) -> float | None:
-        times_due = [self._held.due, self._plan.due if self._plan is not None else None]
-        return min((t for t in times_due if t is not None), default=None)
+        return self._held.due
 
     def look_again(self) -> list[ObjectKey]:
         """Release what was held back in vain; returns the pods that are to be looked at."""
         found = []
-        plan = self._plan
-        if plan is not None and self._now() >= plan.due:
-            if plan.called is None:
-                plan.called = self._now()
-                found.append(plan.leader)
-            else:
-                self._plan = None
         for hold, freed in self._held.expire():
             self._make_room(freed)
             found.append(hold.pod)
@@ -210,39 +188,28 @@ class WaitingLine:
         if any(map(self._cluster.fleet.counts, claims)):
             self._drop_plan(waiter.uid)
             return None  # of somebody who is not waited for any more
-        plan, asked = self._plan, (need.need, claims)
-        if plan is not None and plan.uid == waiter.uid and plan.asked != asked:
-            plan = self._plan = None
-        if plan is None:
-            if self._now() < self._no_plan_before:
+        if self._decisions.is_begun(_PLAN):
+            if self._planning_for != waiter.uid:
                 return None
-            trial = Trial(self._cluster.fleet, self._cluster.hosts, pods=len(problems))
-            planning = Planning(problems, need.need, trial, self._questions, stays=stays)
-            plan = _Plan(waiter.uid, asked, planning, problems[0].pod.key, self._now())
-            self._plan = plan
-        elif plan.uid != waiter.uid or self._now() < plan.at:
+        elif self._now() < self._no_plan_before:
             return None
-        return self._go_on(plan)
-
-    def _go_on(self, plan: _Plan) -> tuple[Placed, ...] | None:
-        began = self._now()
-        try:
-            found = plan.planning.go_on(steps=PART_STEPS)
-        except Exception:
-            self._plan = None
-            raise
-        took = self._now() - began
-        plan.seconds += took
-        if found is None:
-            plan.at, plan.called = self._now() + took, None
-        else:
-            self._plan = None
-            self._no_plan_before = self._now() + _SHARE * plan.seconds
-        return found
+        self._planning_for = waiter.uid
+        trial = Trial(self._cluster.fleet, self._cluster.hosts, pods=len(problems))
+        made: Made[tuple[Placed, ...]] | None = self._decisions.decide(
+            _PLAN,
+            problems[0].pod.key,
+            asked=(waiter.uid, need.need, claims),
+            begin=lambda: Planning(problems, need.need, trial, self._questions, stays=stays),
+            go_on=lambda planning: planning.go_on(steps=PART_STEPS),
+        )
+        if made is None:
+            return None
+        self._no_plan_before = self._now() + _SHARE * made.seconds
+        return made.outcome
 
     def _drop_plan(self, uid: str) -> None:
-        if self._plan is not None and self._plan.uid == uid:
-            self._plan = None
+        if self._planning_for == uid:
+            self._decisions.forget(_PLAN)
 
     def _stand_aside(self, waiter: Waiter, need: Need) -> None:
         now = self._now()

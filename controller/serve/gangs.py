@@ -12,12 +12,12 @@ from itertools import chain, islice
 
 from controller import times
 from controller.cluster.gangs import Gang
-from controller.cluster.records import GangDeciding, GangRefusal, PodRecord
+from controller.cluster.records import GangRefusal, PodRecord
+from controller.queue.decisions import PART_STEPS, Made
 from controller.queue.fairness import Need
 from controller.queue.holds import gang_uid, gang_waiter, urgency
 from controller.queue.searches import alike
 from controller.serve.allocations import allocate
-from controller.serve.decisions import PART_STEPS
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
 from controller.serve.placing import attempts, suited, without_excluded
 from controller.serve.world import Act, Look, Wait, World, Write
@@ -36,7 +36,7 @@ from dra.gangs.decision import (
     about_hindered,
     about_room,
 )
-from dra.gangs.membership import MOST_PODS, GangKey, Unclear
+from dra.gangs.membership import MOST_PODS, Unclear
 from dra.pods.pods import Pod
 
 REST = 10
@@ -315,7 +315,8 @@ def _leave(
 
 
 def _forget(world: World, gang: Gang) -> None:
-    gang.record.refusal = gang.record.deciding = None
+    gang.record.refusal = None
+    world.decisions.forget(gang.key)
     world.line.leaves(gang_uid(gang.key))
 
 
@@ -329,12 +330,9 @@ def _about(message: str) -> Obstacle:
 def _try(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
     """Have the gang decided now, unless something keeps ``pod`` from that."""
     state, now = gang.record, world.now()
-    deciding = state.deciding
-    if deciding is not None and deciding.leader != pod.key and deciding.asked[0] == gang.version:
-        if now < deciding.at + times.PLAN_STALLED:
-            yield Wait(_about(f"{gang.key} is being decided"))
-            return
-        deciding.leader = pod.key
+    if world.decisions.is_ongoing(gang.key):
+        yield Wait(_about(f"{gang.key} is being decided"))
+        return
     if now < state.rest.until:
         rests = _about(
             f"{gang.key} had slices for some of its pods only, for too long, and has given them "
@@ -343,7 +341,7 @@ def _try(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
         yield _leave(world, gang, rests)._replace(at=state.rest.until)
         return
     due = max(world.gangs_rest_until, state.write_pause.until)
-    if now < due:
+    if now < due and not world.decisions.is_begun(gang.key):
         yield Look(due)
         return
     yield from _decide(world, pod, gang, minimum)
@@ -355,7 +353,7 @@ def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
     try:
         found = _part(world, pod, gang, minimum)
     except UnansweredError:
-        gang.record.deciding = None
+        world.decisions.forget(gang.key)
         raise
     except Exception:
         _forget(world, gang)
@@ -371,8 +369,6 @@ def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
         yield from _write(world, gang, found)
         if all(placed.problem.pod.key != pod.key for placed in found.placed):
             world.agenda.add_pod(pod.key)  # it is not needed, and served by itself
-    elif gang.record.deciding is not None:
-        world.agenda.add_pod(gang.record.deciding.leader, at=world.gangs_rest_until)
 
 
 def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | GangRefusal | None:
@@ -380,20 +376,21 @@ def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | Gan
     lacking = find_lacking(world, gang)
     able = len(lacking.problems)
     if able < count.need:
-        state.deciding = None
+        world.decisions.forget(gang.key)
         obstacle = about_hindered(gang.key, count, able, lacking.others)
         return GangRefusal(obstacle, hindered={*lacking.others})
     claims = (w.claim.ref.uid for p in lacking.problems for w in p.claims)
-    asked = (gang.version, count.need, *claims)
-    deciding = state.deciding
-    if deciding is None or deciding.asked != asked:
-        decision = _begin(world, gang, lacking.problems, count.need)
-        deciding = state.deciding = GangDeciding(decision, asked, pod.key)
-    deciding.at, room = world.now(), world.room.version
-    outcome = deciding.decision.go_on(steps=PART_STEPS)
-    if outcome is None:
+    room = world.room.version
+    made: Made[GangOutcome] | None = world.decisions.decide(
+        gang.key,
+        pod.key,
+        asked=(gang.version, count.need, *claims),
+        begin=partial(_begin, world, gang, lacking.problems, count.need),
+        go_on=lambda decision: decision.go_on(steps=PART_STEPS),
+    )
+    if made is None:
         return None
-    state.deciding = None
+    outcome = made.outcome
     if outcome.fits:
         state.refusal, state.gives_back = None, False
         if not count.served:
@@ -455,8 +452,3 @@ def _all_written(world: World, pod: Pod) -> None:
     for key in gang.members:
         if not lacks(world, world.cluster.pods[key]):
             world.agenda.add_pod(key)
-
-
-def gang_gone(world: World, key: GangKey) -> None:
-    """The last pod of a gang is gone."""
-    world.line.leaves(gang_uid(key))

@@ -16,20 +16,21 @@ refused more often is tried after others: kube-scheduler may not look at it for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from controller import times
 from controller.cluster.records import AlikePods, PodRecord, Sent
+from controller.queue import decisions
 from controller.queue.refusals import BY_SCHEDULER
 from controller.queue.searches import alike
 from controller.serve.giving_back import give_back_parts
 from controller.serve.world import Act, Look, Wait, World, Write
-from dra.allocator.allocate import with_room_made
+from dra.allocator.allocate import Allocator, OngoingDecision, with_room_made
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.problem import Decision, Problem
+from dra.allocator.problem import Decision, Outcome, Problem
 from dra.claims.claims import Claim
 from dra.claims.reasons import Obstacle, Reason
 from dra.gpu.inventory import ClaimRef
@@ -221,13 +222,44 @@ def attempts(world: World, problem: Problem) -> Iterator[Problem]:
     yield problem
 
 
+@dataclass(slots=True)
+class _Attempts:
+    """Attempts at one problem, on fewer nodes first, of which so many were ``refused``."""
+
+    decision: OngoingDecision
+    refused: int = 0
+
+    def go_on(self, attempts: Sequence[Problem], allocator: Allocator) -> Outcome | None:
+        """Make a part of each attempt until one is not refused, the last one on all nodes.
+
+        At the end of that also where kube-scheduler would make room.
+        """
+        while True:
+            last = self.refused >= len(attempts) - 1
+            self.decision.problem = attempts[min(self.refused, len(attempts) - 1)]
+            self.decision.preempts = last
+            outcome = self.decision.go_on(allocator, steps=decisions.PART_STEPS)
+            if outcome is None or outcome.decision is not None or last:
+                return outcome
+            self.refused += 1
+            self.decision = OngoingDecision(attempts[self.refused])
+
+
 def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | list[Write] | None:
     yielding, allocator = world.line.yielding_to(pod), world.line.allocator_for(pod)
     could_serve = partial(allocator.could_serve, with_room_made(problem, allocator))
     obstacle = world.failed.find(problem, yielding, could_serve)
     if obstacle is not None:
         return obstacle
-    made = world.decisions.decide([*attempts(world, problem)], allocator)
+    asked = tuple((c.claim.ref.uid, c.choices, c.constraints) for c in problem.claims)
+    tried = [*attempts(world, problem)]
+    made: decisions.Made[Outcome] | None = world.decisions.decide(
+        pod.key,
+        pod.key,
+        asked=(pod.uid, asked),  # where the pod may go is looked at each time
+        begin=lambda: _Attempts(OngoingDecision(tried[0])),
+        go_on=lambda known: known.go_on(tried, allocator),
+    )
     if made is None:
         return None
     outcome = made.outcome

@@ -12,12 +12,12 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.records import AlikePods, PodRecord
 from controller.options import Options
 from controller.queue.agenda import Agenda
+from controller.queue.decisions import Decisions
 from controller.queue.fairness import WaitingLine
 from controller.queue.holds import urgency
 from controller.queue.refusals import Refusals
 from controller.queue.searches import FailedSearches, Room
 from controller.report.report import Reporter
-from controller.serve.decisions import Decisions
 from controller.serve.evaluations import ClaimSelectors, Evaluations
 from controller.serve.reservations import Reservations
 from controller.write.in_flight import InFlight, WriteAnswer, WriteJob
@@ -149,11 +149,11 @@ class World:
         self.reader = Reader(cluster.driver, cluster.fleet.kinds, cluster.classes)
         self.allocator = Allocator(cluster.fleet, cluster.hosts)
         self.agenda = Agenda(cluster, now)
-        self.line = WaitingLine(cluster, self.allocator, reporter, now=now)
+        self.decisions = Decisions(now)
+        self.line = WaitingLine(cluster, self.allocator, reporter, self.decisions, now=now)
         self.refusals = Refusals(cluster, now)
         self.room = Room()
         self.failed = FailedSearches(self.room, now)
-        self.decisions = Decisions(now)
         self.labels = LabelPace()
         self.nominating = Nominating()
         self.gangs_rest_until = float("-inf")

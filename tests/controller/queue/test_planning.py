@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
-from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue import fairness
+from controller.queue.decisions import Decisions
 from controller.queue.fairness import Need, WaitingLine
 from controller.queue.holds import pod_waiter
 from controller.queue.searches import alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
+from dra.common.resources import ObjectKey
 from dra.gangs import planning as planning_module
 from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.planning import Planning
@@ -50,9 +51,9 @@ def planning(known: Cluster, candidates: Sequence[Problem], need: int) -> Planni
     return Planning(candidates, need, trial, questions(known), stays=frozenset())
 
 
-def waiting_line(known: Cluster, now: Callable[[], float]) -> WaitingLine:
-    untold = cast("Reporter", None)
-    return WaitingLine(known, Allocator(known.fleet, known.hosts), untold, now=now)
+def waiting_line(known: Cluster, decisions: Decisions) -> WaitingLine:
+    allocator = Allocator(known.fleet, known.hosts)
+    return WaitingLine(known, allocator, cast("Reporter", None), decisions, now=lambda: 0.0)
 
 
 def books(known: Cluster) -> object:
@@ -127,7 +128,7 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
     for _ in range(100):
         bench.engine.absorb()
         bench.engine.work()
-        if bench.world.line._plan is not None:
+        if bench.world.decisions.are_ongoing:
             break
     bench.claim(claim("small"))
     bench.pod(pod("p-small", "small", cpu="10m"))
@@ -144,22 +145,28 @@ def test_a_plan_that_nobody_goes_on_with_does_not_keep_others_from_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fairness, "PART_STEPS", 1)
-    known, now = busy(), [0.0]
+    known, decisions = busy(), Decisions(lambda: 0.0)
     first, second = problems(known, member("a", 0), member("b", 0))
-    line = waiting_line(known, lambda: now[0])
+    line = waiting_line(known, decisions)
 
     def plan(posed: Problem) -> object:
         return line._find_places(pod_waiter(posed.pod), Need([posed], 1, None), frozenset())
 
+    def take_turn() -> tuple[object, ObjectKey]:
+        turn = decisions.next(idle=True)
+        assert turn is not None
+        return turn
+
     assert plan(first) is None
-    assert line.look_again() == [first.pod.key]
     assert plan(second) is None
-    now[0] += times.PLAN_STALLED
-    assert [line.due] == now
-    assert line.look_again() == []
-    assert line.due is None
+    key, leader = take_turn()
+    assert leader == first.pod.key
+    assert plan(first) is None
+    decisions.end_turn(key)
     assert plan(second) is None
-    assert line.look_again() == [second.pod.key]
+    decisions.end_turn(take_turn()[0])
+    assert plan(second) is None
+    assert take_turn()[1] == second.pod.key
 
 
 def test_nothing_is_planned_for_claims_that_are_counted() -> None:
@@ -169,7 +176,8 @@ def test_nothing_is_planned_for_claims_that_are_counted() -> None:
     assert decision is not None
     ref = posed.claims[0].claim.ref
     known.fleet.hold(ref, decision.allocation(ref, known.fleet.driver))
-    line = waiting_line(known, lambda: 0.0)
+    decisions = Decisions(lambda: 0.0)
+    line = waiting_line(known, decisions)
     assert line._find_places(pod_waiter(posed.pod), Need([posed], 1, None), frozenset()) is None
-    assert line.due is None
+    assert not decisions.are_ongoing
     assert known.fleet.counts(ref.uid)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
-from controller.serve import decisions
+from controller.queue import decisions
 from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.problem import Outcome
 from tests.controller.allocator.devices.test_single import clusters
