@@ -1,0 +1,116 @@
+"""One slice for one request, decided by the states that GPUs are in, of which there are few."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from dra.allocator.fleet import Fleet
+from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.problem import OpenRequest
+from dra.allocator.score import Cost, Situation, find_policy
+from dra.allocator.search.constraints import of_shares
+from dra.cel.kinds import Kinds
+from dra.cel.offers import Offer
+from dra.claims.wants import ClaimWants
+from dra.gpu.geometry import Placement
+
+_SIZE = itemgetter(0)
+
+
+class Candidate(NamedTuple):
+    """One slice of one GPU that would serve a request. Lower costs are better."""
+
+    cost: Cost
+    gpu: GpuId
+    offer: Offer
+    placement: Placement
+
+
+def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
+    """The one device that is wanted, if any GPU of a kind would serve it alike."""
+    claim = claims[0]
+    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
+        return None
+    want = claim.choices[0][0]
+    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
+        return None
+    return OpenRequest(claim.claim.ref, want)
+
+
+def goes_anywhere(request: OpenRequest, fleet: Fleet) -> bool:
+    """True if the first of ``slices`` on a node that fits is the best for a single request.
+
+    It is unless a node is preferred, or claims share slices.
+    """
+    if request.want.nodes.policy != "none":
+        return False
+    return not fleet.shared or not of_shares(fleet.kinds.selected(request.want.expressions))
+
+
+def slices(
+    fleet: Fleet, request: OpenRequest, only: Mapping[Hashable, GpuId] | None = None
+) -> Iterator[Candidate]:
+    """Slices for a single request, best first; of each GPU the best comes before its others.
+
+    Smaller profiles, then lower costs come first; ties go to the lower node name, then the lower
+    GPU. With ``only``, there are none but of these GPUs, by fingerprint. The fleet must not change
+    meanwhile. Raises SelectorError.
+    """
+    want = request.want
+    policy = find_policy(want.policy, namespace=request.claim.namespace, idle=fleet.has_idle)
+    offered = [
+        (offer.size, rank, offer, offer.profile.id, kind)
+        for kind in fleet.makers
+        for rank, offer in enumerate(fleet.kinds.match_kind(want.expressions, kind).offers)
+        if offer.profile is not None
+    ]
+    offered.sort(key=_SIZE)
+    for size, equals in groupby(offered, key=_SIZE):
+        heap: list[_Entry] = []
+        for _, rank, offer, profile, kind in equals:
+            makers = fleet.makers[kind].get(profile, {})
+            weights = None
+            for fingerprint, group in makers.items():
+                if only is not None and fingerprint not in only:
+                    continue
+                state, moves = group.state, group.moves[profile]
+                if weights is None and state.table is not None:
+                    weights = fleet.weights(state.table)
+                if weights is not None:
+                    seen = Situation(state.usage, state.instances, weights, state.idle)
+                    costs = [policy(seen, move) for move in moves]
+                    least = min(costs)
+                    members = group.members if only is None else [only[fingerprint]]
+                    placement = moves[costs.index(least)].placement
+                    cost = float(size), *least
+                    heap.append((cost, members[0], rank, 0, members, offer, placement))
+        yield from _merged(heap)
+
+
+_Entry = tuple[Cost, GpuId, int, int, Sequence[GpuId], Offer, Placement]
+"""No two are equal in cost, GPU and rank of the offer, so that nothing else is compared."""
+
+
+def _merged(heap: list[_Entry]) -> Iterator[Candidate]:
+    """The slices of all members of groups of GPUs."""
+    heapify(heap)
+    while heap:
+        cost, gpu, rank, at, members, offer, placement = heap[0]
+        yield Candidate(cost, gpu, offer, placement)
+        at += 1
+        if at < len(members):
+            heapreplace(heap, (cost, members[at], rank, at, members, offer, placement))
+        else:
+            heappop(heap)
+
+
+def best_slice(fleet: Fleet, request: OpenRequest, states: Iterable[GpuState]) -> Candidate | None:
+    """The first of ``slices`` that is of one of ``states``, found by these."""
+    ids: dict[Hashable, GpuId] = {}
+    for state in states:
+        ids[state.fingerprint] = min(state.id, ids.get(state.fingerprint, state.id))
+    return next(slices(fleet, request, ids), None)
