@@ -203,7 +203,7 @@ class OngoingDecision:
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
-            given_up = GivenUp(budget.used, budget.too_hard) if budget.too_hard else None
+            before = budget.used, budget.too_hard
             self._claims = claims
             request = single_request(claims, fleet.kinds)
             decision, is_single = None, request is not None and goes_anywhere(request, fleet)
@@ -215,7 +215,9 @@ class OngoingDecision:
                     rooms = rooms or Rooms(fleet)
                 decision = yield from self._decide_jointly(search, None if is_single else rooms)
             if decision is not None:
-                return Outcome(decision._replace(given_up=given_up))
+                if before[1]:
+                    decision = decision._replace(given_up=GivenUp(*before))
+                return Outcome(decision)
             yield
         if budget.too_hard or budget.is_used_up:
             untried = budget.is_used_up
@@ -261,6 +263,7 @@ class OngoingDecision:
 
     def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
         budget, by_fingerprint = self._budget, search.by_fingerprint
+        node_steps = search.node_steps
         for groups in self._tiers(search, rooms):
             ranked: _Ranked = defaultdict(list)
             nodes = self._places.fleet.nodes
@@ -269,7 +272,7 @@ class OngoingDecision:
                 names = group if by_fingerprint else [*dropwhile(self._misses, group)]
                 node = nodes.get(names[0]) if names else None
                 if node is not None:
-                    budget.used += search.node_steps * len(node.gpus)
+                    budget.used += node_steps * len(node.gpus)
                     found = search.solution(node.gpus, node.fingerprints)
                     if found is not None:
                         ranked[found.cost].append(names)

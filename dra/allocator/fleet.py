@@ -201,7 +201,10 @@ class Fleet:
 
     def state(self, gpu: GpuId) -> GpuState:
         """The state of a GPU that is known."""
-        return next(s for s in self.nodes[gpu.node].gpus if s.gpu.minor == gpu.minor)
+        for state in self.nodes[gpu.node].gpus:
+            if state.gpu.minor == gpu.minor:
+                return state
+        raise KeyError(gpu)
 
     def weights(self, table: MoveTable) -> Weights:
         """Weights of slices of a geometry now."""

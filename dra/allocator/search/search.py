@@ -320,19 +320,20 @@ class Search:
         nothing_alone = [nothing(len(target))]
         if state.blocked or state.whole_held or not any(allowed):
             return nothing_alone
-        table = state.table
+        gpu, table = state.gpu, state.table
         pricing = None
-        if table is not None:
-            pricing = Pricing(table, self._policies, self.fleet.weights(table))
-        if any(o.shared for o in chain(*allowed)):
+        if (gpu.sharing or gpu.slice_sharing) and any(o.shared for o in chain(*allowed)):
+            if table is not None:
+                pricing = Pricing(table, self._policies, self.fleet.weights(table))
             wanted = SharesWanted(self.types, target, self.namespace, allowed, rules)
             return share_options(state, wanted, pricing, self._budget)
-        if pricing is None:
+        if table is None:
             return nothing_alone if state.holdings else whole_options(target, allowed, rules)
         on_it = state.usage, state.instances, state.idle
         key = (table, *on_it, tuple(allowed), target, rules.key)
         known = self._options.get(key)
         if known is None:
+            pricing = Pricing(table, self._policies, self.fleet.weights(table))
             situation = state.situation(pricing.weights)
             slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
             known = self._options[key] = slices.options(self._budget)

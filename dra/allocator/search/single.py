@@ -8,10 +8,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from dra.allocator.fleet import Fleet
+from dra.allocator.fleet import Fleet, GpuGroup
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.problem import OpenRequest
-from dra.allocator.score import Cost, Situation, find_policy
+from dra.allocator.score import Cost, Situation, Weights, find_policy
 from dra.allocator.search.constraints import of_shares
 from dra.cel.kinds import Kinds
 from dra.cel.offers import Offer
@@ -72,40 +72,33 @@ def slices(
     for size, equals in groupby(offered, key=_SIZE):
         heap: list[_Entry] = []
         for _, rank, offer, profile, kind in equals:
-            makers = fleet.makers[kind].get(profile, {})
-            weights = None
-            for fingerprint, group in makers.items():
-                if only is not None and fingerprint not in only:
+            weights: Weights | None = None
+            for fingerprint, group in fleet.makers[kind].get(profile, _NONE).items():
+                state, table = group.state, group.state.table
+                if table is None or (only is not None and fingerprint not in only):
                     continue
-                state, moves = group.state, group.moves[profile]
-                if weights is None and state.table is not None:
-                    weights = fleet.weights(state.table)
-                if weights is not None:
-                    seen = Situation(state.usage, state.instances, weights, state.idle)
-                    costs = [policy(seen, move) for move in moves]
-                    least = min(costs)
-                    members = group.members if only is None else [only[fingerprint]]
-                    placement = moves[costs.index(least)].placement
-                    cost = float(size), *least
-                    heap.append((cost, members[0], rank, 0, members, offer, placement))
-        yield from _merged(heap)
+                weights = weights or fleet.weights(table)
+                seen = Situation(state.usage, state.instances, weights, state.idle)
+                members = group.members if only is None else [only[fingerprint]]
+                heap += [
+                    (policy(seen, move), members[0], rank, n, 0, members, offer, move.placement)
+                    for n, move in enumerate(group.moves[profile])
+                ]
+        heapify(heap)
+        while heap:
+            cost, gpu, rank, n, at, members, offer, placement = heap[0]
+            yield Candidate((float(size), *cost), gpu, offer, placement)
+            at += 1
+            if at < len(members):
+                entry = (cost, members[at], rank, n, at, members, offer, placement)
+                heapreplace(heap, entry)
+            else:
+                heappop(heap)
 
 
-_Entry = tuple[Cost, GpuId, int, int, Sequence[GpuId], Offer, Placement]
-"""No two are equal in cost, GPU and rank of the offer, so that nothing else is compared."""
-
-
-def _merged(heap: list[_Entry]) -> Iterator[Candidate]:
-    """The slices of all members of groups of GPUs."""
-    heapify(heap)
-    while heap:
-        cost, gpu, rank, at, members, offer, placement = heap[0]
-        yield Candidate(cost, gpu, offer, placement)
-        at += 1
-        if at < len(members):
-            heapreplace(heap, (cost, members[at], rank, at, members, offer, placement))
-        else:
-            heappop(heap)
+_NONE: Mapping[Hashable, GpuGroup] = {}
+_Entry = tuple[Cost, GpuId, int, int, int, list[GpuId], Offer, Placement]
+"""Beside the cost and the GPU, ranks of the offer and the placement: no two have all of them."""
 
 
 def best_slice(fleet: Fleet, request: OpenRequest, states: Iterable[GpuState]) -> Candidate | None:
