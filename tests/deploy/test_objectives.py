@@ -94,7 +94,7 @@ def test_alerts_about_nodes_name_them() -> None:
         for line in block.splitlines()
         if re.match(r"sum by \((\w+, )*(gpu|operation)\b", line)
     ]
-    assert len(recommended) == 3
+    assert len(recommended) == 2
     assert all(line.startswith("sum by (node, ") for line in recommended)
 
 

@@ -10,7 +10,6 @@ import click
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.check.report import decode, draw
 from sim.check import main as simulated_check
 from sim.nvml.machine import GpuSpec, Machine
@@ -38,26 +37,12 @@ def simulated(folder: Path, *arguments: str) -> tuple[int, str]:
     return run(simulated_check, *options, folder=folder, host=machine.host_root)
 
 
-def nothing(folder: Path) -> tuple[int, str]:
-    proc = folder / "proc"
-    (proc / "self/ns").mkdir(parents=True)
-    (proc / "self/status").write_text("Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n")
-    (proc / "self/ns/pid").symlink_to("pid:[4026531836]")
-    (proc / "devices").write_text("Character devices:\n  1 mem\n\nBlock devices:\n  7 loop\n")
-    roots = (
-        *("--host-root", str(folder), "--kubelet-root", str(folder / "var/lib/kubelet")),
-        *("--cdi-root", str(folder / "var/run/cdi")),
-    )
-    return run(kubeletplugin, *roots, "check", folder=folder, host=folder)
-
-
 def outputs() -> dict[str, str]:
     """What the page shows, by the name of its block."""
-    with short_folder() as one, short_folder() as two, short_folder() as three:
+    with short_folder() as one, short_folder() as other:
         return {
-            "nothing": nothing(one)[1],
-            "simulated": simulated(two)[1],
-            "created": simulated(three, "--create", "0", "--yes")[1].partition(MADE)[2],
+            "simulated": simulated(one)[1],
+            "created": simulated(other, "--create", "0", "--yes")[1].partition(MADE)[2],
         }
 
 

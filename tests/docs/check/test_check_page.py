@@ -16,7 +16,7 @@ import pytest
 import sim.nvml
 from kubeletplugin.check.command import check
 from kubeletplugin.check.report import Report
-from tests.docs.check.checkpage import MADE, PAGE, nothing, simulated
+from tests.docs.check.checkpage import MADE, PAGE, simulated
 from tests.docs.handbook.blocks import blocks
 from tests.helpers.folders import short_folder
 
@@ -42,10 +42,6 @@ def test_what_is_printed_on_a_simulated_node_is_shown(folder: Path) -> None:
 def test_what_is_made_on_a_simulated_node_is_shown(folder: Path) -> None:
     code, text = simulated(folder, "--create", "0", "--yes")
     assert (code, text.partition(MADE)[2]) == (0, shown("created"))
-
-
-def test_what_is_printed_without_a_gpu_is_shown(folder: Path) -> None:
-    assert nothing(folder) == (1, shown("nothing"))
 
 
 def test_every_option_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every reason of every event, with what the code says of it."""
+"""docs/troubleshooting.md has every reason of every event once, with what the code says of it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,51 @@ from dra.claims.reasons import NodeReason, Reason
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/troubleshooting.md"
+TEXT = PAGE.read_text()
 OBJECTS = {"Pod", "ResourceClaim", "Node", "DeviceClass"}
-PARTS = {"### From the controller": Reason, "### From the node's plugin": NodeReason}
+PARTS = {
+    "### From the controller": (Reason, {"Warning", "Pod", "ResourceClaim"}),
+    "### From the node's plugin": (NodeReason, {"Warning", "Node"}),
+}
+"""Reasons of each table, and what holds of a row that does not say otherwise."""
+
+_REASON = re.compile(r"`([A-Z][A-Za-z]+)`")
+_NAMED = re.compile(r"^\| (`[A-Z][A-Za-z`, ]+`)", flags=re.MULTILINE)
+OF_KUBERNETES = {
+    *("Terminating", "Ready", "Unknown", "FailedPrepareDynamicResources", "FailedScheduling")
+}
+CONDITIONS = {"PrepareFailing", "SliceMade", "CreationFailed"}
+"""Conditions of a claim's device, which the symptoms explain themselves."""
 
 
 def rows(title: str) -> list[list[str]]:
-    """The cells of the table under a title."""
-    part = PAGE.read_text().partition(f"{title}\n")[2].partition("\n##")[0]
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in part.splitlines()
-        if line.startswith("| `")
-    ]
+    """Reason, type and objects in words, meaning and remedy of each row below a title."""
+    found = []
+    for line in TEXT.partition(f"{title}\n")[2].partition("\n##")[0].splitlines():
+        if line.startswith("| `"):
+            first, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+            reason, _, about = first.partition(" ")
+            found.append([reason.strip("`"), about.strip("()"), *rest])
+    return found
+
+
+def about(words: str, usual: set[str]) -> tuple[str, set[str]]:
+    """Type and objects of a row's events."""
+    told = set(re.split("[;,] ", words)) if words else set()
+    assert told <= {"Normal", *OBJECTS}, words
+    objects = (told & OBJECTS) or (usual & OBJECTS)
+    return ("Normal" if "Normal" in told else "Warning"), objects
 
 
 @pytest.mark.parametrize("title", PARTS)
 def test_every_reason_of_the_code_has_one_row_and_every_row_is_one(title: str) -> None:
-    documented = [row[0].strip("`") for row in rows(title)]
-    known = {reason.value for reason in PARTS[title]}
+    documented = [row[0] for row in rows(title)]
+    known = {reason.value for reason in PARTS[title][0]}
     lacking, strange = sorted(known - set(documented)), sorted(set(documented) - known)
     assert not lacking, f"docs/troubleshooting.md, '{title}', lacks a row for {lacking}: add it"
     assert not strange, (
         f"docs/troubleshooting.md, '{title}', has rows for {strange}, which are not in "
-        f"{PARTS[title].__name__} of dra/claims/reasons.py: take them away"
+        f"{PARTS[title][0].__name__} of dra/claims/reasons.py: take them away"
     )
     assert len(documented) == len(known), (
         f"docs/troubleshooting.md, '{title}', has two rows for one reason"
@@ -45,11 +67,25 @@ def test_every_reason_of_the_code_has_one_row_and_every_row_is_one(title: str) -
 @pytest.mark.parametrize("title", PARTS)
 def test_a_row_says_type_object_meaning_and_remedy(title: str) -> None:
     for row in rows(title):
-        _, kind, objects, meaning, remedy = row
-        assert kind in {"Normal", "Warning"}, row
-        assert set(objects.split(", ")) <= OBJECTS, row
+        _, words, meaning, remedy = row
+        about(words, PARTS[title][1])
         assert meaning, row
         assert remedy, row
+
+
+def test_every_reason_that_a_symptom_or_a_failure_names_has_a_row() -> None:
+    symptoms, _, rest = TEXT.partition("## The node offers nothing")
+    reasons, _, failures = rest.partition("## Permanent failures of Prepare")
+    named = set(_REASON.findall(symptoms + failures)) - OF_KUBERNETES - CONDITIONS
+    assert named <= set(_REASON.findall(reasons))
+
+
+def test_no_other_page_says_what_an_event_s_reason_means() -> None:
+    """A table whose first column is a reason of an event."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        if page != PAGE:
+            told = {name for cell in _NAMED.findall(page.read_text()) for name in cell.split("`")}
+            assert not told & {*Reason, *NodeReason}, page.name
 
 
 _MEMBER = re.compile(r"NodeReason\.([A-Z_]+)")
@@ -71,9 +107,10 @@ def emitted() -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_types_and_objects_are_those_of_the_plugin() -> None:
-    table = {row[0].strip("`"): row for row in rows("### From the node's plugin")}
+    title = "### From the node's plugin"
+    table = {reason: about(words, PARTS[title][1]) for reason, words, *_ in rows(title)}
     found = sorted(set(emitted()))
     assert len(found) > 10
-    for reason, kind, about in found:
-        assert table[reason][1] == kind, reason
-        assert about in table[reason][2].split(", "), reason
+    for reason, kind, subject in found:
+        assert table[reason][0] == kind, reason
+        assert subject in table[reason][1], reason

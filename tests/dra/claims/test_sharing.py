@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from api.config import SLICES_TAKE_TURNS, GpuConfig, MigDeviceConfig, SharingConfig
+from api.config import GpuConfig, MigDeviceConfig
 from api.config import decode as decoded
 from dra.allocator.problem import Problem, examine
 from dra.claims.allocation import read_allocation
@@ -15,13 +14,8 @@ from dra.claims.claims import Use, crowded, read_requests
 from dra.claims.reader import Fault, Reader
 from dra.claims.requests import requested_settings
 from dra.claims.sharing import (
-    Sharing,
-    misplaced,
-    misplaced_share,
-    not_shared,
     settings_of,
     sharing_of,
-    too_many,
 )
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
@@ -288,20 +282,3 @@ def test_a_message_names_a_few_of_a_thousand_requests() -> None:
     assert "c0/r0, c0/r1" in told
     assert "and 2042 more" in told
     assert len(told) < 500
-
-
-def test_the_handbook_has_each_text() -> None:
-    page = (Path(__file__).parents[3] / "docs/sharing.md").read_text()
-    mps = Sharing(GPU, SharingConfig(strategy="MPS"))
-    of_slices = Sharing(SLICE, SharingConfig(strategy="MPS"))
-    texts = (
-        SLICES_TAKE_TURNS,
-        misplaced(mps, "…", is_slice=True),
-        misplaced(of_slices, "…", is_slice=False),
-        not_shared("…", is_slice=True),
-        not_shared("…", is_slice=False),
-        misplaced_share(GPU, "…", is_slice=True),
-        too_many("2"),
-        crowded("main", [Use("…")]),
-    )
-    assert [text for text in texts if text not in page] == []
