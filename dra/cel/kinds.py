@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from dra.cel.offers import (
     Expressions,
@@ -21,52 +20,12 @@ from dra.cel.offers import (
     look,
 )
 from dra.cel.questions import Answer, CostlySelectorError, Evaluator, GpuIdentity, SelectorError
-from dra.cel.strangers import reads_others, reads_unknown
+from dra.cel.strangers import own_part
 from dra.common.cache import BoundedCache
 from dra.gpu.inventory import Gpu, Inventory
 
-T = TypeVar("T", bound=Hashable)
-
-_MOST = 254
-
-
-class GpuTable(Generic[T]):
-    """A result for each of the GPUs, which are known by small numbers.
-
-    Results are few: after 254 different ones the last stands for any other.
-    """
-
-    def __init__(self) -> None:
-        self._codes = bytearray()
-        self._results: list[T] = []
-        self._code_of: dict[T, int] = {}
-
-    @property
-    def weight(self) -> int:
-        """Bytes that the codes take."""
-        return len(self._codes)
-
-    def get(self, number: int) -> T | None:
-        """The result for a GPU, None when there is none yet."""
-        code = self._codes[number] if number < len(self._codes) else 0
-        return self._results[code - 1] if code else None
-
-    def put(self, number: int, result: T) -> None:
-        """Take the result for a GPU."""
-        code = self._code_of.get(result)
-        if code is None:
-            if len(self._results) < _MOST:
-                self._results.append(result)
-            code = self._code_of[result] = len(self._results)
-            if len(self._code_of) > _MOST:
-                del self._code_of[result]
-        if number >= len(self._codes):
-            self._codes.extend(bytes(number + 1 - len(self._codes)))
-        self._codes[number] = code
-
-
 _BYTES = 16 * 2**20
-"""Upper bound on each of three memories of answers, with the texts that they are known by."""
+"""Upper bound on each memory of answers, with the texts that they are known by."""
 
 _OVERHEAD = 500
 """Bytes of an answer besides its texts, roughly."""
@@ -74,8 +33,14 @@ _OVERHEAD = 500
 _GPUS = 100_000
 """GPUs that are numbered; a cluster has fewer."""
 
+_RESULTS = 254
+"""Different results of a table, each of which takes a byte for a GPU."""
+
 _CLASSES = 2048
 """Selectors of classes of which it is remembered whether they select other drivers' devices."""
+
+_AT_ONCE = 128
+"""GPUs in one question: some ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,152 +57,28 @@ class Match:
     costly: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Costed(Generic[T]):
-    """An answer, and the seconds of CPU time that it took."""
+class GpuTable:
+    """A match for each of the GPUs, which are known by small numbers.
 
-    value: T
-    cost: float
-
-
-_OfKind = tuple[Expressions, GpuKind]
-
-
-class KnownAnswers:
-    """Answers that were given, by what was asked. Not thread-safe.
-
-    Each method that looks one up returns None where it is not known.
+    After 254 different ones the last stands for any other.
     """
 
     def __init__(self) -> None:
-        self._facts: BoundedCache[str, Answer] = BoundedCache(_BYTES, weigh=_facts_weight)
-        self._matches: BoundedCache[_OfKind, _Costed[Match]] = BoundedCache(
-            _BYTES, weigh=_match_weight
-        )
-        self._tables: BoundedCache[Expressions, _Costed[GpuTable[Match]]] = BoundedCache(
-            _BYTES, weigh=_table_weight
-        )
-        self._numbers: dict[tuple[GpuKind, GpuIdentity], int] = {}
-        self._of_others: BoundedCache[Expressions, Mapping[str, bool] | None] = BoundedCache(
-            _BYTES, weigh=_others_weight
-        )
-        self._others: BoundedCache[tuple[Expressions, str], bool | str] = BoundedCache(_CLASSES)
+        self.codes = bytearray()
+        self._results: list[Match] = []
 
-    def facts(self, expression: str) -> Answer | None:
-        """Facts about one expression: whether it compiles, and tells GPUs apart."""
-        return self._facts.find(expression)
+    def get(self, number: int) -> Match | None:
+        """The match for a GPU, None when there is none yet."""
+        code = self.codes[number] if number < len(self.codes) else 0
+        return self._results[code - 1] if code else None
 
-    def of_kind(self, expressions: Expressions, kind: GpuKind) -> Match | None:
-        """Offers that they select of any GPU of ``kind``."""
-        found = self._matches.find((expressions, kind))
-        return found.value if found is not None else None
-
-    def of_gpu(self, expressions: Expressions, kind: GpuKind, gpu: GpuIdentity) -> Match | None:
-        """Offers that they select of one GPU of ``kind``."""
-        known = self._tables.find(expressions)
-        return known.value.get(self._number(kind, gpu)) if known is not None else None
-
-    def others(self, expressions: Expressions, driver: str) -> bool | None:
-        """True if they select devices of other drivers than ``driver``.
-
-        Raises:
-            CostlySelectorError: to find that out takes more than a selector may have.
-        """
-        found = self._others.find((expressions, driver))
-        if isinstance(found, str):
-            raise CostlySelectorError(found)
-        return found
-
-    def of_others(self, expressions: Expressions) -> Mapping[str, bool] | None:
-        """Devices of other drivers, selected or not; None where that cannot be told."""
-        return self._of_others.get(expressions, dict)
-
-    def put_others(self, expressions: Expressions, driver: str, *, selected: bool) -> None:
-        """Take it that they select, or do not select, devices of other drivers."""
-        self._others.put((expressions, driver), selected)
-
-    def cost(self, asked: Collection[Expressions], kinds: Collection[GpuKind]) -> float:
-        """Seconds of CPU time that all answers took that are known of expressions."""
-        facts = [self._facts.find(e) for e in {e for expressions in asked for e in expressions}]
-        tables = [self._tables.find(expressions) for expressions in asked]
-        matches = [self._matches.find((es, kind)) for es in asked for kind in kinds]
-        return sum(known.cost for known in (*facts, *tables, *matches) if known is not None)
-
-    def learn(self, question: Question, answer: Answer) -> None:
-        """Take the answer to a question."""
-        expressions, kind = question.expressions, question.kind
-        if question.others:
-            self._learn_of_others(question, answer)
-        elif question.driver and answer.costly:
-            self._others.put((expressions, question.driver), answer.error)
-        elif question.driver:
-            failed = any(selected.error for selected in answer.selected)
-            chosen = any(selected.devices for selected in answer.selected)
-            unknown = failed and reads_unknown(expressions, question.driver)
-            self.put_others(expressions, question.driver, selected=chosen or unknown)
-        elif kind is None:
-            self._facts.put(expressions[0], answer)
-        elif not question.gpus:
-            match = _read(kind, answer, 0)
-            self._matches.put((expressions, kind), _Costed(match, answer.cost))
-        else:
-            self._learn_of_gpus(question, kind, answer)
-
-    def _learn_of_others(self, question: Question, answer: Answer) -> None:
-        known = self.of_others(question.expressions)
-        failed = answer.error or any(selected.error for selected in answer.selected)
-        if known is not None and not failed:
-            chosen = {index for selected in answer.selected for index in selected.devices}
-            of_these = {text: index in chosen for index, text in enumerate(question.others)}
-            self._of_others.put(question.expressions, {**known, **of_these})
-        else:
-            self._of_others.put(question.expressions, None)
-
-    def _learn_of_gpus(self, question: Question, kind: GpuKind, answer: Answer) -> None:
-        self.forget_numbers()
-        known = self._tables.find(question.expressions)
-        table = known.value if known is not None else GpuTable[Match]()
-        for index, identity in enumerate(question.gpus):
-            table.put(self._number(kind, identity), _read(kind, answer, index))
-        before = known.cost if known is not None else 0.0
-        self._tables.put(question.expressions, _Costed(table, before + answer.cost))
-
-    def forget_numbers(self) -> None:
-        """Begin anew when there are many, most of GPUs that are gone. Not between uses of one."""
-        if len(self._numbers) >= _GPUS:
-            self._numbers.clear()
-            self._tables = BoundedCache(_BYTES, weigh=_table_weight)
-
-    def _number(self, kind: GpuKind, gpu: GpuIdentity) -> int:
-        return self._numbers.setdefault((kind, gpu), len(self._numbers))
-
-
-def _read(kind: GpuKind, answer: Answer, index: int) -> Match:
-    if answer.error:
-        return Match((), answer.error, costly=answer.costly)
-    found = answer.selected[index]
-    offers = tuple(kind.offers[n] for n in found.devices)
-    return Match(tuple(o for o in offers if not o.shared) or offers, found.error)
-
-
-def _facts_weight(expression: str, facts: Answer) -> int:
-    return _OVERHEAD + len(expression) + len(facts.error)
-
-
-def _match_weight(key: _OfKind, known: _Costed[Match]) -> int:
-    return _OVERHEAD + sum(map(len, key[0])) + len(known.value.error)
-
-
-def _table_weight(expressions: Expressions, known: _Costed[GpuTable[Match]]) -> int:
-    return _OVERHEAD + sum(map(len, expressions)) + known.value.weight
-
-
-def _others_weight(expressions: Expressions, known: Mapping[str, bool] | None) -> int:
-    return _OVERHEAD + sum(map(len, expressions)) + sum(100 + len(text) for text in known or ())
-
-
-_AT_ONCE = 128
-"""GPUs in one question: some ten milliseconds."""
+    def put(self, number: int, result: Match) -> None:
+        """Take the match for a GPU."""
+        if result not in self._results and len(self._results) < _RESULTS:
+            self._results.append(result)
+        known = result in self._results
+        self.codes.extend(bytes(max(0, number + 1 - len(self.codes))))
+        self.codes[number] = 1 + self._results.index(result) if known else len(self._results)
 
 
 class Kinds:
@@ -250,7 +91,21 @@ class Kinds:
     def __init__(self, evaluator: Evaluator | None = None) -> None:
         self._evaluator = evaluator
         self._kinds: BoundedCache[Hashable, GpuKind] = BoundedCache(2048)
-        self._answers = KnownAnswers()
+        self._facts: BoundedCache[str, Answer] = BoundedCache(_BYTES, weigh=_facts_weight)
+        self._matches: BoundedCache[tuple[Expressions, GpuKind], Match] = BoundedCache(
+            _BYTES, weigh=lambda key, match: _weight(key[0], len(match.error))
+        )
+        self._tables: BoundedCache[Expressions, GpuTable] = BoundedCache(
+            _BYTES, weigh=lambda texts, table: _weight(texts, len(table.codes))
+        )
+        self._costs: BoundedCache[Expressions, float] = BoundedCache(
+            _BYTES, weigh=lambda texts, _: _weight(texts, 0)
+        )
+        self._numbers: dict[tuple[GpuKind, GpuIdentity], int] = {}
+        self._of_others: BoundedCache[Expressions, Mapping[str, bool] | None] = BoundedCache(
+            _BYTES, weigh=_others_weight
+        )
+        self._others: BoundedCache[tuple[Expressions, str], bool | str] = BoundedCache(_CLASSES)
 
     def of(self, gpu: Gpu, inventory: Inventory) -> GpuKind:
         """The kind of ``gpu``."""
@@ -273,20 +128,21 @@ class Kinds:
     def selects_others(self, expressions: Expressions, driver: str) -> bool:
         """True if ``expressions`` select devices of other drivers than ``driver``, as far as tried.
 
-        One that fails on such a device selects it if it fails for want of what others may have, as
-        ``reads_unknown`` has it.
+        What they ask of attributes that others may have is taken to hold for some device.
 
         Raises:
             SelectorError: an expression does not compile.
             CostlySelectorError: to compile or to try them takes more than they may have.
         """
-        found = self._answers.others(expressions, driver)
+        found = self._others.find((expressions, driver))
+        if isinstance(found, str):
+            raise CostlySelectorError(found)
         if found is not None:
             return found
-        if not expressions or reads_others(expressions, driver):
-            self._answers.put_others(expressions, driver, selected=True)
-        else:
+        if own_part(expressions, driver):
             self._ask(Question(expressions, driver=driver))
+        else:
+            self._others.put((expressions, driver), value=True)
         return self.selects_others(expressions, driver)
 
     def selected_others(
@@ -296,7 +152,7 @@ class Kinds:
 
         None where that cannot be told: one fails, or takes too much.
         """
-        known = self._answers.of_others(expressions)
+        known = self._of_others.get(expressions, dict)
         if known is None:
             return None
         missing = [text for text in texts if text not in known]
@@ -320,9 +176,9 @@ class Kinds:
         """
         if not self.tells_gpus_apart(expressions):
             return self.match_kind(expressions, kind)
-        self._answers.forget_numbers()
+        self._forget_numbers()
         identity = identity_of(gpu)
-        found = self._answers.of_gpu(expressions, kind, identity)
+        found = self._of_gpu(expressions, kind, identity)
         if found is None:
             self._ask(Question(expressions, kind, (identity,)))
             return self.match(expressions, kind, gpu)
@@ -334,7 +190,7 @@ class Kinds:
         Raises:
             SelectorError: an expression does not compile.
         """
-        found = self._answers.of_kind(expressions, kind)
+        found = self._matches.find((expressions, kind))
         if found is None:
             self._ask(Question(expressions, kind))
             return self.match_kind(expressions, kind)
@@ -354,39 +210,76 @@ class Kinds:
         self, expressions: Expressions, gpus: Iterable[tuple[GpuKind, Gpu]]
     ) -> Iterator[Question]:
         """Questions that have to be asked before ``expressions`` are matched to any of ``gpus``."""
-        facts = {e: self._answers.facts(e) for e in expressions}
+        facts = {e: self._facts.find(e) for e in expressions}
         unknown = [e for e, found in facts.items() if found is None]
         if unknown or any(found.error for found in facts.values() if found is not None):
             yield from (Question((e,)) for e in unknown)
         elif not self.tells_gpus_apart(expressions):
             for kind in [*self._kinds.values()]:
-                if self._answers.of_kind(expressions, kind) is None:
+                if self._matches.find((expressions, kind)) is None:
                     yield Question(expressions, kind)
         else:
-            yield from self._missing_gpus(expressions, gpus)
-
-    def _missing_gpus(
-        self, expressions: Expressions, gpus: Iterable[tuple[GpuKind, Gpu]]
-    ) -> Iterator[Question]:
-        lacking: dict[GpuKind, list[GpuIdentity]] = {}
-        for kind, gpu in gpus:
-            identity = identity_of(gpu)
-            if self._answers.of_gpu(expressions, kind, identity) is None:
-                lacking.setdefault(kind, []).append(identity)
-        for kind, found in lacking.items():
-            for start in range(0, len(found), _AT_ONCE):
-                yield Question(expressions, kind, tuple(found[start : start + _AT_ONCE]))
+            lacking: dict[GpuKind, list[GpuIdentity]] = {}
+            for kind, gpu in gpus:
+                identity = identity_of(gpu)
+                if self._of_gpu(expressions, kind, identity) is None:
+                    lacking.setdefault(kind, []).append(identity)
+            for kind, found in lacking.items():
+                for start in range(0, len(found), _AT_ONCE):
+                    yield Question(expressions, kind, tuple(found[start : start + _AT_ONCE]))
 
     def cost(self, asked: Collection[Expressions]) -> float:
-        """Seconds of CPU time that all answers took that are known of expressions."""
-        return self._answers.cost(asked, [*self._kinds.values()])
+        """Seconds of CPU time that answers took, as far as remembered, about expressions."""
+        single = {(expression,) for expressions in asked for expression in expressions}
+        return sum(self._costs.find(key) or 0.0 for key in {*single, *asked})
 
     def learn(self, question: Question, answer: Answer) -> None:
         """Take the answer to a question."""
-        self._answers.learn(question, answer)
+        expressions, kind = question.expressions, question.kind
+        if question.others:
+            self._learn_of_others(question, answer)
+        elif question.driver:
+            chosen = any(selected.devices for selected in answer.selected)
+            told = answer.error if answer.costly else chosen
+            self._others.put((expressions, question.driver), told)
+        elif kind is None:
+            self._facts.put(expressions[0], answer)
+        elif not question.gpus:
+            self._matches.put((expressions, kind), _read(kind, answer, 0))
+        else:
+            self._forget_numbers()
+            table = self._tables.find(expressions) or GpuTable()
+            for index, identity in enumerate(question.gpus):
+                table.put(self._number(kind, identity), _read(kind, answer, index))
+            self._tables.put(expressions, table)
+        if not question.driver and not question.others:
+            self._costs.put(expressions, (self._costs.find(expressions) or 0.0) + answer.cost)
+
+    def _learn_of_others(self, question: Question, answer: Answer) -> None:
+        known = self._of_others.get(question.expressions, dict)
+        failed = answer.error or any(selected.error for selected in answer.selected)
+        if known is not None and not failed:
+            chosen = {index for selected in answer.selected for index in selected.devices}
+            of_these = {text: index in chosen for index, text in enumerate(question.others)}
+            self._of_others.put(question.expressions, {**known, **of_these})
+        else:
+            self._of_others.put(question.expressions, None)
+
+    def _of_gpu(self, expressions: Expressions, kind: GpuKind, gpu: GpuIdentity) -> Match | None:
+        table = self._tables.find(expressions)
+        return table.get(self._number(kind, gpu)) if table is not None else None
+
+    def _number(self, kind: GpuKind, gpu: GpuIdentity) -> int:
+        return self._numbers.setdefault((kind, gpu), len(self._numbers))
+
+    def _forget_numbers(self) -> None:
+        """Begin anew when there are many, most of GPUs that are gone. Not between uses of one."""
+        if len(self._numbers) >= _GPUS:
+            self._numbers.clear()
+            self._tables.clear()
 
     def _facts_of(self, expression: str) -> Answer:
-        found = self._answers.facts(expression)
+        found = self._facts.find(expression)
         if found is None:
             self._ask(Question((expression,)))
             return self._facts_of(expression)
@@ -399,3 +292,23 @@ class Kinds:
         if self._evaluator is None:
             raise UnansweredError(question)
         self.learn(question, self._evaluator.answer(question.job))
+
+
+def _read(kind: GpuKind, answer: Answer, index: int) -> Match:
+    if answer.error:
+        return Match((), answer.error, costly=answer.costly)
+    found = answer.selected[index]
+    offers = tuple(kind.offers[n] for n in found.devices)
+    return Match(tuple(o for o in offers if not o.shared) or offers, found.error)
+
+
+def _weight(texts: Expressions, more: int) -> int:
+    return _OVERHEAD + sum(map(len, texts)) + more
+
+
+def _facts_weight(expression: str, facts: Answer) -> int:
+    return _weight((expression,), len(facts.error))
+
+
+def _others_weight(expressions: Expressions, known: Mapping[str, bool] | None) -> int:
+    return _weight(expressions, sum(100 + len(text) for text in known or ()))

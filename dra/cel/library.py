@@ -33,9 +33,6 @@ MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
 """The type of what the runtime has no type for."""
 LIST = cel.Type.List(cel.Type.DYN)
 
-OWN = "own:"
-"""Beginning of the ids of our own overloads."""
-
 Overload = Callable[[str], Any]
 
 
@@ -55,9 +52,8 @@ def function(impl: Callable[..., Any], returns: Any, *parameters: Any) -> Overlo
 
 def declare(name: str, *overloads: Overload) -> Any:
     """The function ``name``, for ``cel.NewEnv``."""
-    return cel.FunctionDecl(
-        name, [overload(f"{OWN}{name}_{n}") for n, overload in enumerate(overloads)]
-    )
+    made = [overload(f"own:{name}_{n}") for n, overload in enumerate(overloads)]
+    return cel.FunctionDecl(name, made)
 
 
 _ORDER = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}

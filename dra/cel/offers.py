@@ -9,7 +9,7 @@ from typing import Any
 
 from dra.cel.data import DeviceData, device_data
 from dra.cel.questions import GpuIdentity, Job, shortened
-from dra.cel.strangers import described, made_up
+from dra.cel.strangers import described, made_up, own_part
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Profile
 from dra.gpu.inventory import Gpu, Inventory
@@ -137,7 +137,8 @@ class Question:
         """The question as a job for an evaluator."""
         if self.driver:
             # Together, as one that does not hold outweighs another that fails.
-            together = " && ".join(f"({e}\n)" for e in self.expressions)
+            own = own_part(self.expressions, self.driver)
+            together = " && ".join(f"({e}\n)" for e in own)
             return Job((together,), made_up(self.expressions, self.driver))
         if self.others:
             return Job(self.expressions, tuple(map(described, self.others)))

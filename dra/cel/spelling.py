@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""
       (?P<text> (?i:rb?|br) (?: \"{3}.*?\"{3} | '{3}.*?'{3} | "[^"\n]*" | '[^'\n]*' )
               | (?i:b?) (?: \"{3}(?:\\.|[^\\])*?\"{3} | '{3}(?:\\.|[^\\])*?'{3}
@@ -122,7 +122,7 @@ def _edits(expression: str) -> list[_Edit]:
     found: list[_Edit] = []
     open_: list[_Call] = []
     before: list[_Token] = []
-    for match in _TOKEN.finditer(expression):
+    for match in TOKEN.finditer(expression):
         if match.lastgroup == "blank":
             continue
         token = _Token(match[0], *match.span())

@@ -125,7 +125,8 @@ _TOO_MUCH = {
     "time": f"it takes more than {SECONDS:g} s of CPU time to evaluate: compare attributes "
     "as they are, without loops over lists that the selector makes itself",
     "memory": f"it takes more than {MEBIBYTES} MiB of memory to evaluate, or makes the CEL "
-    "runtime fail: compare attributes as they are, without replace(), join() or + of long texts",
+    "runtime fail: compare attributes as they are, without replace(), join() or + of "
+    "long texts, and without optionals in lists or maps",
 }
 
 
