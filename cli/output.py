@@ -48,6 +48,12 @@ def named(names: Sequence[str], limit: int = 5) -> str:
     return ", ".join(names[:limit]) + more
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key by which ``node-10`` comes after ``node-2``."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
 def nameless(text: str, *names: str) -> str:
     """``text`` with ``NAME`` for each of the names: equal for objects of which the same is said."""
     either = "|".join(map(re.escape, filter(None, names)))

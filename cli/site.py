@@ -14,6 +14,7 @@ from msgspec import structs
 
 from api.errors import ApiError, InvalidObjectError
 from cli.exits import CliError, Exit
+from cli.output import natural
 from cli.session import Session
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, Consumer, read_claim
@@ -315,7 +316,7 @@ def survey(
                 found = _Held(claim, device, allocated.ask, sharing)
                 held.setdefault((claim.allocation.node, name), []).append(found)
     nodes = []
-    for inventory in sorted(inventories, key=lambda i: i.node):
+    for inventory in sorted(inventories, key=lambda i: natural(i.node)):
         views = []
         for gpu in sorted(inventory.gpus, key=lambda g: g.minor):
             slots = _slots(gpu, held.get((inventory.node, gpu.name), []), pods)

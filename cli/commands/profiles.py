@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cli.exits import Exit
-from cli.output import counted
+from cli.output import counted, natural
 from cli.session import Session
 from cli.site import GpuView, read_site
 from dra.common.resources import Obj
@@ -41,7 +41,7 @@ def run(session: Session, *, node: Sequence[str]) -> int:
     for number, ((product, geometry), group) in enumerate(kinds.items()):
         if number:
             out.line()
-        names = sorted({v.inventory.node for v in group})
+        names = sorted({v.inventory.node for v in group}, key=natural)
         who = ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} nodes"
         title = out.bold(product.removeprefix("NVIDIA ") or "GPU")
         out.line(f"{title}  {len(group)} on {who}")

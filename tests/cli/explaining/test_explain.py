@@ -85,7 +85,7 @@ def test_nodes_that_say_the_same_are_one_line_each_with_its_names(classes: World
     classes.lead()
     shown = mig("explain", f"pod/{WAITS}").out
     assert shown.count("has no such device (MIG is off)") <= 2  # the finding and the nodes
-    assert "  node-1, node-10, node-11, node-12, node-13 and 35 more  MIGDisabled\n" in shown
+    assert "  node-1, node-2, node-3, node-4, node-5 and 35 more  MIGDisabled\n" in shown
     wide = mig("explain", f"pod/{WAITS}", "-o", "wide").out
     assert wide.count("  MIGDisabled\n") == 40
 
