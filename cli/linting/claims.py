@@ -11,7 +11,6 @@ from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
 from dra.cel.kinds import Kinds
 from dra.cel.questions import CostlySelectorError, SelectorError
-from dra.claims.allocation import MAX_RESULTS
 from dra.claims.claims import Request, read_claim, read_requests
 from dra.claims.classes import PROFILE_CLASS, meant, names_driver
 from dra.claims.requests import RequestedSettings, find_unsupported
@@ -26,7 +25,6 @@ MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 _COMPUTE_SLICES = 7
 """Compute slices of every GPU with MIG but the A30, which has 4."""
 
-_MODES = ("ExactCount", "All")
 _AT: Mapping[str, Path] = {
     "ResourceClaim": ("spec", "devices"),
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
@@ -140,35 +138,9 @@ def _selects_others(texts: tuple[str, ...], known: Manifests) -> str:
 
 
 def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
-    """A claim or template: each of the rules below."""
-    for rule in (_names, _forms, _bodies_of, _together, _config, _constraints, _sharing, _size):
+    """A claim or template: each of the rules below, but for what the API server refuses itself."""
+    for rule in (_bodies_of, _together, _config, _sharing, _size):
         yield from rule(spec, known)
-
-
-def _names(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
-    """Requests that are missing, or have one name."""
-    if not spec.requests:
-        message = "it asks for no device: requests is empty"
-        yield spec.document.remark(Level.ERROR, spec.at, message)
-    for name in {n for n in spec.requests if spec.requests.count(n) > 1}:
-        message = f"two requests are called {name!r}"
-        yield spec.document.remark(Level.ERROR, (*spec.at, "requests"), message)
-
-
-def _forms(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
-    """Requests that say neither ``exactly`` nor ``firstAvailable``, or both."""
-    for index, request in entries(spec.devices, "requests"):
-        given = [form for form in ("exactly", "firstAvailable") if request.get(form)]
-        if len(given) == 1:
-            continue
-        message = "exactly one of exactly and firstAvailable has to be given"
-        outside = sorted({"deviceClassName", "selectors", "count", "allocationMode"} & set(request))
-        if outside and not given:
-            message += (
-                f"; {', '.join(outside)} belong{'s' * (len(outside) == 1)} below exactly in "
-                "resource.k8s.io/v1 (beside name it was in v1beta1)"
-            )
-        yield spec.document.remark(Level.ERROR, (*spec.at, "requests", index), message)
 
 
 def _bodies_of(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
@@ -190,39 +162,27 @@ def _faults(body: dict[str, Any], known: Manifests) -> Iterator[tuple[Path, str]
     """Faults of a request's body, each with its field."""
     name, mode = text(body, "deviceClassName"), text(body, "allocationMode")
     right = meant(name)
-    if not name:
-        yield (), "deviceClassName is missing"
-    elif name not in known.classes and right not in ("", name):
+    if name not in known.classes and right not in ("", name):
         yield ("deviceClassName",), f"no profile has class {name!r}; did you mean {right!r}?"
     if body.get("adminAccess") and name.startswith("mig"):
         message = "it looks at whole GPUs, through which slices are seen; use class gpu.dra.dev"
         yield ("adminAccess",), message
-    if mode and mode not in _MODES:
-        yield ("allocationMode",), f"{mode!r} is not allowed; allowed are: {', '.join(_MODES)}"
     if mode == "All" and name == ANY_SLICE:
         message = (
             f"All of class {ANY_SLICE} are slices that overlap: they cannot all exist at once; "
             "ask for one profile (mig-1g.5gb), for whole GPUs (gpu.dra.dev), or for a count"
         )
         yield ("allocationMode",), message
-    count = body.get("count", 1)
-    if isinstance(count, int) and count > MAX_RESULTS:
-        yield ("count",), f"a claim holds at most {MAX_RESULTS} devices"
 
 
 def _together(spec: ClaimSpec, __: Manifests) -> Iterator[Remark]:
     """Requests that cannot be served by one GPU although a constraint wants that."""
     asked: dict[str, int] = {}
-    total = 0
     for _, request in entries(spec.devices, "requests"):
         body = mapping(request, "exactly")
         count = body.get("count", 1) if isinstance(body.get("count", 1), int) else 1
-        total += count
         if found := PROFILE_CLASS.fullmatch(text(body, "deviceClassName")):
             asked[text(request, "name")] = int(found[1]) * count
-    if total > MAX_RESULTS:
-        message = f"it asks for {total} devices, a claim holds at most {MAX_RESULTS}"
-        yield spec.document.remark(Level.ERROR, (*spec.at, "requests"), message)
     for index, constraint in entries(spec.devices, "constraints"):
         if text(constraint, "matchAttribute").rpartition("/")[2] != "parentUUID":
             continue
@@ -237,23 +197,7 @@ def _together(spec: ClaimSpec, __: Manifests) -> Iterator[Remark]:
 
 def _config(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
     for index, entry in entries(spec.devices, "config"):
-        path = (*spec.at, "config", index)
-        yield from _check_config(spec.document, path, entry)
-        yield from _unknown_requests(spec, path, entry)
-
-
-def _constraints(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
-    for index, entry in entries(spec.devices, "constraints"):
-        path = (*spec.at, "constraints", index)
-        yield from _unknown_requests(spec, path, entry)
-        fields = [f for f in ("matchAttribute", "distinctAttribute") if text(entry, f)]
-        if not fields:
-            message = "it is not supported; use matchAttribute or distinctAttribute"
-            yield spec.document.remark(Level.ERROR, path, message)
-        for field in fields:
-            if "/" not in (attribute := text(entry, field)):
-                message = f"{attribute!r} lacks its domain; write {DEFAULT_DRIVER}/{attribute}"
-                yield spec.document.remark(Level.ERROR, (*path, field), message)
+        yield from _check_config(spec.document, (*spec.at, "config", index), entry)
 
 
 def _sharing(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
@@ -277,21 +221,6 @@ def _size(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
         return
     if obstacle is not None:
         yield spec.document.remark(Level.ERROR, spec.at, obstacle.message)
-
-
-def _unknown_requests(spec: ClaimSpec, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:
-    """Names of requests, and of alternatives of them, that the claim does not have."""
-    known = {*spec.requests} | {
-        f"{text(request, 'name')}/{text(alternative, 'name')}"
-        for _, request in entries(spec.devices, "requests")
-        for _, alternative in entries(request, "firstAvailable")
-    }
-    named = entry.get("requests")
-    for index, name in enumerate(named if isinstance(named, list) else ()):
-        if name not in known:
-            have = ", ".join(sorted(known)) or "none"
-            message = f"there is no request {name!r}; there are: {have}"
-            yield spec.document.remark(Level.ERROR, (*path, "requests", index), message)
 
 
 def _check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:

@@ -104,18 +104,15 @@ def pod_spec(document: Document) -> PodSpec | None:
 
 
 def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """A pod: each of the rules below."""
+    """A pod: each of the rules below, but for what the API server refuses itself."""
     for rule in (_references, _uses, _placing, _choices, _size, _sharing, _limits):
         yield from rule(pod, known)
 
 
 def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """Entries that refer to nothing or to two things, and one claim for several replicas."""
+    """One claim for several replicas."""
     replicas = mapping(pod.document.obj, "spec").get("replicas", 1)
     for entry in pod.entries:
-        if len(entry.refers) != 1:
-            message = "exactly one of resourceClaimName and resourceClaimTemplateName "
-            yield pod.document.remark(Level.ERROR, entry.at, f"{message}has to be given")
         one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
         if one and isinstance(replicas, int) and replicas > 1 and pod.document.kind != "Pod":
             yield pod.document.remark(
@@ -127,7 +124,7 @@ def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Claims that containers name and that are not there, and the reverse."""
+    """Requests that containers name and that are not there, and claims that none names."""
     offered = {entry.name: entry for entry in pod.entries}
     claims, used = pod.claims(known), set()
     for container in pod.containers:
@@ -135,10 +132,6 @@ def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
             name, wanted = text(entry, "name"), text(entry, "request")
             used.add(name)
             where = (*container.at, number)
-            if name not in offered:
-                have = ", ".join(offered) or "none"
-                message = f"spec.resourceClaims has no {name!r}; there are: {have}"
-                yield pod.document.remark(Level.ERROR, where, message)
             if wanted and name in claims and wanted not in claims[name].requests:
                 have = ", ".join(claims[name].requests)
                 message = f"the claim has no request {wanted!r}; there are: {have}"

@@ -38,7 +38,7 @@ class _HttpConnection(HTTPConnection):
     reading: socket.socket | None = None
     """Socket of the answer, also of one after which http.client keeps none."""
 
-    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override] - as in urllib3
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as in urllib3
         self.reading = self.sock
         return super().getresponse()
 
@@ -46,7 +46,7 @@ class _HttpConnection(HTTPConnection):
 class _HttpsConnection(HTTPSConnection):
     reading: socket.socket | None = None
 
-    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override] - as in urllib3
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # as in urllib3
         self.reading = self.sock
         return super().getresponse()
 
