@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
-from itertools import accumulate
-
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from dra.common.resources import Obj
 from dra.kube.events import EventSink
@@ -32,64 +28,6 @@ def daemon_registry() -> CollectorRegistry:
     return registry
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Name, help and labels of a metric."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Calls of one kind: how many by labels and by bucket, and the seconds of them all."""
-
-    buckets: list[int]
-    counts: dict[tuple[str, ...], int] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-class Tallies(Collector):
-    """Counter of ``calls``, and histogram of their ``times`` by the first label. Thread-safe.
-
-    ``bounds`` are upper bounds of the histogram's buckets, in seconds.
-    """
-
-    def __init__(self, calls: Series, times: Series, *, bounds: Sequence[float]) -> None:
-        self._calls = calls
-        self._times = times
-        self._bounds = bounds
-        self._lock = threading.Lock()
-        self._tallies: dict[str, _Tally] = {}
-
-    def take(self, labels: tuple[str, ...], seconds: float) -> None:
-        """Take note of a call, by the values of the counter's labels."""
-        with self._lock:
-            tally = self._tallies.get(labels[0])
-            if tally is None:
-                tally = self._tallies[labels[0]] = _Tally([0] * (len(self._bounds) + 1))
-            tally.counts[labels] = tally.counts.get(labels, 0) + 1
-            tally.buckets[bisect_left(self._bounds, seconds)] += 1
-            tally.seconds += seconds
-
-    def collect(self) -> Iterable[Metric]:
-        """Collect both series."""
-        with self._lock:
-            tallies = deepcopy(self._tallies)
-        calls = CounterMetricFamily(self._calls.name, self._calls.text, labels=self._calls.labels)
-        for tally in tallies.values():
-            for labels, count in tally.counts.items():
-                calls.add_metric(labels, count)
-        yield calls
-        times = HistogramMetricFamily(self._times.name, self._times.text, labels=self._times.labels)
-        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        for kind, tally in tallies.items():
-            up_to = zip(bounds, accumulate(tally.buckets), strict=True)
-            times.add_metric([kind], list(up_to), sum_value=tally.seconds)
-        yield times
-
-
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NAMESPACED = 2
 
@@ -98,26 +36,25 @@ class ApiRequests:
     """Counts requests that HttpClient reports, by verb, kind of object and status."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._tallies = Tallies(
-            Series(
-                f"{PREFIX}api_requests_total",
-                "Requests to the API server; code is the HTTP status, or none without an answer.",
-                ("method", "resource", "code"),
-            ),
-            Series(
-                f"{PREFIX}api_request_duration_seconds",
-                "Time to the answer of the API server; of a watch, to its beginning.",
-                ("method",),
-            ),
-            bounds=_SECONDS,
+        self._requests = Counter(
+            f"{PREFIX}api_requests_total",
+            "Requests to the API server; code is the HTTP status, or none without an answer.",
+            ["method", "resource", "code"],
+            registry=registry,
         )
-        registry.register(self._tallies)
+        self._times = Histogram(
+            f"{PREFIX}api_request_duration_seconds",
+            "Time to the answer of the API server; of a watch, to its beginning.",
+            ["method"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
 
     def __call__(self, exchange: Exchange) -> None:
         """One request has ended."""
         code = str(exchange.status) if exchange.status else "none"
-        labels = exchange.method, resource_of(exchange.path), code
-        self._tallies.take(labels, exchange.seconds)
+        self._requests.labels(exchange.method, resource_of(exchange.path), code).inc()
+        self._times.labels(exchange.method).observe(exchange.seconds)
 
 
 def resource_of(path: str) -> str:

@@ -19,7 +19,6 @@ from dra.claims.claims import Claim
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
-from dra.monitoring.metrics import Series, Tallies
 from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.journal.entries import Entry
 
@@ -169,8 +168,19 @@ class NodeObserver:
             registry=registry,
             buckets=_WAIT_SECONDS,
         )
-        self._nvml_calls = nvml_calls()
-        registry.register(self._nvml_calls)
+        self._nvml_calls = Counter(
+            f"{PREFIX}nvml_calls_total",
+            "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
+            ["operation", "code"],
+            registry=registry,
+        )
+        self._nvml_times = Histogram(
+            f"{PREFIX}nvml_call_duration_seconds",
+            "Time that calls of NVML took, or until they were given up.",
+            ["operation"],
+            buckets=_NVML_SECONDS,
+            registry=registry,
+        )
         self._actions = Counter(
             f"{PREFIX}recovery_actions_total",
             "What the plugin did without being asked to.",
@@ -193,7 +203,8 @@ class NodeObserver:
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
         """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
-        self._nvml_calls.take((operation, code), seconds)
+        self._nvml_calls.labels(operation, code).inc()
+        self._nvml_times.labels(operation).observe(seconds)
 
     def lock_wait(self, seconds: float) -> None:
         """A GPU's lock was waited for, with or without getting it."""
@@ -219,20 +230,3 @@ def _result(error: Exception | None) -> str:
     if not isinstance(error, PluginError):
         return "internal"
     return "permanent" if is_permanent(error) else "retry"
-
-
-def nvml_calls() -> Tallies:
-    """Tallies by function and code, which is an nvmlReturn_t by name, or HANG."""
-    return Tallies(
-        Series(
-            f"{PREFIX}nvml_calls_total",
-            "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
-            ("operation", "code"),
-        ),
-        Series(
-            f"{PREFIX}nvml_call_duration_seconds",
-            "Time that calls of NVML took, or until they were given up.",
-            ("operation",),
-        ),
-        bounds=_NVML_SECONDS,
-    )

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 import sim.nvml
 from kubeletplugin.gpus.gpu import FifoLock
 from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.session import Session
-from kubeletplugin.telemetry.observer import nvml_calls
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.scrape import Scrape, collected
@@ -42,32 +40,6 @@ def test_nvml_calls_are_counted_by_code(rig: Rig) -> None:
     assert found.value(name, operation=create, code="INSUFFICIENT_RESOURCES") == 1
     assert found.value(name, operation=create, code="SUCCESS") == 1
     assert found.value("mig_dra_nvml_call_duration_seconds_count", operation=create) == 2
-
-
-def test_calls_of_nvml_are_shown_as_the_client_library_would() -> None:
-    calls, ours, theirs = nvml_calls(), CollectorRegistry(), CollectorRegistry()
-    ours.register(calls)
-    name = "mig_dra_nvml_call"
-    text = "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG."
-    counter = Counter(f"{name}s_total", text, ["operation", "code"], registry=theirs)
-    text = "Time that calls of NVML took, or until they were given up."
-    bounds = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 60)
-    times = Histogram(
-        f"{name}_duration_seconds", text, ["operation"], registry=theirs, buckets=bounds
-    )
-    for operation, code, seconds in (
-        ("nvmlInit", "SUCCESS", 0.0),
-        ("nvmlInit", "SUCCESS", 0.001),
-        ("nvmlInit", "DRIVER_NOT_LOADED", 0.3),
-        ("nvmlGpuInstanceDestroy", "HANG", 60.5),
-    ):
-        calls.take((operation, code), seconds)
-        counter.labels(operation, code).inc()
-        times.labels(operation).observe(seconds)
-    shown = generate_latest(theirs).decode().splitlines()
-    assert generate_latest(ours).decode().splitlines() == [
-        line for line in shown if "_created" not in line
-    ]
 
 
 def test_a_call_that_hangs_counts_as_that(tmp_path: Path) -> None:
