@@ -21,18 +21,11 @@ _WRITABLE = ["rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"]
 CREATE_CONTAINER = "createContainer"
 """Hook stage after the container's mounts are made and before its root is changed."""
 
-MOMENTS = frozenset(
-    {"prestart", "createRuntime", CREATE_CONTAINER, "startContainer", "poststart", "poststop"}
-)
-
 # A single letter, which the specification allows, ends containerd: its parser slices name[1:0]
 # (validateVendorOrClassName in container-device-interface's parser.go; seen with containerd 2.1.9).
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ENV = re.compile(r"[^=\0]+=[^\0]*")
-_PERMISSIONS = frozenset("rwm")
-_MODE_BITS = 0o7777
-_IDS = range(2**32)
 
 
 class CdiError(Exception):
@@ -70,8 +63,8 @@ class Mount:
 class Hook:
     """A program of the host that the runtime runs at one moment of a container's life.
 
-    ``moment`` is one of :data:`MOMENTS`. ``args`` begin with the program's own name, ``env`` are
-    ``NAME=value`` strings.
+    ``moment`` is a word of the specification. ``args`` begin with the program's own name, ``env``
+    are ``NAME=value`` strings.
     """
 
     moment: str
@@ -183,131 +176,84 @@ def encode(spec: Spec) -> dict[str, Any]:
 
 
 def _edits(edits: Edits) -> dict[str, Any]:
-    encoded: dict[str, Any] = {}
-    if edits.env:
-        encoded["env"] = list(edits.env)
-    if edits.nodes:
-        encoded["deviceNodes"] = [_node(n) for n in edits.nodes]
-    if edits.mounts:
-        encoded["mounts"] = [_mount(m) for m in edits.mounts]
-    if edits.hooks:
-        encoded["hooks"] = [_hook(h) for h in edits.hooks]
-    if edits.gids:
-        encoded["additionalGids"] = list(edits.gids)
-    return encoded
+    return _filled(
+        env=[*edits.env],
+        deviceNodes=[*map(_node, edits.nodes)],
+        mounts=[
+            {
+                "hostPath": mount.host_path,
+                "containerPath": mount.container_path,
+                "options": _WRITABLE if mount.writable else _READ_ONLY,
+            }
+            for mount in edits.mounts
+        ],
+        hooks=[
+            {
+                "hookName": hook.moment,
+                "path": hook.path,
+                **_filled(args=[*hook.args], env=[*hook.env]),
+            }
+            for hook in edits.hooks
+        ],
+        additionalGids=[*edits.gids],
+    )
 
 
 def _node(node: DeviceNode) -> dict[str, Any]:
-    encoded: dict[str, Any] = {"path": node.path}
-    if node.host_path and node.host_path != node.path:
-        encoded["hostPath"] = node.host_path
-    if node.major is not None and node.minor is not None:
-        encoded |= {"type": "c", "major": node.major, "minor": node.minor}
-    if node.file_mode is not None:
-        encoded["fileMode"] = node.file_mode
-    encoded["permissions"] = node.permissions
-    if node.gid is not None:
-        encoded["gid"] = node.gid
-    return encoded
+    has_number = node.major is not None and node.minor is not None
+    return {"path": node.path} | _filled(
+        hostPath=node.host_path if node.host_path != node.path else None,
+        type="c" if has_number else None,
+        major=node.major if has_number else None,
+        minor=node.minor if has_number else None,
+        fileMode=node.file_mode,
+        permissions=node.permissions,
+        gid=node.gid,
+    )
 
 
-def _mount(mount: Mount) -> dict[str, Any]:
-    return {
-        "hostPath": mount.host_path,
-        "containerPath": mount.container_path,
-        "options": _WRITABLE if mount.writable else _READ_ONLY,
-    }
-
-
-def _hook(hook: Hook) -> dict[str, Any]:
-    encoded: dict[str, Any] = {"hookName": hook.moment, "path": hook.path}
-    if hook.args:
-        encoded["args"] = list(hook.args)
-    if hook.env:
-        encoded["env"] = list(hook.env)
-    return encoded
+def _filled(**fields: Any) -> dict[str, Any]:
+    """The fields that have a value; numbers may be 0."""
+    return {name: value for name, value in fields.items() if value or value == 0}
 
 
 def validate(spec: Spec) -> None:
-    """Check ``spec`` against the specification.
+    """Check what of ``spec`` comes from options, claims and files of the host.
 
     Raises:
         CdiError: names the first field that breaks a rule.
     """
-    vendor, slash, device_class = spec.kind.partition("/")
-    if not slash or not _NAME.fullmatch(vendor) or not _NAME.fullmatch(device_class):
+    vendor, _, device_class = spec.kind.partition("/")
+    if not _NAME.fullmatch(vendor) or not _NAME.fullmatch(device_class):
         raise CdiError(f"CDI spec: kind {spec.kind!r} is not <vendor>/<class>")
-    if not spec.devices:
-        raise CdiError(f"CDI spec {spec.kind}: no devices")
-    seen: set[str] = set()
+    names = [device.name for device in spec.devices]
+    for name in names:
+        if not _DEVICE.fullmatch(name):
+            raise CdiError(f"CDI spec {spec.kind}: device name {name!r} is not allowed")
+    _check_unique(names, f"CDI spec {spec.kind}: device")
     for device in spec.devices:
-        if not _DEVICE.fullmatch(device.name):
-            raise CdiError(f"CDI spec {spec.kind}: device name {device.name!r} is not allowed")
-        if device.name in seen:
-            raise CdiError(f"CDI spec {spec.kind}: device {device.name!r} stands there twice")
-        seen.add(device.name)
         if device.edits == Edits():
             raise CdiError(f"CDI spec {spec.kind}: device {device.name!r} changes nothing")
-        _check_edits(device.edits, f"CDI spec {spec.kind}, device {device.name!r}")
-    _check_edits(spec.common, f"CDI spec {spec.kind}, containerEdits")
+    for edits in (spec.common, *(device.edits for device in spec.devices)):
+        _check_edits(edits, f"CDI spec {spec.kind}")
+    if not spec.devices:
+        raise CdiError(f"CDI spec {spec.kind}: no devices")
 
 
 def _check_edits(edits: Edits, where: str) -> None:
-    _check_env(edits.env, where)
-    for node in edits.nodes:
-        _check_node(node, where)
-    for mount in edits.mounts:
-        _check_path(mount.host_path, f"{where}: hostPath of a mount")
-        _check_path(mount.container_path, f"{where}: containerPath of a mount")
-    for hook in edits.hooks:
-        _check_hook(hook, where)
-    for gid in edits.gids:
-        if gid not in _IDS or gid == 0:
-            raise CdiError(f"{where}: additionalGids {gid} is no group that can be added")
-    _check_unique((n.path for n in edits.nodes), f"{where}: device node")
-    _check_unique((m.container_path for m in edits.mounts), f"{where}: containerPath")
-
-
-def _check_node(node: DeviceNode, where: str) -> None:
-    _check_path(node.path, f"{where}: device node")
-    if node.host_path:
-        _check_path(node.host_path, f"{where}: hostPath of {node.path}")
-    if (node.major is None) != (node.minor is None):
-        raise CdiError(f"{where}: {node.path} needs both major and minor, or none")
-    if min(node.major or 0, node.minor or 0) < 0:
-        raise CdiError(f"{where}: {node.path} has a negative device number")
-    if node.file_mode is not None and not 0 <= node.file_mode <= _MODE_BITS:
-        raise CdiError(f"{where}: fileMode {node.file_mode} of {node.path} is no file mode")
-    if node.gid is not None and node.gid not in _IDS:
-        raise CdiError(f"{where}: gid {node.gid} of {node.path} is no group")
-    if not node.permissions or not _PERMISSIONS.issuperset(node.permissions):
-        raise CdiError(f"{where}: permissions {node.permissions!r} of {node.path}")
-
-
-def _check_hook(hook: Hook, where: str) -> None:
-    if hook.moment not in MOMENTS:
-        known = ", ".join(sorted(MOMENTS))
-        raise CdiError(f"{where}: hookName {hook.moment!r} is none of {known}")
-    _check_path(hook.path, f"{where}: path of the hook {hook.moment}")
-    _check_env(hook.env, f"{where}, hook {hook.path}")
-    if any("\0" in argument for argument in hook.args):
-        raise CdiError(f"{where}: an argument of the hook {hook.path} has a zero byte")
-
-
-def _check_env(env: Iterable[str], where: str) -> None:
-    for entry in env:
+    for entry in edits.env:
         if not _ENV.fullmatch(entry):
             raise CdiError(f"{where}: env {entry!r} is not NAME=value")
+    paths = [path for n in edits.nodes for path in (n.path, n.host_path or n.path)]
+    paths += [path for m in edits.mounts for path in (m.host_path, m.container_path)]
+    for path in (*paths, *(hook.path for hook in edits.hooks)):
+        if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+            raise CdiError(f"{where}: {path!r} is not an absolute path")
+    _check_unique([n.path for n in edits.nodes], f"{where}: device node")
+    _check_unique([m.container_path for m in edits.mounts], f"{where}: containerPath")
 
 
-def _check_path(path: str, what: str) -> None:
-    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise CdiError(f"{what} {path!r} is not an absolute path")
-
-
-def _check_unique(paths: Iterable[str], what: str) -> None:
-    seen: set[str] = set()
-    for path in paths:
-        if path in seen:
-            raise CdiError(f"{what} {path} stands there twice")
-        seen.add(path)
+def _check_unique(names: list[str], what: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise CdiError(f"{what} {twice} stands there twice")

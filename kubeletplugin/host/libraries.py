@@ -48,7 +48,7 @@ LIBRARY_DIRECTORIES = (
 Source: nvidia-container-toolkit (pkg/lookup/library.go) for what is not marked."""
 
 CACHES = ("etc/ld.so.cache", "usr/local/glibc/etc/ld.so.cache")
-_CACHED = ("libcuda.so", "libnvidia-")
+_CACHED = re.compile(rb"(/[^\0]{0,4000})/(?:libcuda\.so|libnvidia-)[^/\0]*\0")
 _SUBDIRECTORY = "vdpau"
 # Their names carry no driver version.
 _UNVERSIONED = re.compile(r"libnvidia-nvvm70\.so\.\d+|libnvidia-egl-[a-z0-9]+\.so\.\d+(?:\.\d+)+")
@@ -184,9 +184,9 @@ def find_libraries(
             for name in _driver_files(seen / subdirectory, version):
                 role = role_of(name.partition(".so")[0])
                 read = read_library(inside(seen, f"{subdirectory}/{name}")) if role else None
-                if role is None or read is None or read.machine != architecture.machine:
+                if role is None or read is None or read[0] != architecture.machine:
                     continue
-                library = Library(f"{place}/{name}", read.soname or name, role, subdirectory)
+                library = Library(f"{place}/{name}", read[1] or name, role, subdirectory)
                 found.setdefault((subdirectory, library.soname), library)
     return tuple(found.values())
 
@@ -244,81 +244,36 @@ def _driver_files(directory: Path, version: str) -> Iterator[str]:
 
 
 def _cached_directories(root: Path) -> list[str]:
+    """Directories of the driver's libraries that the loader's caches name.
+
+    Whatever form a cache has (glibc, sysdeps/generic/dl-cache.h), its paths end in a zero byte.
+    """
     directories: dict[str, None] = {}
     for cache in CACHES:
         try:
             data = inside(root, cache).read_bytes()
         except OSError:
             continue
-        for path in cached_paths(data, prefixes=_CACHED):
-            directories.setdefault(path.rpartition("/")[0])
+        for found in _CACHED.finditer(data):
+            directories.setdefault(found[1].decode(errors="replace"))
     return list(directories)
 
 
-# The loader's cache as ldconfig writes it: today's form alone, or behind the one of before glibc
-# 2.2 (glibc, sysdeps/generic/dl-cache.h). NVIDIA's machines are little endian.
-_OLD = b"ld.so-1.7.0"
-_OLD_HEADER = struct.Struct("<11sxI")
-_OLD_ENTRY_SIZE = 12
-_NEW = b"glibc-ld.so.cache1.1"
-_NEW_HEADER = struct.Struct("<20sII20x")
-_NEW_ENTRY = struct.Struct("<iIIIQ")
-_ALIGNMENT = 8
-_LONGEST_PATH = 4096
-
-
-def cached_paths(data: bytes, *, prefixes: tuple[str, ...]) -> list[str]:
-    """Paths of the cached libraries whose file name begins so, in the cache's order.
-
-    A cache that is damaged, or of another form, has none.
-    """
-    try:
-        return [path for path in _paths(data) if path.rpartition("/")[2].startswith(prefixes)]
-    except struct.error:
-        return []
-
-
-def _paths(data: bytes) -> Iterator[str]:
-    start = 0
-    if data.startswith(_OLD):
-        _, count = _OLD_HEADER.unpack_from(data)
-        start = _OLD_HEADER.size + count * _OLD_ENTRY_SIZE
-        start += -start % _ALIGNMENT
-    magic, count, _ = _NEW_HEADER.unpack_from(data, start)
-    if magic != _NEW:
-        return
-    table = start + _NEW_HEADER.size
-    for number in range(count):
-        _, _, value, _, _ = _NEW_ENTRY.unpack_from(data, table + number * _NEW_ENTRY.size)
-        begin = start + value
-        end = data.find(b"\0", begin, begin + _LONGEST_PATH)
-        if end > begin:
-            yield data[begin:end].decode(errors="replace")
-
-
-# Shared libraries (elf(5)).
+# Shared libraries (elf(5)), 64 bits and little endian, as NVIDIA's machines are.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _DYNAMIC = struct.Struct("<qQ")
-_IDENTITY = b"\x7fELF\x02\x01"  # 64 bits, little endian
-_SHARED = 3
+_IDENTITY = b"\x7fELF\x02\x01"
 _LOAD, _DYNAMIC_SEGMENT = 1, 2
-_MOST_SEGMENTS = 64
-_MOST_DYNAMIC = 64 * 1024
 _STRING_TABLE, _SONAME = 5, 14
 _LONGEST_NAME = 256
 
 
-@dataclass(frozen=True, slots=True)
-class SharedLibrary:
-    """A 64-bit library: ``machine`` is ELF's number of the processor, ``soname`` may be empty."""
+def read_library(path: Path) -> tuple[int, str] | None:
+    """ELF's number of a library's processor, and its SONAME, which may be empty.
 
-    machine: int
-    soname: str
-
-
-def read_library(path: Path) -> SharedLibrary | None:
-    """Read a library's header; None for a file that is no 64-bit library, or is damaged."""
+    None for a file that is no 64-bit library, or is damaged.
+    """
     try:
         with path.open("rb") as file:
             return _read(file)
@@ -326,30 +281,26 @@ def read_library(path: Path) -> SharedLibrary | None:
         return None
 
 
-def _read(file: BinaryIO) -> SharedLibrary | None:
-    header = _HEADER.unpack(file.read(_HEADER.size))
-    identity, kind, machine, table, size, count = (header[i] for i in (0, 1, 2, 5, 9, 10))
-    if not identity.startswith(_IDENTITY) or kind != _SHARED or size < _SEGMENT.size:
+def _read(file: BinaryIO) -> tuple[int, str] | None:
+    identity, _, machine, _, _, table, _, _, _, _, count, *_ = _HEADER.unpack(
+        file.read(_HEADER.size)
+    )
+    if not identity.startswith(_IDENTITY):
         return None
-    segments = []  # kind, offset, address, size in the file
-    for number in range(min(count, _MOST_SEGMENTS)):
-        file.seek(table + number * size)
-        what, _, offset, address, _, in_file, _, _ = _SEGMENT.unpack(file.read(_SEGMENT.size))
-        segments.append((what, offset, address, in_file))
-    dynamic = next((s for s in segments if s[0] == _DYNAMIC_SEGMENT), None)
-    if dynamic is None:
-        return SharedLibrary(machine, "")
-    file.seek(dynamic[1])
-    content = file.read(min(dynamic[3], _MOST_DYNAMIC))
-    whole = len(content) // _DYNAMIC.size * _DYNAMIC.size
-    tags = dict(reversed(list(_DYNAMIC.iter_unpack(content[:whole]))))
+    file.seek(table)
+    segments = [_SEGMENT.unpack(file.read(_SEGMENT.size)) for _ in range(count)]
+    tags: dict[int, int] = {}
+    for kind, _, offset, _, _, size, *_ in segments:
+        if kind == _DYNAMIC_SEGMENT:
+            file.seek(offset)
+            content = file.read(size - size % _DYNAMIC.size)
+            tags = dict(reversed(list(_DYNAMIC.iter_unpack(content))))
     if _SONAME not in tags or _STRING_TABLE not in tags:
-        return SharedLibrary(machine, "")
+        return machine, ""
     strings = tags[_STRING_TABLE]
-    for what, offset, address, in_file in segments:
-        if what == _LOAD and address <= tags[_STRING_TABLE] < address + in_file:
+    for kind, _, offset, address, _, size, *_ in segments:
+        if kind == _LOAD and address <= tags[_STRING_TABLE] < address + size:
             strings = tags[_STRING_TABLE] - address + offset
-            break
     file.seek(strings + tags[_SONAME])
     name = file.read(_LONGEST_NAME).partition(b"\0")[0].decode()
-    return SharedLibrary(machine, name if "/" not in name else "")
+    return machine, name if "/" not in name else ""

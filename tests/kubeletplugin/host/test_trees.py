@@ -25,13 +25,13 @@ def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("to", ["beside", "beside/file", "nothing"])
-def test_what_links_point_to_stays(tmp_path: Path, to: str) -> None:
+def test_what_links_point_to_stays(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     (tmp_path / "beside/file").write_text("x")
     folder = tmp_path / "claim"
     folder.mkdir()
-    (folder / "link").symlink_to(tmp_path / to)
+    for number, to in enumerate(("beside", "beside/file", "nothing")):
+        (folder / str(number)).symlink_to(tmp_path / to)
     remove_tree(folder)
     assert not folder.exists()
     assert (tmp_path / "beside/file").read_text() == "x"
@@ -77,16 +77,6 @@ def test_folders_nested_deeper_than_python_calls_and_files_may_be_open_go(tmp_pa
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         sys.setrecursionlimit(limit)
-    assert not folder.exists()
-
-
-def test_more_names_than_are_read_at_once_go(tmp_path: Path) -> None:
-    folder = tmp_path / "claim"
-    for name in ("a", "b/c"):
-        (folder / name).mkdir(parents=True)
-        for number in range(1100):
-            (folder / name / str(number)).touch()
-    remove_tree(folder)
     assert not folder.exists()
 
 
