@@ -288,7 +288,7 @@ class Slices:
         Raises:
             ModeError: it is off, so that nothing was said of a profile.
         """
-        mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
+        mode = mig_mode(self._session, unit.uuid)
         if mode is not None and not mode[0]:
             raise mode_is_off(unit.known) from error
 
@@ -438,7 +438,7 @@ class Slices:
         Raises:
             HardwareError: the GPU makes none there.
         """
-        mode = mig_mode(self._session, self._session.device(entry.gpu), gpu=entry.gpu)
+        mode = mig_mode(self._session, entry.gpu)
         if entry.placement is None or entry.profile_id is None or (mode and not mode[0]):
             return FoundInstance()
         shape = Profile(entry.profile_id, entry.profile, 0, 0, 0, (entry.placement,))

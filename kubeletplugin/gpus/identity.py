@@ -69,7 +69,7 @@ class Identity:
                 return FoundInstance()
             inside = self._inside(entry, found)
         except NotSupportedError:
-            mode = mig_mode(self._session, self._session.device(entry.gpu), gpu=entry.gpu)
+            mode = mig_mode(self._session, entry.gpu)
             # A GPU on which a slice was made has MIG, whatever it says now.
             if mode is None or mode[0]:
                 raise

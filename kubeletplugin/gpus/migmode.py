@@ -128,7 +128,7 @@ class MigMode:
         """Try once; True if the GPU may be another now."""
         session, gpu, enable = self._session, unit.uuid, change.enable
         device = session.device(gpu)
-        now = mig_mode(session, device, gpu=gpu)
+        now = mig_mode(session, gpu)
         if now is None or now[0] == enable or not self._is_permitted(unit, change):
             return False
         change.again.give_up()
@@ -139,7 +139,7 @@ class MigMode:
             status = session.call(pynvml.nvmlDeviceSetMigMode, device, mode, gpu=gpu)
             answer = f"activation status {code_name(status)} ({status})"
             # Success of the call says nothing: the mode may be waiting for a reset.
-            done = mig_mode(session, session.device(gpu), gpu=gpu) == (enable, enable)
+            done = mig_mode(session, gpu) == (enable, enable)
         except NvmlError as error:
             answer, done = str(error), False
         if done:

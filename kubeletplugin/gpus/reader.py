@@ -149,7 +149,7 @@ class GpuReader:
         def ask() -> tuple[tuple[bool, bool] | None, Condition]:
             session, gpu = self._session, unit.uuid
             device = session.device(gpu)
-            mode = mig_mode(session, device, gpu=gpu)
+            mode = mig_mode(session, gpu)
             return mode, read_condition(session, device, gpu=gpu, before=card.condition)
 
         mode, condition = self._session.as_one(ask, gpu=unit.uuid)

@@ -63,7 +63,6 @@ class CallPool:
         self._clock = clock
         self._lock = threading.Lock()
         self._running: set[_Call] = set()
-        self._abandoned: dict[str, _Call] = {}
         self._idle: list[queue.SimpleQueue[_Call]] = []
         self._mine = _Mine()
 
@@ -114,30 +113,30 @@ class CallPool:
 
     def hangs(self, gpu: str) -> str:
         """The call for a GPU that is overdue, in words; also one that is still waited for."""
-        now = self._clock()
         with self._lock:
-            calls = [c for c in self._running if c.gpu == gpu and now - c.began >= self._seconds]
-            oldest = self._abandoned.get(gpu) or min(calls, key=lambda c: c.began, default=None)
-        return self._words(oldest) if oldest else ""
+            late = [c for c in self._running if c.gpu == gpu and self._is_late(c)]
+        return self._words(min(late, key=lambda c: c.began)) if late else ""
 
     def overdue(self) -> bool:
         """True if any call has not come back in its time."""
-        now = self._clock()
         with self._lock:
-            return any(now - c.began >= self._seconds for c in self._running)
+            return any(map(self._is_late, self._running))
 
     def inside(self) -> tuple[str, ...]:
         """The calls that are inside NVML now, in words; also those that nobody waits for."""
         with self._lock:
             return tuple(sorted(f"{c.name} since {self._since(c)}" for c in self._running))
 
+    def _is_late(self, call: _Call) -> bool:
+        return call.abandoned or self._clock() - call.began >= self._seconds
+
     def _elsewhere(self, name: str, work: Callable[[], T], *, gpu: str, factor: float) -> T:
         began = self._clock()
         call = _Call(name, work, gpu, began, began + self._seconds * factor)
         with self._lock:
-            hanging = self._abandoned.get(gpu)
-            if hanging is not None:
-                raise self._error(hanging)
+            for other in self._running:
+                if other.gpu == gpu and other.abandoned:
+                    raise self._error(other)
             self._running.add(call)
             thread = self._idle.pop() if self._idle else None
         if thread is None:
@@ -154,18 +153,17 @@ class CallPool:
                 is_running = call in self._running
                 if is_running and left <= 0:
                     call.abandoned = True
-                    self._abandoned.setdefault(call.gpu, call)
                     raise self._error(call)
-            if is_running:
-                with contextlib.suppress(queue.Empty):
-                    call.wake.get(timeout=left)
-                continue
-            try:
-                if call.error is not None:
-                    raise call.error
-                return call.result
-            finally:
-                del call  # an error keeps this frame
+            if not is_running:
+                break
+            with contextlib.suppress(queue.Empty):
+                call.wake.get(timeout=left)
+        try:
+            if call.error is not None:
+                raise call.error
+            return call.result
+        finally:
+            del call  # an error keeps this frame
 
     def _work(self, mine: queue.SimpleQueue[_Call]) -> None:
         while True:
@@ -176,16 +174,6 @@ class CallPool:
                 call.error = error
             with self._lock:
                 self._running.discard(call)
-                if self._abandoned.get(call.gpu) is call:
-                    del self._abandoned[call.gpu]
-                    others = [c for c in self._running if c.gpu == call.gpu]
-                    overdue = [
-                        c
-                        for c in others
-                        if self._clock() - c.began >= self._seconds * times.NVML_CHANGE_FACTOR
-                    ]
-                    if overdue:
-                        self._abandoned[call.gpu] = overdue[0]
                 self._idle.append(mine)
             call.wake.put(None)
             del call
@@ -233,33 +221,23 @@ class UseLock:
 
         A thread that uses it already, or has it alone, goes in at once.
         """
-        depth = self._mine.depth
-        if depth == 0:
+        first = not self.inside
+        if first:
             with self._changed:
                 entered = self._changed.wait_for(lambda: not self._wanted, timeout=seconds)
                 self._users += entered
             if not entered:
                 yield False
                 return
-        self._mine.depth = depth + 1
+        self._mine.depth += 1
         try:
             yield True
         finally:
-            self._mine.depth = depth
-            if depth == 0:
+            self._mine.depth -= 1
+            if first:
                 with self._changed:
                     self._users -= 1
-                    if self._wanted:
-                        self._changed.notify_all()
-
-    @contextmanager
-    def adopted(self) -> Iterator[None]:
-        """This thread works for one that uses it, and waits for this one."""
-        self._mine.depth += 1
-        try:
-            yield
-        finally:
-            self._mine.depth -= 1
+                    self._changed.notify_all()
 
     @contextmanager
     def alone(self, seconds: float) -> Iterator[bool]:
@@ -271,12 +249,13 @@ class UseLock:
         with self._changed:
             self._wanted = True
             free = self._changed.wait_for(lambda: not self._users, timeout=seconds)
+        self._mine.depth += 1
         try:
             while free and self._busy() and time.monotonic() < end:
                 time.sleep(times.NVML_ALONE_SECONDS)
-            with self.adopted():
-                yield free and not self._busy()
+            yield free and not self._busy()
         finally:
+            self._mine.depth -= 1
             with self._changed:
                 self._wanted = False
                 self._changed.notify_all()

@@ -19,7 +19,7 @@ from dra.gpu.inventory import GpuFacts
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, reset
-from kubeletplugin.nvml.session import Device, Session
+from kubeletplugin.nvml.session import Device, Session, together
 
 _MIB = 1024 * 1024
 _MOST_GPUS = 64
@@ -142,10 +142,11 @@ def switches_mig(architecture: int | None) -> bool:
     return architecture is not None and hopper <= architecture < unknown
 
 
-def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | None:
+@together
+def mig_mode(session: Session, gpu: str) -> tuple[bool, bool] | None:
     """MIG mode (now, after the next reset); None for a GPU that has no MIG."""
     try:
-        current, pending = session.call(pynvml.nvmlDeviceGetMigMode, device, gpu=gpu)
+        current, pending = session.call(pynvml.nvmlDeviceGetMigMode, session.device(gpu), gpu=gpu)
     except NotSupportedError:
         return None
     return bool(current), bool(pending)
@@ -164,7 +165,7 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
     def ask(function: Any) -> Any:
         return session.call(function, device, gpu=uuid)
 
-    mode = mig_mode(session, device, gpu=uuid)
+    mode = mig_mode(session, uuid)
     enabled, pending = mode or (False, False)
     reason = problem = ""
     if enabled != pending:

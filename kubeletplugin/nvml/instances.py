@@ -124,6 +124,7 @@ def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[Comp
     )
 
 
+@together
 def processes(session: Session, gpu: str, gi_id: int | None = None) -> tuple[int, ...]:
     """Ids of the compute processes in a GPU instance, or on the whole GPU."""
     running = session.call(
@@ -197,7 +198,7 @@ def create_compute_instance(
         except (NotSupportedError, InsufficientResourcesError) as error:
             if error.code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
                 raise
-            session.compute_profiles.pop((session.generation, gpu, profile.id), None)
+            session.compute_profiles.pop((gpu, profile.id), None)
             refused.append(f"{choice.multiprocessors} multiprocessors (id {choice.id}): {error}")
             continue
         made = _delivered(session, handle, profile, gpu=gpu)
@@ -210,7 +211,7 @@ def create_compute_instance(
         if found != ComputeInstance(made.id, made.uuid):
             raise ReadBackError(create.__name__, gpu=gpu, detail=f"{made.uuid} is not there")
         if not refused:
-            session.compute_profiles[session.generation, gpu, profile.id] = asked
+            session.compute_profiles[gpu, profile.id] = asked
         return made
     raise _undeliverable(choices, refused, profile, gpu=gpu)
 
@@ -284,8 +285,8 @@ def gpu_instance_handles(session: Session, device: Any, profile_id: int, *, gpu:
 def compute_handles(session: Session, gi: Any, *, gpu: str) -> list[Any]:
     """The handles of all compute instances in the GPU instance of handle ``gi``."""
     profile = session.call(pynvml.nvmlGpuInstanceGetInfo, gi, gpu=gpu).profileId
-    key = (session.generation, gpu, int(profile))
-    profiles = session.compute_profiles.get(key) or _ask_compute_profiles(session, gi, gpu=gpu)
+    known = session.compute_profiles.get((gpu, int(profile)))
+    profiles = known or _ask_compute_profiles(session, gi, gpu=gpu)
     handles: list[Any] = []
     for profile_id in dict.fromkeys(p.id for p in profiles):
         buffer = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
@@ -326,7 +327,7 @@ def _whole_compute_profiles(
     of which a slice was made is kept. Asked for twice where none has enough, as one wrong answer
     takes no profile away.
     """
-    asked = session.compute_profiles.get((session.generation, gpu, profile.id), ())
+    asked = session.compute_profiles.get((gpu, profile.id), ())
     best: list[ComputeProfile] = []
     for _ in range(2):
         asked = asked or _ask_compute_profiles(session, gi, gpu=gpu)

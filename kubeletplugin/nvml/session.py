@@ -46,14 +46,6 @@ _CHANGES = frozenset(
         "nvmlInit",
     }
 )
-_STALE_KEPT = 256
-"""Handles of earlier generations that a call may still be about to use."""
-_OF_A_GENERATION = (
-    pynvml.c_nvmlDevice_t,
-    pynvml.c_nvmlGpuInstance_t,
-    pynvml.c_nvmlComputeInstance_t,
-    pynvml.c_nvmlEventSet_t,
-)
 _BY_ADDRESS = pynvml.nvmlDeviceGetHandleByPciBusId
 _SUCCESS = code_name(pynvml.NVML_SUCCESS)
 T = TypeVar("T")
@@ -98,18 +90,18 @@ class Session:
         """True if NVML can name all processes of the node; without, an empty list says nothing."""
         self.released: frozenset[str] = frozenset()
         """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
-        self.compute_profiles: dict[tuple[int, str, int], tuple[ComputeProfile, ...]] = {}
-        """Compute-instance profiles by generation, GPU's UUID and id of the GPU-instance profile,
-        of which an instance was made: they need not be asked for again."""
+        self.compute_profiles: dict[tuple[str, int], tuple[ComputeProfile, ...]] = {}
+        """Compute-instance profiles by GPU's UUID and id of the GPU-instance profile, of which an
+        instance was made: they need not be asked for again in this generation."""
         self._on_call = on_call
         self._calls = CallPool(seconds)
         self._use = UseLock(lambda: bool(self._calls.inside()))
         self._lock = threading.Lock()
-        self._initialising = threading.Lock()
         self._open = False
         self._initialised = False
         self._generation = 0
-        self._handles = _Handles()
+        self._devices: dict[str, Device] = {}
+        self._addresses: dict[str, str] = {}
 
     @property
     def is_open(self) -> bool:
@@ -183,7 +175,7 @@ class Session:
             DriverUnavailableError: it is closed.
             NvmlError: it is being opened anew, and that lasts.
         """
-        nested = self._use.inside
+        nested = self._is_inside
         with self._use.shared(self.seconds) as entered:
             if not entered:
                 raise NvmlError(
@@ -204,14 +196,9 @@ class Session:
         if self._calls.in_operation:
             return work()
         began = time.monotonic()
-
-        def adopted() -> T:
-            with self._use.adopted():
-                return work()
-
         with self.together():
             try:
-                return self._calls.together(adopted, gpu=gpu)
+                return self._calls.together(work, gpu=gpu)
             except HangError as error:
                 self._on_call(error.operation, "HANG", time.monotonic() - began)
                 raise
@@ -223,37 +210,22 @@ class Session:
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
 
-        A library that says UNINITIALIZED although it was initialised (the driver was exchanged
-        under it) is initialised once more, and the call repeated unless it is about what the
-        library gave out before. Where only one GPU says that the driver is away, it is an error of
-        that GPU.
+        Handles among the arguments are of this generation: taken in the same use of
+        :meth:`together` or :meth:`as_one`. Where only one GPU says that the driver is away, it is
+        an error of that GPU.
         """
-        if not self._use.inside:
+        if not self._is_inside:
             with self.together():
                 return self.call(function, *arguments, gpu=gpu)
-        generation = self._generation
-        fresh = arguments
-        if not self._handles.are_current(arguments, generation):
-            fresh = tuple(map(self._renewed, arguments))
         try:
-            return self._run(function, *fresh, gpu=gpu)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                self._handles.forget(gpu)
-            failure = translate(function.__name__, error.value, gpu=gpu)
-            if not isinstance(failure, DriverUnavailableError) or not self._open:
-                raise failure from error
-            if self._driver_answers():
-                raise NvmlError(function.__name__, error.value, gpu=gpu) from error
-            if error.value != pynvml.NVML_ERROR_UNINITIALIZED:
-                raise failure from error
-        with self._initialising:
-            if generation == self._generation:
-                self._initialise()
-        fresh = tuple(map(self._renewed, fresh))
-        if any(isinstance(a, _OF_A_GENERATION) and not self._handles.owner(a) for a in fresh):
-            raise translate(function.__name__, pynvml.NVML_ERROR_NOT_READY, gpu=gpu)
-        return self._translated(function, *fresh, gpu=gpu)
+            return self._ask(function, *arguments, gpu=gpu)
+        except GpuLostError:
+            self._devices.pop(gpu, None)
+            raise
+        except DriverUnavailableError as error:
+            if gpu and self._open and self._driver_answers():
+                raise NvmlError(error.operation, error.code, gpu=gpu) from error
+            raise
 
     def device(self, uuid: str) -> Any:
         """The kept handle of a GPU; in a new generation it is taken anew where the GPU last was.
@@ -262,15 +234,15 @@ class Session:
             GpuLostError: this machine has no such GPU now, as far as could be seen.
             GpuReleasedError: it is released.
         """
-        if not self._use.inside:
+        if not self._is_inside:
             with self.together():
                 return self.device(uuid)
         if uuid in self.released:
             raise GpuReleasedError(uuid)
-        kept = self._handles.get(uuid, self._generation)
+        kept = self._devices.get(uuid)
         if kept is not None:
             return kept.handle
-        address = self._handles.addresses.get(uuid, "")
+        address = self._addresses.get(uuid, "")
         if not address:
             raise _absent(uuid, "it was not found when GPUs were looked for")
         try:
@@ -316,34 +288,31 @@ class Session:
             address = address.decode() if isinstance(address, bytes) else address
         except NvmlError:
             address = ""
-        found = Device(uuid, handle, address)
-        self._handles.keep(found, self._generation)
+        found = self._devices[uuid] = Device(uuid, handle, address)
+        if address:
+            self._addresses[uuid] = address
         return found
+
+    @property
+    def _is_inside(self) -> bool:
+        return self._calls.in_operation or self._use.inside
 
     def _driver_answers(self) -> bool:
         try:
             for function in (pynvml.nvmlSystemGetDriverVersion, pynvml.nvmlDeviceGetCount):
-                self._translated(function)
+                self._ask(function)
         except DriverUnavailableError:
             return False
         except NvmlError:
             return True
         return True
 
-    def _renewed(self, argument: Any) -> Any:
-        """The current handle of a GPU whose earlier one this is; other arguments as they are."""
-        uuid = self._handles.owner(argument)
-        if not uuid:
-            return argument
-        kept = self._handles.get(uuid, self._generation)
-        if kept is not None and kept.handle is argument:
-            return argument
-        return self.device(uuid)
-
     def _initialise(self) -> None:
-        self._translated(pynvml.nvmlInit)
+        self._ask(pynvml.nvmlInit)
         self._initialised = True
         self._generation += 1
+        self._devices.clear()
+        self.compute_profiles.clear()
 
     def _shut_down(self, seconds: float) -> bool:
         with self._use.alone(seconds) as alone:
@@ -360,11 +329,11 @@ class Session:
     def _end(self) -> None:
         self._initialised = False
         try:
-            self._run(pynvml.nvmlShutdown)
-        except (pynvml.NVMLError, HangError) as error:
+            self._ask(pynvml.nvmlShutdown)
+        except NvmlError as error:
             _log.warning("nvmlShutdown: %s", error)
 
-    def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
+    def _ask(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         name = function.__name__
         factor = times.NVML_CHANGE_FACTOR if name in _CHANGES else 1.0
         began, code = time.monotonic(), _SUCCESS
@@ -372,7 +341,7 @@ class Session:
             return self._calls.run(name, partial(function, *arguments), gpu=gpu, factor=factor)
         except pynvml.NVMLError as error:
             code = code_name(error.value)
-            raise
+            raise translate(name, error.value, gpu=gpu) from error
         except HangError:
             code = "HANG"
             raise
@@ -382,63 +351,6 @@ class Session:
         finally:
             if code:
                 self._on_call(name, code, time.monotonic() - began)
-
-    def _translated(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
-        try:
-            return self._run(function, *arguments, gpu=gpu)
-        except pynvml.NVMLError as error:
-            raise translate(function.__name__, error.value, gpu=gpu) from error
-
-
-class _Handles:
-    """Handles by UUID, of a generation each. Thread-safe.
-
-    Values that are read are never changed, only replaced, so that reading takes no lock.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, Device]] = {}
-        self._owners: dict[int, tuple[Any, str]] = {}
-        self.addresses: dict[str, str] = {}
-        """PCI addresses at which GPUs were last seen."""
-
-    def keep(self, device: Device, generation: int) -> None:
-        """Remember a verified handle."""
-        with self._lock:
-            self._kept[device.uuid] = (generation, device)
-            if device.address:
-                self.addresses[device.uuid] = device.address
-            self._owners[id(device.handle)] = (device.handle, device.uuid)
-            kept = {id(d.handle) for _, d in self._kept.values()}
-            stale = [key for key in self._owners if key not in kept]
-            for key in stale[:-_STALE_KEPT]:
-                del self._owners[key]
-
-    def get(self, uuid: str, generation: int) -> Device | None:
-        """The GPU's handle of this generation, if there is one."""
-        found = self._kept.get(uuid)
-        return found[1] if found is not None and found[0] == generation else None
-
-    def are_current(self, arguments: tuple[Any, ...], generation: int) -> bool:
-        """True unless one of these objects was the handle of a GPU that has another one by now."""
-        for argument in arguments:
-            uuid = self.owner(argument)
-            if uuid:
-                kept = self._kept.get(uuid)
-                if kept is None or kept[0] != generation or kept[1].handle is not argument:
-                    return False
-        return True
-
-    def forget(self, uuid: str) -> None:
-        """Drop a GPU's handle: the next is taken and verified anew."""
-        with self._lock:
-            self._kept.pop(uuid, None)
-
-    def owner(self, handle: Any) -> str:
-        """The UUID of the GPU whose handle this object is or was; empty for any other object."""
-        found = self._owners.get(id(handle))
-        return found[1] if found is not None and found[0] is handle else ""
 
 
 def together(

@@ -258,11 +258,6 @@ def test_without_privileges_the_error_says_who_may(
     assert caught.value.code == pynvml.NVML_ERROR_NO_PERMISSION
 
 
-def test_a_session_lost_under_the_program_is_opened_again_once(session: Session) -> None:
-    pynvml.nvmlShutdown()
-    assert session.driver_version() == "570.86.15"
-
-
 def test_a_driver_that_is_gone_is_said_to_be(machine: Machine, session: Session) -> None:
     machine.inject(Fault(id="gone", function="*", action="return", code=18, times=0))
     with pytest.raises(

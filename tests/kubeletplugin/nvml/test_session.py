@@ -114,7 +114,7 @@ def test_no_gpu_is_looked_up_by_uuid_and_none_in_front_of_a_call(
 ) -> None:
     before = len(functions(machine))
     for uuid in uuids(machine) * 2:
-        mig_mode(session, session.device(uuid), gpu=uuid)
+        mig_mode(session, uuid)
     assert functions(machine)[before:] == ["nvmlDeviceGetMigMode"] * 6
     assert "nvmlDeviceGetHandleByUUID" not in functions(machine)
 
@@ -128,8 +128,7 @@ def test_after_a_new_initialisation_handles_are_taken_anew_and_verified(
     new = session.device(first)
     assert new is not old
     assert session.device(first) is new
-    # Whoever has still the old one in hand means the GPU, not what is in its place.
-    assert session.call(pynvml.nvmlDeviceGetUUID, old, gpu=first) == first
+    assert answers(session, first)
 
 
 def test_a_gpu_whose_place_another_took_is_lost_and_the_other_is_not_it(
@@ -149,22 +148,6 @@ def test_a_gpu_whose_place_another_took_is_lost_and_the_other_is_not_it(
 def test_a_gpu_that_was_never_found_is_lost(session: Session) -> None:
     with pytest.raises(GpuLostError, match="not found when GPUs were looked for"):
         session.device("GPU-unknown")
-
-
-def test_uninitialised_in_mid_life_a_gpu_is_asked_by_its_new_handle(
-    machine: Machine, session: Session
-) -> None:
-    second = uuids(machine)[1]
-    handle = session.device(second)
-    pynvml.nvmlShutdown()
-    assert session.call(pynvml.nvmlDeviceGetUUID, handle, gpu=second) == second
-    instance = pynvml.c_nvmlGpuInstance_t()
-    pynvml.nvmlShutdown()
-    before = len(functions(machine))
-    with pytest.raises(NvmlError) as caught:
-        session.call(pynvml.nvmlGpuInstanceGetInfo, instance, gpu=second)
-    assert caught.value.passing
-    assert functions(machine)[before:].count("nvmlGpuInstanceGetInfo") == 1
 
 
 def listener(session: Session, uuid: str) -> Callable[[], bool]:
@@ -205,7 +188,7 @@ def test_nvml_is_left_alone_rather_than_shut_down_under_a_call(machine: Machine)
     first, second, _ = uuids(machine)
     machine.inject(Fault(id="h", function="nvmlDeviceGetMigMode", action="hang", gpu=0))
     with pytest.raises(NvmlError, match="hangs since"):
-        mig_mode(session, session.device(first), gpu=first)
+        mig_mode(session, first)
     assert not session.reopen(SHORT)
     assert answers(session, second), "others do not notice"
     assert not session.close(SHORT)
@@ -229,35 +212,19 @@ def test_calls_that_belong_together_are_not_parted_and_others_wait(
     reopening = threading.Thread(target=lambda: opened.append(session.reopen(60.0)), daemon=True)
     other = threading.Thread(target=lambda: asked.append(answers(session, second)), daemon=True)
     generation = session.generation
-    with session.together():
+
+    def operation() -> None:
         reopening.start()
         wait_for("reopening", lambda: session.wanted)
         other.start()
         assert answers(session, first), "whoever is inside goes on"
         assert session.generation == generation
+
+    session.as_one(operation, gpu=first)
     reopening.join(60.0)
     other.join(60.0)
     assert (opened, asked) == ([True], [True])
     assert session.generation == generation + 1
-
-
-def test_an_operation_is_not_parted_by_who_wants_the_library_alone(
-    machine: Machine, session: Session
-) -> None:
-    first, second, _ = uuids(machine)
-    opened: list[bool] = []
-    reopening = threading.Thread(target=lambda: opened.append(session.reopen(60.0)), daemon=True)
-    before = session.generation
-
-    def operation() -> tuple[bool, int]:
-        reopening.start()
-        wait_for("reopening", lambda: session.wanted)
-        return answers(session, first), session.generation
-
-    assert session.as_one(operation, gpu=first) == (True, before)
-    reopening.join(60.0)
-    assert opened == [True]
-    assert answers(session, second)
 
 
 def test_a_call_that_hangs_in_an_operation_is_told_once_and_keeps_the_library_open(
@@ -271,7 +238,7 @@ def test_a_call_that_hangs_in_an_operation_is_told_once_and_keeps_the_library_op
     machine.inject(Fault(id="h", function="nvmlDeviceGetMigMode", action="hang", gpu=0))
     told.clear()
     with pytest.raises(NvmlError, match="nvmlDeviceGetMigMode hangs since"):
-        session.as_one(lambda: mig_mode(session, session.device(first), gpu=first), gpu=first)
+        session.as_one(lambda: mig_mode(session, first), gpu=first)
     assert not session.reopen(SHORT)
     assert answers(session, second), "others do not notice"
     machine.clear_faults("h")
