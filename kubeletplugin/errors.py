@@ -1,18 +1,4 @@
-"""Errors of a claim's Prepare or Unprepare; their text goes to kubelet and into pod events.
-
-::
-
-    PluginError
-     +-- StartingError     not ready to serve claims yet; says what is missing
-     +-- ClaimError        the claim itself: replaced, not allocated, not ours, bad configuration
-     +-- DeviceError       the device that it was given: no such GPU, profile or placement here
-     |    +-- ModeError    its GPU is not in MIG mode
-     +-- BusyError         the placement is held; names the holder
-     +-- HardwareError     NVML refused; carries its words
-     +-- HostError         a file or directory of this node: journal, CDI, /proc
-     |    +-- IncompleteError  what every container with a device needs: driver files, modules
-     +-- DeadlineError     not done in time; the work goes on and a repeated call joins it
-"""
+"""Errors of a claim's Prepare or Unprepare; their text goes to kubelet and into pod events."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from cdi.spec import (
@@ -96,7 +97,6 @@ LDCONFIG_PATHS = (
 )
 _MULTICALL = "nvidia-ctk"
 _HOOK_ENV = ("NVIDIA_CTK_DEBUG=false",)
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,21 +415,14 @@ def _known_hooks(program: Path) -> frozenset[str]:
         try:
             if path.is_file() and os.access(path, os.X_OK):
                 return _named_in(path)
-        except OSError:
+        except (OSError, ValueError):  # an empty file cannot be mapped
             continue
     return frozenset()
 
 
 def _named_in(path: Path) -> frozenset[str]:
-    wanted = {name: name.encode() for name in HOOK_NAMES}
-    found: set[str] = set()
-    overlap = b""
-    with path.open("rb") as file:
-        while len(found) < len(wanted) and (chunk := file.read(_CHUNK)):
-            window = overlap + chunk
-            found |= {name for name, text in wanted.items() if text in window}
-            overlap = window[-32:]
-    return frozenset(found)
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return frozenset(name for name in HOOK_NAMES if content.find(name.encode()) >= 0)
 
 
 _Mark = tuple[int, ...] | None

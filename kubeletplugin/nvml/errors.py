@@ -1,22 +1,6 @@
 """Refusals of NVML, in terms that an operator can act on, with their remedies.
 
-::
-
-    NvmlError
-     +-- DriverUnavailableError      no library, no driver, or versions that do not match
-     +-- PermissionDeniedError       not root and no CAP_SYS_ADMIN
-     +-- GpuNotFoundError            no such GPU
-     +-- InstanceNotFoundError       no such instance, on a GPU that is there
-     +-- NotSupportedError           the GPU, its driver or its MIG mode cannot do this
-     +-- InUseError                  processes hold the instance; ``pids`` names them
-     +-- InsufficientResourcesError  the placement is taken, or engines are used up
-     +-- GpuLostError                off the bus, or needs a reset
-     +-- GpuReleasedError            released by this program, so that it may be reset
-     +-- UndeliverableError          the driver makes no slice with what the profile advertises
-     +-- ReadBackError               NVML said success, and what it then shows is something else
-     +-- HangError                   a call has not come back; nothing is known of what it did
-
-Codes (nvmlReturn_t) outside this list are a plain NvmlError.
+Codes (nvmlReturn_t) that have no class of their own are a plain NvmlError.
 """
 
 from __future__ import annotations

@@ -185,10 +185,6 @@ class NodeInventory:
         return tuple(replace(g, reason=reason, unavailable=why) for g in before.gpus)
 
 
-class _StaleError(Exception):
-    """The MigNode is not what it was thought to be."""
-
-
 class MigNodePublisher(WriteLoop):
     """Keeps one MigNode true: written when it differs from what is there, and only then.
 
@@ -210,13 +206,13 @@ class MigNodePublisher(WriteLoop):
         clock: Clock | None = None,
     ) -> None:
         node_name = common.options.node_name
-        reflector = Reflector(
+        self._mirror = Reflector(
             common.api,
             MIG_NODES,
             field_selector=f"metadata.name={node_name}",
             on_event=self._changed,
         )
-        super().__init__(f"MigNode {node_name}", reflector=reflector, clock=clock)
+        super().__init__(f"MigNode {node_name}", reflector=self._mirror, clock=clock)
         self._api = common.api
         self._node_name = node_name
         self._manager = common.options.field_manager
@@ -224,8 +220,7 @@ class MigNodePublisher(WriteLoop):
         self._on_drain = common.changed
         self._on_reserved = on_reserved
         self.drain: Drain | None = None
-        self._mutex = threading.Lock()
-        self._known: Obj | None = None
+        self._answer: Obj | None = None
         self._versions: deque[str] = deque(maxlen=_VERSIONS_KEPT)
         self._true: tuple[Inventory, str] | None = None
         self._owner: Obj | None = None
@@ -248,16 +243,13 @@ class MigNodePublisher(WriteLoop):
             self.drain = drain
             self._on_drain()
         self._hear_of_reservations(change.new or {})
-        version = _version(change.new)
-        with self._mutex:
-            if change.new is None:
-                self._owner = None  # it goes with a Node that is replaced
-            is_own = version in list(self._versions)[:-1] and not change.rewound
-            if version == _version(self._known) or is_own:
-                return
-            self._known = change.new
-        if change.kind != "added":
-            self.notify()
+        if change.new is None:
+            self._owner = None  # it goes with a Node that is replaced
+        if change.new is None or change.rewound:
+            self._answer = None
+        elif change.kind == "added" or _version(change.new) in self._versions:
+            return
+        self.notify()
 
     def _hear_of_reservations(self, obj: Obj) -> None:
         try:
@@ -265,73 +257,55 @@ class MigNodePublisher(WriteLoop):
         except InvalidObjectError as error:
             _log.warning("what is reserved cannot be told: %s", error)
 
+    def _known(self) -> Obj | None:
+        """The MigNode as the mirror has it, or as the server has answered since."""
+        answer, seen = self._answer, next(iter(self._mirror.store.list()), None)
+        if seen is None or answer is None:
+            return seen or answer
+        return answer if _version(seen) in self._versions else seen
+
     def _publish(self) -> float | None:
         inventory = self._inventory()
         if inventory is None:
             return None
-        with self._mutex:
-            found = self._known
+        found = self._known()
         if found is not None and self._true == (inventory, _version(found)):
             return None
         wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
+        owner = self._owner = self._owner or node_owner(self._api, self._node_name)
         try:
             if found is None:
-                found = self._read_or_create(wanted)
+                found = self._read_or_create(wanted, owner)
             if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
-                found = self._update_spec(found, wanted)
+                found = self._update_spec(found, wanted, owner)
                 found = self._update_status(found, wanted)
                 self._true = (inventory, _version(found))
-        except _StaleError:
-            self._forget()
-        except KubeError:
-            self._forget()
-            raise
+        except (ConflictError, ObjectNotFoundError):
+            # Somebody changed or deleted it meanwhile.
+            self._read_or_create(wanted, owner)
+            self.notify()
         return None
 
-    def _read_or_create(self, wanted: Obj) -> Obj:
+    def _read_or_create(self, wanted: Obj, owner: Obj) -> Obj:
         try:
-            return self._ask(lambda: self._api.get(MIG_NODES, self._node_name))
+            return self._took(self._api.get(MIG_NODES, self._node_name))
         except ObjectNotFoundError:
-            return self._ask(lambda: self._create(wanted))
+            return self._took(self._create(wanted, owner))
 
-    def _forget(self) -> None:
-        with self._mutex:
-            self._known = None
-        self.notify()
-
-    def _write(self, write: Callable[[], Obj]) -> Obj:
-        """The MigNode after a write.
-
-        Raises:
-            _StaleError: somebody changed or deleted it meanwhile.
-        """
-        try:
-            return self._ask(write)
-        except (ConflictError, ObjectNotFoundError) as error:
-            raise _StaleError from error
-
-    def _ask(self, request: Callable[[], Obj]) -> Obj:
-        """The answer to a request, known from now on unless the mirror tells of another."""
-        with self._mutex:
-            before = self._known
-        answer = request()
-        with self._mutex:
-            self._versions.append(_version(answer))
-            # Of what the mirror told of meanwhile, all but the own write is of somebody else.
-            if self._known is before or _version(self._known) in self._versions:
-                self._known = answer
+    def _took(self, answer: Obj) -> Obj:
+        self._versions.append(_version(answer))
+        self._answer = answer
         return answer
 
-    def _create(self, wanted: Obj) -> Obj:
+    def _create(self, wanted: Obj, owner: Obj) -> Obj:
         """Create it, owned by the Node, so that it goes with it.
 
         Raises:
             KubeError: also when the CRD is not installed, which is a 404 as well.
         """
-        self._owner = node_owner(self._api, self._node_name)
         body = {
             **{k: v for k, v in wanted.items() if k != "status"},
-            "metadata": {"name": self._node_name, "ownerReferences": [self._owner]},
+            "metadata": {"name": self._node_name, "ownerReferences": [owner]},
         }
         try:
             created = self._api.create(MIG_NODES, body, field_manager=self._manager)
@@ -344,28 +318,22 @@ class MigNodePublisher(WriteLoop):
         _log.info("MigNode %s created", self._node_name)
         return created
 
-    def _update_spec(self, found: Obj, wanted: Obj) -> Obj:
-        if self._owner is None:
-            self._owner = node_owner(self._api, self._node_name)
+    def _update_spec(self, found: Obj, wanted: Obj, owner: Obj) -> Obj:
         metadata = found["metadata"]
         kept = {k: v for k, v in (found.get("spec") or {}).items() if k in _OTHERS}
         spec = {k: v for k, v in wanted["spec"].items() if k not in _OTHERS} | kept
-        if found.get("spec") == spec and metadata.get("ownerReferences") == [self._owner]:
+        if found.get("spec") == spec and metadata.get("ownerReferences") == [owner]:
             return found
-        body = {**found, "metadata": {**metadata, "ownerReferences": [self._owner]}, "spec": spec}
-        return self._write(lambda: self._api.replace(MIG_NODES, body, field_manager=self._manager))
+        body = {**found, "metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec}
+        return self._took(self._api.replace(MIG_NODES, body, field_manager=self._manager))
 
     def _update_status(self, found: Obj, wanted: Obj) -> Obj:
         status = _keep_known(wanted["status"], found.get("status") or {})
         if found.get("status") == status:
             return found
         body = {**found, "status": status}
-
-        def write() -> Obj:
-            metadata = self._api.replace_status(MIG_NODES, body, field_manager=self._manager)
-            return {**body, "metadata": metadata}
-
-        return self._write(write)
+        metadata = self._api.replace_status(MIG_NODES, body, field_manager=self._manager)
+        return self._took({**body, "metadata": metadata})
 
 
 def _version(obj: Obj | None) -> str:

@@ -75,38 +75,3 @@ def test_services_have_the_names_that_kubelet_calls(
     [found] = module.DESCRIPTOR.services_by_name.values()  # type: ignore[attr-defined]
     assert found.full_name == service
     assert [m.name for m in found.methods] == methods.split()
-
-
-def numbers(module: object, message: str) -> dict[str, int]:
-    descriptor = module.DESCRIPTOR.message_types_by_name[message]  # type: ignore[attr-defined]
-    return {f.name: f.number for f in descriptor.fields}
-
-
-def test_messages_have_kubelets_field_numbers() -> None:
-    device = {"request_names": 1, "pool_name": 2, "device_name": 3, "cdi_device_ids": 4}
-    assert numbers(dra_v1, "Device") == device | {"share_id": 5}
-    assert numbers(dra_v1beta1, "Device") == device
-    for module in (dra_v1, dra_v1beta1):
-        assert numbers(module, "Claim") == {"namespace": 1, "uid": 2, "name": 3}
-        assert numbers(module, "NodePrepareResourceResponse") == {"devices": 1, "error": 2}
-    assert numbers(registration_v1, "PluginInfo") == {
-        "type": 1,
-        "name": 2,
-        "endpoint": 3,
-        "supported_versions": 4,
-    }
-    for module in (health_v1, health_v1alpha1):
-        assert numbers(module, "DeviceHealth") == {
-            "device": 1,
-            "health": 2,
-            "last_updated_time": 3,
-            "health_check_timeout_seconds": 4,
-            "message": 5,
-        }
-
-
-def test_a_claim_is_the_same_bytes_that_kubelet_sends() -> None:
-    # namespace "ns" = 1, uid "u" = 2, name "n" = 3, all length-delimited.
-    assert dra_v1.Claim.FromString(b"\x0a\x02ns\x12\x01u\x1a\x01n") == dra_v1.Claim(
-        namespace="ns", uid="u", name="n"
-    )

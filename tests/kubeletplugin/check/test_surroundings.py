@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from kubeletplugin.check.command import plugin_beside, plugin_has_released
 from kubeletplugin.check.host import examine_process
 from kubeletplugin.check.report import Item, Mark, Notebook
 from kubeletplugin.host.roots import Roots
-from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, MakeNode, marks, text
 from tests.sim.apiserver.running import running_server
 
@@ -122,22 +120,6 @@ def test_kubelets_gates_are_read_and_the_one_that_is_needed_is_named(
     assert marks(report, Item.KUBELET) == {mark}
     assert "DRAPartitionableDevices=True" in report.facts[Item.KUBELET]
     assert not any("Other" in fact for fact in report.facts[Item.KUBELET])
-
-
-def test_the_program_without_subcommand_is_the_daemon_and_wants_a_node_name(
-    tmp_path: Path,
-) -> None:
-    hidden = {k: v for k, v in os.environ.items() if k != "NODE_NAME"}
-    done = subprocess.run(
-        [sys.executable, "-m", "kubeletplugin", "--kubelet-root", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        env=hidden,
-    )
-    assert done.returncode == 2
-    assert "Missing option '--node-name'" in done.stderr
 
 
 def test_a_cluster_that_does_not_answer_keeps_nothing_from_being_said(

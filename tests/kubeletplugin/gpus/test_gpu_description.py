@@ -60,10 +60,6 @@ THERE = {
 AWAY = THERE | {State.PREPARED: InstanceState.LOST}
 
 
-def test_every_state_of_the_journal_has_its_row() -> None:
-    assert THERE.keys() == set(State)
-
-
 @pytest.mark.parametrize("state", State)
 def test_an_entry_whose_instance_is_there_is_shown_once_and_as_recorded(state: State) -> None:
     entry = replace(ENTRY, state=state, note="why")
@@ -205,24 +201,6 @@ def test_why_a_gpu_cannot_be_used_is_said_in_a_word_and_in_words(case: str) -> N
     known, failure, expected = AVAILABILITY[case]
     gpu = describe(known, [], [], owners={}, failure=failure)
     assert (gpu.reason, gpu.unavailable) == expected
-
-
-def test_the_gpu_is_that_of_the_card_with_the_number_and_the_profiles_that_are_offered() -> None:
-    card = replace(
-        CARD,
-        product_name="A100",
-        brand="Nvidia",
-        architecture="Ampere",
-        cuda_compute_capability="8.0",
-        pci_bus_id="0000:07:00.0",
-        mig_pending=True,
-    )
-    gpu = describe(replace(KNOWN, card=card), [], [], owners={})
-    assert (gpu.name, gpu.uuid, gpu.pcie_root) == ("gpu-3", "GPU-a", "pci0000:00")
-    assert (gpu.product_name, gpu.brand, gpu.architecture) == ("A100", "Nvidia", "Ampere")
-    assert (gpu.cuda_compute_capability, gpu.pci_bus_id) == ("8.0", "0000:07:00.0")
-    assert (gpu.memory_mib, gpu.mig_enabled, gpu.mig_pending) == (40960, True, True)
-    assert (gpu.geometry, gpu.multiprocessors) == (KNOWN.geometry, 42)
 
 
 @pytest.mark.parametrize("geometry", [None, Geometry(())])

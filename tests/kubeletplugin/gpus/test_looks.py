@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import pytest
 
 from dra.common.resources import NODES
 from kubeletplugin import times
 from kubeletplugin.gpus.gpu import GpuUnit
-from kubeletplugin.gpus.loop import Looks
 from kubeletplugin.gpus.reader import GpuReader
-from kubeletplugin.journal.entries import EntryKey
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
 
 A, B = ("uid-a", "gpu-0"), ("uid-b", "gpu-0")
-
-
-def test_only_what_cannot_be_followed_is_looked_at() -> None:
-    looked: list[str] = []
-    followed: list[tuple[str, Collection[EntryKey]]] = []
-    told: list[str] = []
-
-    def follow(gpu: str, keys: Collection[EntryKey]) -> bool:
-        followed.append((gpu, keys))
-        return gpu == "GPU-1"
-
-    def look(gpu: str) -> bool:
-        looked.append(gpu)
-        return True
-
-    looks = Looks(look, follow=follow, on_read_back=lambda: told.append("changed"))
-    looks.ask("GPU-1", [A])
-    looks.ask("GPU-1", [B])
-    looks.ask("GPU-2", [A])
-    assert told == ["changed"] * 3
-    looks.run()
-    assert (looked, followed, looks.idle) == ([], [], False)
-    looks.follow()
-    assert followed == [("GPU-1", {A, B}), ("GPU-2", {A})]
-    looks.run()
-    assert (looked, looks.idle) == (["GPU-2"], True)
-    looks.follow()
-    assert len(followed) == 2
 
 
 def _label(rig: Rig, value: str | None) -> None:

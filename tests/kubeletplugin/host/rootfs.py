@@ -67,13 +67,6 @@ class Image:
         """Where it is entered: beside the folder called ``<root>.image``."""
         return self.folder.with_suffix("")
 
-    def searched(self) -> list[str]:
-        """The directories that are compiled into its loader, by its own word."""
-        command = [str(self.folder / INTERPRETER.lstrip("/")), "--list-diagnostics"]
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        lines = [line for line in text.splitlines() if line.startswith("path.system_dirs")]
-        return [line.partition("=")[2].strip('"').rstrip("/") for line in lines]
-
     def run(self, mounts: Sequence[Mount], host: Path, *command: str) -> str:
         """Run a command in the image with these mounts; what it wrote, whether it failed or not.
 

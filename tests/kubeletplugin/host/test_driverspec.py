@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdi.spec import CdiError, Spec
 from cdi.store import SpecStore
 from dra.common.resources import Obj
 from kubeletplugin.errors import HostError
@@ -132,8 +131,3 @@ def test_a_directory_that_refuses_is_named(bench: Bench) -> None:
         bench.spec.ensure(bench.now)
     with pytest.raises(HostError, match=r"cdi/k8s\.mig\.dra\.dev-driver\.yaml"):
         bench.spec.remove()
-
-
-def test_a_spec_of_another_kind_is_not_put_there(bench: Bench) -> None:
-    with pytest.raises(CdiError, match="not this driver's"):
-        bench.store.write_common(Spec("k8s.other/driver", ()))

@@ -128,14 +128,6 @@ def test_a_hook_that_its_version_does_not_know_is_left_out(host: Path) -> None:
     assert arguments(host) == []
 
 
-def test_a_name_across_two_chunks_of_the_program_is_found(host: Path) -> None:
-    text = "x" * ((1 << 20) - 5) + " ".join(HOOK_NAMES)
-    program(host / HOOK, text)
-    found = find_hook(roots(host), "auto")
-    assert found is not None
-    assert found.known == set(HOOK_NAMES)
-
-
 def test_never_means_mounts_alone(host: Path) -> None:
     hook_program(host / HOOK, *HOOK_NAMES)
     assert arguments(host, hook="never") == []

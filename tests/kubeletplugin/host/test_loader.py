@@ -47,19 +47,6 @@ def install(host: Path, driver: str, directory: str) -> None:
     program(host / driver.lstrip("/") / "usr/bin/nvidia-smi")
 
 
-def test_the_two_families_have_no_library_directory_in_common(image: MakeImage) -> None:
-    searched = {kind: image(kind).searched() for kind in ("Debian-like",)}
-    assert f"/usr/lib/{MULTIARCH}" in searched["Debian-like"]
-    assert "/usr/lib64" not in searched["Debian-like"]
-
-
-@pytest.mark.parametrize("kind", [k for k in ROOTS if k != "Debian-like"])
-def test_the_other_family_s_loader_knows_no_multiarch(image: MakeImage, kind: str) -> None:
-    searched = image(kind).searched()
-    assert "/usr/lib64" in searched
-    assert not any(MULTIARCH in directory for directory in searched)
-
-
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 @pytest.mark.parametrize("kind", ROOTS)
 def test_a_container_of_any_image_finds_the_driver(

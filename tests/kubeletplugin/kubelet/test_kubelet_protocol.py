@@ -21,7 +21,7 @@ from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from kubeletplugin.errors import HostError
 from kubeletplugin.kubelet.services import HealthBoard
-from kubeletplugin.sockets import MAX_SOCKET_PATH, SocketServer, check_length
+from kubeletplugin.sockets import SocketServer
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
@@ -83,12 +83,6 @@ def test_a_file_in_the_place_of_a_socket_is_not_removed(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="in the way"):
         SocketServer(path, register=lambda server: None, workers=1).start()
     assert path.read_text() == "somebody's"
-
-
-def test_a_socket_path_that_is_too_long_is_refused_with_the_limit() -> None:
-    check_length(Path("/" + "x" * (MAX_SOCKET_PATH - 1)))
-    with pytest.raises(HostError, match=r"has 108 characters, at most 107 fit.*--driver-name"):
-        check_length(Path("/" + "x" * MAX_SOCKET_PATH))
 
 
 def test_stopping_takes_the_registration_first_and_finishes_running_calls(rig: Rig) -> None:

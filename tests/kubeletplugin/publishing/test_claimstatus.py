@@ -84,14 +84,6 @@ def test_entries_of_another_driver_stay(rig: Rig) -> None:
     assert rig.claim_status(ref) == [theirs]
 
 
-def test_it_is_taken_away_at_unprepare(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.claim_status(ref)
-    assert rig.unprepare(ref) == ""
-    assert rig.claim_status(ref) == []
-
-
 @pytest.mark.parametrize("error", [ForbiddenError("no", status=403), UnavailableError("down")])
 def test_a_refused_write_fails_neither_prepare_nor_unprepare(rig: Rig, error: KubeError) -> None:
     ref = rig.claim(SLICE)

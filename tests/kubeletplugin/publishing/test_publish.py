@@ -162,7 +162,9 @@ def test_what_is_known_from_the_mirror_is_not_asked_for(rig: Rig) -> None:
     assert {(m, p) for m, p in asked if p in own} == {("PUT", own[1])}
 
 
-def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(rig: Rig) -> None:
+def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a restore of etcd; a slow watch reports it too, which is no news."""
     settle(rig)
     assert rig.daemon is not None
@@ -177,6 +179,7 @@ def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(rig: Ri
     rig.http.refuse = lambda method, path: asked.append(f"{method} {path}")
     status = f"PUT {MIG_NODES.path('', rig.node, 'status')}"
     publisher = rig.daemon.publishing.mignode
+    monkeypatch.setattr(publisher._mirror.store, "list", lambda: [early])
     publisher._changed(Change("modified", early, early))
     publisher.notify()
     wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
@@ -204,7 +207,7 @@ def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool
         answer = send(method, path, **more)
         edit()
         latest = rig.mignode()["metadata"]["resourceVersion"]
-        wait_for("the edit", lambda: latest in str((publisher._known or {}).get("metadata")))
+        wait_for("the edit", lambda: latest in str((publisher._known() or {}).get("metadata")))
         return answer
 
     rig.http.call = call  # type: ignore[method-assign]

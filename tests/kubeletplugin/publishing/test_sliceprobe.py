@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from datetime import UTC, datetime
-from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -20,6 +18,7 @@ from dra.resourceslices.resourceslices import Features, SliceLayout, read_overhe
 from kubeletplugin import times
 from kubeletplugin.publishing.resourceslices import Unaccounted, probe
 from tests.dra.gpus import sliced_gpu
+from tests.dra.kube.clocks import FakeClock
 
 INVENTORY = Inventory("node-a", "node-a", "mig.dra.dev")
 
@@ -114,42 +113,22 @@ def test_a_refusal_is_no_answer() -> None:
         features(partitionable=True, taints=True, together=True, error=ForbiddenError("no"))
 
 
-class HandClock:
-    """Turned by hand."""
-
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def monotonic(self) -> float:
-        return self.time
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.time, UTC)
-
-    def wait(self, _event: Event, seconds: float) -> bool:
-        self.time += seconds
-        return False
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-
-
 def on_gpu(state: InstanceState, *, start: int = 4) -> Instance:
     return Instance(Placement(start, 4), state, profile_id=9)
 
 
 @pytest.mark.parametrize("state", [InstanceState.RECLAIMING, InstanceState.ORPHAN])
 def test_what_goes_is_unavailable_once_it_takes_too_long(state: InstanceState) -> None:
-    clock = HandClock()
+    clock = FakeClock()
     unaccounted = Unaccounted(clock)
     gpu = sliced_gpu(0)
     going = [_with(gpu, on_gpu(state))]
     assert unaccounted.look(going) == {}
     assert unaccounted.due() == times.GOING_SECONDS
-    clock.time += times.GOING_SECONDS - 1
+    clock.at += times.GOING_SECONDS - 1
     assert unaccounted.look(going) == {}
     assert unaccounted.due() == 1
-    clock.time += 1
+    clock.at += 1
     assert unaccounted.look(going) == {"GPU-0": (Occupant(Placement(4, 4), 9),)}
     assert unaccounted.due() is None
     assert unaccounted.look([gpu]) == {}
@@ -157,7 +136,7 @@ def test_what_goes_is_unavailable_once_it_takes_too_long(state: InstanceState) -
 
 
 def test_what_is_another_s_is_unavailable_at_once_and_what_claims_hold_never() -> None:
-    unaccounted = Unaccounted(HandClock())
+    unaccounted = Unaccounted(FakeClock())
     held = [s for s in InstanceState if s.value in {"preparing", "prepared", "lost"}]
     assert len(held) == 3
     for state in held:
@@ -168,12 +147,12 @@ def test_what_is_another_s_is_unavailable_at_once_and_what_claims_hold_never() -
 
 
 def test_a_shared_slice_is_unavailable_only_when_all_of_it_goes() -> None:
-    clock = HandClock()
+    clock = FakeClock()
     unaccounted = Unaccounted(clock)
     goes, stays = on_gpu(InstanceState.RECLAIMING), on_gpu(InstanceState.PREPARED)
     for instances, blocked in (((goes, stays), False), ((goes, goes), True)):
         unaccounted.look([_with(sliced_gpu(0), *instances)])
-        clock.time += times.GOING_SECONDS
+        clock.at += times.GOING_SECONDS
         found = unaccounted.look([_with(sliced_gpu(0), *instances)])
         assert found == ({"GPU-0": (Occupant(Placement(4, 4), 9),)} if blocked else {})
 

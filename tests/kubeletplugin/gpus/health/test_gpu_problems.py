@@ -116,15 +116,6 @@ def test_of_several_the_gravest_is_told(case: str, order: int) -> None:
     assert problems.of_gpu("GPU-a") == gravest
 
 
-def test_what_a_slice_has_its_gpu_and_its_neighbours_do_not_have() -> None:
-    problems = known(OF_SLICE)
-    assert problems.of_gpu("GPU-a") is None
-    assert problems.of_slice("GPU-a", SLICE) == OF_SLICE
-    assert problems.of_slice("GPU-a", OTHER) is None
-    assert problems.of_slice("GPU-b", SLICE) is None
-    assert known(WHOLE).of_slice("GPU-a", SLICE) is None
-
-
 def test_what_has_a_reason_is_dropped_for_one_gpu() -> None:
     barred = replace(WHOLE, reason=GpuReason.NO_PERMISSION, message="no permission")
     problems = known(barred, WHOLE, replace(barred, gpu="GPU-b"))
@@ -163,12 +154,6 @@ def test_a_gpu_that_does_not_answer_is_not_away() -> None:
     assert problems.of_gpu("GPU-a") == RESET
 
 
-def test_each_is_reviewed_by_itself() -> None:
-    problems = known(RESET, WHOLE, OF_SLICE)
-    assert set(problems.review([GPU], now=QUIET)) == {WHOLE, OF_SLICE}
-    assert problems.of_gpu("GPU-a") == RESET
-
-
 def test_the_gpu_is_shown_with_its_problems() -> None:
     shown = known(WHOLE, OF_SLICE).shown(GPU)
     assert (shown.unavailable, shown.reason) == ("XID 48", GpuReason.XID_ERROR)
@@ -179,8 +164,3 @@ def test_what_nvml_says_itself_comes_first() -> None:
     shown = known(WHOLE, OF_SLICE).shown(SICK)
     assert (shown.unavailable, shown.reason) == (SICK.unavailable, SICK.reason)
     assert [i.unhealthy for i in shown.instances] == ["XID 43", ""]
-
-
-def test_a_gpu_without_problems_is_shown_as_it_is() -> None:
-    assert known().shown(GPU) is GPU
-    assert known(replace(WHOLE, gpu="GPU-b")).shown(GPU) is GPU

@@ -79,13 +79,6 @@ def test_a_paused_node_prepares_nothing_new_and_is_released_once_it_is_empty(rig
     assert rig.prepared(late)
 
 
-def test_a_label_that_is_taken_away_ends_the_pause(rig: Rig) -> None:
-    label(rig, {CLIENT: "paused-for-mig-change"})
-    wait_released(rig, 0, 1)
-    label(rig, {CLIENT: None})
-    wait_released(rig)
-
-
 def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
     rig.stop()
     label(rig, {CLIENT: UPGRADE})

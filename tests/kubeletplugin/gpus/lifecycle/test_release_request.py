@@ -63,8 +63,3 @@ def test_the_text_says_what_may_be_done_and_what_ends_it(
 ) -> None:
     text = request_.text(GPU, others_held=others_held)
     assert [part for part in parts if part not in text] == []
-
-
-def test_a_node_without_any_gpu_open_is_told_without_the_name_of_one() -> None:
-    text = ReleaseRequest("node-a", drain=ALL).text_of_node()
-    assert text.endswith("; kubectl mig resume node-a ends it")

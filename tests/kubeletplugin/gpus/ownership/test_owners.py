@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import sim.nvml
-from dra.gpu.geometry import Placement
-from kubeletplugin.gpus.identity import FoundInstance, belongs, how_to_remove
+from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
-from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, PLACE, UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, UNKNOWN, GpuBench
 
 NOT_SUPPORTED = 3
 GET_GI = "nvmlDeviceGetGpuInstanceById"
@@ -104,29 +103,3 @@ def test_owners_of_a_gpu_that_cannot_be_asked_are_not_known(bench: GpuBench) -> 
 
 
 # -- ids alone
-
-BELONGS: dict[str, tuple[dict[str, object], bool]] = {
-    "all agrees": ({}, True),
-    "no id is on record": ({"gi_id": None}, True),
-    "another id": ({"gi_id": 8}, False),
-    "another boot": ({"boot_id": "before"}, False),
-    "another place": ({"placement": ELSEWHERE}, False),
-    "another size": ({"placement": Placement(4, 2)}, False),
-    "another profile": ({"profile_id": 20}, False),
-    "a whole GPU": ({"placement": None, "profile_id": None}, False),
-}
-
-
-@pytest.mark.parametrize("case", BELONGS)
-def test_an_instance_can_be_that_of_an_entry_if_boot_profile_place_and_id_agree(
-    bench: GpuBench, case: str
-) -> None:
-    changes, can_be = BELONGS[case]
-    entry = replace(bench.entry("a", gi_id=7), **changes)  # type: ignore[arg-type]
-    assert belongs(GpuInstance(7, 19, PLACE), entry, "boot") is can_be
-
-
-def test_an_administrator_is_told_to_remove_both_instances() -> None:
-    assert how_to_remove("GPU-a", 7) == (
-        "remove it with nvidia-smi mig -i GPU-a -dci -gi 7 and nvidia-smi mig -i GPU-a -dgi -gi 7"
-    )

@@ -71,22 +71,6 @@ def test_without_the_hosts_pid_namespace_no_mode_is_changed(
     assert mode_changes(rig) == 0
 
 
-@pytest.mark.usefixtures("frequent_looks")
-def test_after_a_reboot_the_mode_is_turned_on_where_processes_are_seen(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_options(monkeypatch, enable_mig=True)
-    rig = make_rig(GpuSpec(H100))
-    rig.start()
-    ref = rig.claim("gpu-0-mig-1g10gb-19-0")
-    rig.prepared(ref)
-    rig.stop()
-    rig.machine.reboot()
-    rig.start()
-    wait_for("MIG mode", lambda: reasons(rig) == [""])
-    assert rig.prepared(ref)
-
-
 @pytest.mark.usefixtures("short_patience")
 def test_processes_that_cannot_be_named_are_said_to_be_so(make_rig: Callable[..., Rig]) -> None:
     rig = hidden(make_rig)
