@@ -167,5 +167,5 @@ kube get mignodes
 if [ "${GPUS[*]}" = "$DEFAULT_GPUS" ]; then
     echo "Ready. Next: $KIND_DIR/demo.sh --name $CLUSTER"
 else
-    echo "Ready. Next: the first pod of README.md, with kubectl --context kind-$CLUSTER"
+    echo "Ready. Next: the first pod of docs/first-pod.md, with kubectl --context kind-$CLUSTER"
 fi

@@ -177,11 +177,17 @@ class Hardware:
             foremost = self._conflict()
         for unit in units:
             unit.change(conflict=foremost)
-            with unit.lock.if_free() as free:
-                if free:
+            if unit.lock.try_enter():
+                try:
                     self._reader.show_again(unit)
-            if not free:
+                finally:
+                    unit.lock.leave()
+            else:
                 self._look_later(unit.uuid)
+
+    def listed_by_kernel(self) -> frozenset[str]:
+        """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
+        return listed_gpus(self._roots)
 
     def poll(self) -> None:
         """Look at every GPU that nobody is working on.
@@ -210,10 +216,12 @@ class Hardware:
         True also while somebody works on it, who asks for the same when done. Never raises.
         """
         unit = self.unit(uuid)
-        if unit is None:
+        if unit is None or not unit.lock.try_enter():
             return True
-        with unit.lock.if_free() as free:
-            return not free or self._reader.follow(unit, read_back)
+        try:
+            return self._reader.follow(unit, read_back)
+        finally:
+            unit.lock.leave()
 
     def look(self, uuid: str) -> None:
         """Look at a GPU now, or, while somebody works on it, soon. Never raises."""
@@ -225,10 +233,13 @@ class Hardware:
         unit = self.unit(uuid)
         if unit is None:
             return True
-        with unit.lock.if_free() as free:
-            if free:
-                self.observe(unit)
-            return free
+        if not unit.lock.try_enter():
+            return False
+        try:
+            self.observe(unit)
+        finally:
+            unit.lock.leave()
+        return True
 
     def _conflict(self) -> Conflict | None:
         """The reason that counts of those that there are: one that freezes, else the oldest."""
@@ -241,7 +252,7 @@ class Hardware:
         if not gone:
             return None
         known = {g.card.pci_bus_id for g in gpus if g.card.pci_bus_id}
-        return sorted((known | listed_gpus(self._roots)) - gone)
+        return sorted((known | self.listed_by_kernel()) - gone)
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
         root = pcie_root(card.pci_bus_id, self._roots)

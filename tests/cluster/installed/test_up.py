@@ -47,8 +47,10 @@ def test_a_cluster_comes_up_with_the_driver_and_goes_without_a_trace(
         daemonset = kubectl(kubeconfig, "get", "daemonsets", "--all-namespaces", "--output=yaml")
         assert "--log-level=debug" in daemonset
 
-        # The first pod of the README, on the network that pods have by default.
-        (first,) = (b for b in blocks(REPOSITORY / "README.md") if "name: first-slice" in b.text)
+        # The first pod of the handbook, on the network that pods have by default.
+        (first,) = (
+            b for b in blocks(REPOSITORY / "docs/first-pod.md") if "name: first-slice" in b.text
+        )
         manifest = root / "first-slice.yaml"
         manifest.write_text(first.text)
         kubectl(kubeconfig, "apply", "-f", str(manifest))

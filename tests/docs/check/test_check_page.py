@@ -1,10 +1,11 @@
 """docs/check.md shows what the check really prints, its options and the fields of its report.
 
-`python -m tests.docs.check.checkpage` writes what is printed into the page.
+`python -m tests.docs.check.test_check_page` writes what is printed into the page.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,36 +13,44 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
 import sim.nvml
 from kubeletplugin.check.command import check
-from kubeletplugin.check.report import Report
-from tests.docs.check.checkpage import MADE, PAGE, simulated
-from tests.docs.handbook.blocks import blocks
+from kubeletplugin.check.report import Report, decode, draw
+from sim.check import main as simulated_check
+from sim.nvml.machine import GpuSpec, Machine
+from tests.docs.handbook.blocks import ROOT
 from tests.helpers.folders import short_folder
+
+PAGE = ROOT / "docs/check.md"
+SHOWN = re.compile(r"<!-- output: simulated -->\n```text\n(.*?)```\n", re.DOTALL)
+_A100 = GpuSpec("A100-SXM4-40GB", uuid="GPU-5f8b2a31-4a5c-4f0e-9c3b-7d2e1a6b8c90")
+_SURROUNDINGS = ("KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST")
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"):
+    for name in _SURROUNDINGS:
         monkeypatch.delenv(name, raising=False)
     with short_folder() as path:
         yield path
     sim.nvml.uninstall()
 
 
-def shown(name: str) -> str:
-    (text,) = (b.text for b in blocks(PAGE) if (b.kind, b.argument) == ("output", name))
-    return text
+def printed(folder: Path) -> str:
+    """What a check of a simulated node prints, as if the host's root were ``/``."""
+    machine, file = Machine.create(folder / "m", [_A100]), folder / "report.json"
+    options = ["--hardware", str(machine.directory), "--", "--json", str(file)]
+    done = CliRunner().invoke(simulated_check, options)
+    assert (done.exit_code, done.stdout) == (0, draw(decode(file.read_bytes())))
+    report = decode(file.read_bytes().replace(f"{machine.host_root}/".encode(), b"/"))
+    return draw(replace(report, taken="2026-11-22 12:00 UTC"))
 
 
 def test_what_is_printed_on_a_simulated_node_is_shown(folder: Path) -> None:
-    assert simulated(folder) == (0, shown("simulated"))
-
-
-def test_what_is_made_on_a_simulated_node_is_shown(folder: Path) -> None:
-    code, text = simulated(folder, "--create", "0", "--yes")
-    assert (code, text.partition(MADE)[2]) == (0, shown("created"))
+    assert SHOWN.findall(PAGE.read_text()) == [printed(folder)]
 
 
 def test_every_option_is_documented() -> None:
@@ -61,3 +70,15 @@ def fields(struct: Any) -> Iterator[str]:
 def test_every_field_of_the_report_is_documented() -> None:
     part = PAGE.read_text().partition("## The report")[2]
     assert {name for name in fields(Report) if f"`{name}`" not in part} == set()
+
+
+def write() -> None:
+    for name in _SURROUNDINGS:
+        os.environ.pop(name, None)
+    with short_folder() as folder:
+        page, text = PAGE.read_text(), printed(folder)
+    PAGE.write_text(SHOWN.sub(lambda old: old[0].replace(old[1], text), page))
+
+
+if __name__ == "__main__":
+    write()
