@@ -89,26 +89,14 @@ def parse_gates(text: str) -> frozenset[str]:
     default="",
     help="For example DRAPartitionableDevices=false,DRADeviceTaints=false",
 )
-@click.option(
-    "--gc/--no-gc",
-    default=True,
-    show_default=True,
-    help="Collect garbage as kube-controller-manager does.",
-)
-def main(
-    port: int,
-    kubeconfig_out: Path | None,
-    history: int,
-    feature_gates: str,
-    gc: bool,  # noqa: FBT001 - click passes it
-) -> None:
+def main(port: int, kubeconfig_out: Path | None, history: int, feature_gates: str) -> None:
     """Serve an embedded Kubernetes API on loopback, in memory."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     api = build(history=history, gates=parse_gates(feature_gates))
-    asyncio.run(_serve(api, port, kubeconfig_out, collect=gc))
+    asyncio.run(_serve(api, port, kubeconfig_out))
 
 
-async def _serve(api: Api, port: int, kubeconfig_out: Path | None, *, collect: bool) -> None:
+async def _serve(api: Api, port: int, kubeconfig_out: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,13 +119,11 @@ async def _serve(api: Api, port: int, kubeconfig_out: Path | None, *, collect: b
         raise click.ClickException(
             f"cannot listen on {_LOOPBACK}:{port}: {failure.strerror}; choose another --port"
         ) from None
-    collector = None
-    if collect:
-        collector = asyncio.create_task(Collector(api.registry, api.catalogue).run())
+    collector = asyncio.create_task(Collector(api.registry, api.catalogue).run())
     _announce(kubeconfig_out, server.sockets[0].getsockname()[1])
     await stop.wait()
     server.close()
-    pending = [*connections, *([collector] if collector else [])]
+    pending = [*connections, collector]
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)

@@ -4,176 +4,106 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import Obj, at
-from sim.apiserver.builtin import METADATA
-from sim.apiserver.errors import Cause
-from sim.apiserver.fields import (
-    duplicate,
-    invalid,
-    not_supported,
-    required,
-    too_long,
-    too_many,
-    wrong_type,
-)
-from sim.apiserver.kinds import Environment, Kind, text_at
-from sim.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, ResourceType
-from sim.apiserver.shapes import ANY, TEXT, Shape
+from sim.apiserver.errors import Cause, invalid, not_supported, required, too_many
+from sim.apiserver.kinds import Environment, Kind
+from sim.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, METADATA, ResourceType
+from sim.apiserver.shapes import ANY, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
-    from sim.apiserver.errors import Cause
-    from sim.apiserver.kinds import Environment
     from sim.apiserver.resources import Catalogue
     from sim.apiserver.store import Change
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _is_number(value) and float(value).is_integer(),
+    "number": _is_number,
+}
+Report = Callable[[str, Any, Any], Cause]
+"""Path, value and bound to the cause that says what is wrong."""
+
+
+def _says(words: str) -> Report:
+    return lambda path, value, bound: invalid(path, value, f"{path} in body {words.format(bound)}")
+
+
+def _has_too_many(path: str, value: Any, bound: int) -> Cause:
+    return too_many(path, len(value), bound)
+
+
+def _is_too_long(path: str, _: Any, bound: int) -> Cause:
+    return Cause("FieldValueTooLong", path, None, f"may not be more than {bound} bytes")
+
+
+# Keyword of the schema: is it broken by the value, and the cause then.
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], Report]] = {
+    "minItems": (lambda value, least: len(value) < least, _says("should have at least {} items")),
+    "minLength": (
+        lambda value, least: len(value) < least,
+        _says("should be at least {} chars long"),
+    ),
+    "pattern": (lambda value, text: not re.search(text, value), _says("should match '{}'")),
+    "minimum": (lambda value, least: value < least, _says("should be at least {}")),
+    "maximum": (lambda value, most: value > most, _says("should be at most {}")),
+    "maxItems": (lambda value, most: len(value) > most, _has_too_many),
+    "maxProperties": (lambda value, most: len(value) > most, _has_too_many),
+    "maxLength": (lambda value, most: len(value) > most, _is_too_long),
 }
 
 
-def check_schema(schema: Obj, obj: Obj) -> list[Cause]:
-    """Checks an object; `metadata` is checked elsewhere."""
-    rest = {name: value for name, value in obj.items() if name != "metadata"}
-    return _check(schema, rest, "")
-
-
-def _check(schema: Obj, value: Any, path: str) -> list[Cause]:
-    if value is None:
-        if schema.get("nullable") or "type" not in schema:
-            return []
-        return [_wrong_type(path, "null", schema["type"])]
-    if schema.get("x-kubernetes-int-or-string"):
-        fits = isinstance(value, int | str) and not isinstance(value, bool)
-        return [] if fits else [_wrong_type(path, value, "integer or string")]
+def _check(schema: Obj, value: Any, path: str) -> Iterator[Cause]:
+    """The causes for which a value is not as the schema wants it."""
     wanted = schema.get("type")
-    if wanted and not _is_a(value, wanted):
-        return [_wrong_type(path, value, wanted)]
-    causes: list[Cause] = []
+    if wanted and not schema.get("x-kubernetes-int-or-string") and not _TYPES[wanted](value):
+        given = next(name for name, fits in _TYPES.items() if fits(value))
+        text = f'{path} in body must be of type {wanted}: "{given}"'
+        yield Cause("FieldValueTypeInvalid", path, given, text)
+        return
     if "enum" in schema and value not in schema["enum"]:
-        causes.append(not_supported(path, value, [str(word) for word in schema["enum"]]))
+        yield not_supported(path, value, map(str, schema["enum"]))
+    for keyword, (is_broken, cause) in _BOUNDS.items():
+        if keyword in schema and is_broken(value, schema[keyword]):
+            yield cause(path, value, schema[keyword])
     if isinstance(value, dict):
-        causes += _check_object(schema, value, path)
+        yield from _check_object(schema, value, f"{path}." if path else "")
     elif isinstance(value, list):
-        causes += _check_array(schema, value, path)
-    elif isinstance(value, str):
-        causes += _check_text(schema, value, path)
-    elif not isinstance(value, bool):
-        causes += _check_number(schema, value, path)
-    return causes
+        yield from _check_array(schema, value, path)
 
 
-def _is_a(value: Any, wanted: str) -> bool:
-    if isinstance(value, bool):
-        return wanted == "boolean"
-    if wanted == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, _TYPES[wanted])
-
-
-def _wrong_type(path: str, value: Any, wanted: str) -> Cause:
-    given = next((n for n, types in _TYPES.items() if isinstance(value, types)), "null")
-    shown = given if isinstance(value, dict | list) else value
-    return wrong_type(path, shown, f'{path} in body must be of type {wanted}: "{given}"')
-
-
-def _check_object(schema: Obj, value: Obj, path: str) -> list[Cause]:
-    causes = [
-        required(f"{path}.{name}" if path else name)
-        for name in schema.get("required", [])
-        if name not in value
-    ]
-    properties = schema.get("properties", {})
-    extra = schema.get("additionalProperties")
+def _check_object(schema: Obj, value: Obj, prefix: str) -> Iterator[Cause]:
+    for name in schema.get("required", []):
+        if name not in value:
+            yield required(f"{prefix}{name}")
+    properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
     for name, inner in value.items():
-        inside = f"{path}.{name}" if path else name
-        if name in properties:
-            causes += _check(properties[name], inner, inside)
-        elif isinstance(extra, dict):
-            causes += _check(extra, inner, inside)
-    if len(value) > schema.get("maxProperties", len(value)):
-        causes.append(too_many(path, len(value), schema["maxProperties"]))
-    return causes
+        found = properties.get(name, extra)
+        if isinstance(found, dict):
+            yield from _check(found, inner, f"{prefix}{name}")
 
 
-def _check_array(schema: Obj, value: list[Any], path: str) -> list[Cause]:
-    causes: list[Cause] = []
-    if len(value) > schema.get("maxItems", len(value)):
-        causes.append(too_many(path, len(value), schema["maxItems"]))
-    if len(value) < schema.get("minItems", 0):
-        text = f"{path} in body should have at least {schema['minItems']} items"
-        causes.append(invalid(path, len(value), text))
-    for index, item in enumerate(value):
-        causes += _check(schema.get("items", {}), item, f"{path}[{index}]")
+def _check_array(schema: Obj, value: list[Any], path: str) -> Iterator[Cause]:
     keys = schema.get("x-kubernetes-list-map-keys", [])
+    distinct = schema.get("x-kubernetes-list-type") in ("map", "set")
     seen = []
     for index, item in enumerate(value):
+        yield from _check(schema.get("items", {}), item, f"{path}[{index}]")
         identity = {key: item.get(key) for key in keys} if isinstance(item, dict) else item
-        if schema.get("x-kubernetes-list-type") in ("map", "set") and identity in seen:
-            causes.append(duplicate(f"{path}[{index}]", identity))
+        if distinct and identity in seen:
+            yield Cause("FieldValueDuplicate", f"{path}[{index}]", identity)
         seen.append(identity)
-    return causes
-
-
-def _check_text(schema: Obj, value: str, path: str) -> list[Cause]:
-    causes = []
-    if len(value) > schema.get("maxLength", len(value)):
-        causes.append(too_long(path, schema["maxLength"]))
-    if len(value) < schema.get("minLength", 0):
-        text = f"{path} in body should be at least {schema['minLength']} chars long"
-        causes.append(invalid(path, value, text))
-    pattern = schema.get("pattern")
-    if pattern and not re.search(pattern, value):
-        causes.append(invalid(path, value, f"{path} in body should match '{pattern}'"))
-    return causes
-
-
-def _check_number(schema: Obj, value: float, path: str) -> list[Cause]:
-    causes = []
-    if "minimum" in schema and value < schema["minimum"]:
-        text = f"{path} in body should be greater than or equal to {schema['minimum']}"
-        causes.append(invalid(path, value, text))
-    if "maximum" in schema and value > schema["maximum"]:
-        text = f"{path} in body should be less than or equal to {schema['maximum']}"
-        causes.append(invalid(path, value, text))
-    return causes
-
-
-class CustomKind(Kind):
-    """Objects of one custom resource: checked and completed by its schema."""
-
-    bumps_generation = True
-    unconditional_update = False
-    status_carries_metadata = False
-
-    def __init__(self, resource: ResourceType) -> None:
-        self._resource = resource
-        self.selectable = frozenset(path.lstrip(".") for path in resource.selectable)
-
-    def default(self, obj: Obj, env: Environment) -> None:
-        """Sets the schema's defaults."""
-        _set_defaults(self._resource.schema, obj)
-
-    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks against the schema."""
-        return check_schema(self._resource.schema, obj)
-
-    def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks against the schema."""
-        return check_schema(self._resource.schema, new)
-
-    def fields(self, obj: Obj) -> Obj:
-        """The definition's selectable fields."""
-        return {path: text_at(obj, path) for path in self.selectable}
 
 
 def _set_defaults(schema: Obj, value: Any) -> None:
@@ -188,69 +118,76 @@ def _set_defaults(schema: Obj, value: Any) -> None:
             _set_defaults(schema.get("items", {}), item)
 
 
-def resource_types(definition: Obj) -> list[ResourceType]:
-    """Gives what a CustomResourceDefinition serves, one for each served version."""
+def custom_kind(resource: ResourceType) -> Kind:
+    """The life cycle of a custom resource's objects: checked and completed by its schema."""
+    schema = resource.schema
+
+    def check(obj: Obj, _: Obj | None) -> Iterator[Cause]:
+        return _check(schema, {k: v for k, v in obj.items() if k != "metadata"}, "")
+
+    return Kind(
+        default=lambda obj, _: _set_defaults(schema, obj),
+        check=check,
+        check_status=check,
+        selectable=tuple(path.lstrip(".") for path in resource.selectable),
+        bumps_generation=True,
+        unconditional_update=False,
+        status_carries_metadata=False,
+    )
+
+
+def _resource_types(definition: Obj) -> Iterator[ResourceType]:
+    """What a CustomResourceDefinition serves: one for each served version."""
     spec = definition["spec"]
     names = spec["names"]
-    return [
-        ResourceType(
-            group=spec["group"],
-            version=version["name"],
-            plural=names["plural"],
-            kind=names["kind"],
-            namespaced=spec["scope"] == "Namespaced",
-            shape=_root_shape(_schema(version)),
-            subresources=("status",) if "status" in version.get("subresources", {}) else (),
-            short_names=tuple(names.get("shortNames", [])),
-            categories=tuple(names.get("categories", [])),
-            singular=names.get("singular", names["kind"].lower()),
-            custom=True,
-            schema=_schema(version),
-            columns=tuple(version.get("additionalPrinterColumns", [])),
-            selectable=tuple(f["jsonPath"] for f in version.get("selectableFields", [])),
-        )
-        for version in spec["versions"]
-        if version.get("served")
-    ]
-
-
-def _schema(version: Obj) -> Obj:
-    schema: Obj = at(version, "schema", "openAPIV3Schema", default={})
-    return schema
+    for version in spec["versions"]:
+        schema = at(version, "schema", "openAPIV3Schema", default={})
+        if version.get("served"):
+            yield ResourceType(
+                group=spec["group"],
+                version=version["name"],
+                plural=names["plural"],
+                kind=names["kind"],
+                namespaced=spec["scope"] == "Namespaced",
+                shape=_root_shape(schema),
+                subresources=("status",) if "status" in version.get("subresources", {}) else (),
+                short_names=tuple(names.get("shortNames", [])),
+                categories=tuple(names.get("categories", [])),
+                singular=names["singular"],
+                custom=True,
+                schema=schema,
+                columns=tuple(version.get("additionalPrinterColumns", [])),
+                selectable=tuple(f["jsonPath"] for f in version.get("selectableFields", [])),
+            )
 
 
 def _root_shape(schema: Obj) -> Shape:
-    shape = shape_of(schema)
-    if shape.kind != "struct":
-        return Shape("struct", {"metadata": METADATA})
-    own = {"apiVersion": TEXT, "kind": TEXT, "metadata": METADATA}
-    return Shape("struct", shape.fields | own, closed=shape.closed, lenient=True)
+    shape = _shape_of(schema)
+    own = {"apiVersion": ANY, "kind": ANY, "metadata": METADATA}
+    return Shape("struct", shape.fields | own, closed=shape.closed)
 
 
-def shape_of(schema: Obj) -> Shape:
+def _shape_of(schema: Obj) -> Shape:
     """The shape that a structural schema describes; types are checked elsewhere."""
-    open_ended = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
     atomic = schema.get("x-kubernetes-map-type") == "atomic"
     if schema.get("type") == "array":
-        item = shape_of(schema.get("items", {}))
         list_type = schema.get("x-kubernetes-list-type", "atomic")
-        keys = tuple(schema.get("x-kubernetes-list-map-keys", []))
-        return _list_shape(item, list_type, keys)
-    if schema.get("type") == "object" or "properties" in schema:
-        if "additionalProperties" in schema and "properties" not in schema:
-            extra = schema["additionalProperties"]
-            item = shape_of(extra) if isinstance(extra, dict) else ANY
-            return Shape("map", item=item, atomic=atomic, lenient=True)
-        fields = {name: shape_of(inner) for name, inner in schema.get("properties", {}).items()}
-        return Shape("struct", fields, closed=not open_ended, atomic=atomic, lenient=True)
-    return ANY
-
-
-def _list_shape(item: Shape, list_type: str, keys: tuple[str, ...]) -> Shape:
-    if list_type == "map":
-        return Shape("list", item=item, keys=keys, lenient=True)
-    is_set, atomic = list_type == "set", list_type == "atomic"
-    return Shape("list", item=item, is_set=is_set, atomic=atomic, lenient=True)
+        return Shape(
+            "list",
+            item=_shape_of(schema.get("items", {})),
+            keys=tuple(schema.get("x-kubernetes-list-map-keys", [])) if list_type == "map" else (),
+            is_set=list_type == "set",
+            atomic=list_type == "atomic",
+        )
+    if schema.get("type") != "object":
+        return ANY
+    extra = schema.get("additionalProperties")
+    if extra and "properties" not in schema:
+        item = _shape_of(extra) if isinstance(extra, dict) else ANY
+        return Shape("map", item=item, atomic=atomic)
+    fields = {name: _shape_of(inner) for name, inner in schema.get("properties", {}).items()}
+    closed = not schema.get("x-kubernetes-preserve-unknown-fields")
+    return Shape("struct", fields, closed=closed, atomic=atomic)
 
 
 class Definitions:
@@ -259,35 +196,29 @@ class Definitions:
     def __init__(self, env: Environment, catalogue: Catalogue) -> None:
         self._env = env
         self._catalogue = catalogue
-        self._close = env.store.listen(self._see)
+        env.store.listen(self._see)
 
     def _see(self, change: Change) -> None:
         if change.family != CUSTOM_RESOURCE_DEFINITIONS.family:
             return
-        definition = change.new.copy()
+        definition, store = change.new.copy(), self._env.store
         spec = definition["spec"]
-        group, plural = spec["group"], spec["names"]["plural"]
-        self._catalogue.withdraw(group, plural)
+        family = spec["group"], spec["names"]["plural"]
+        self._catalogue.withdraw(family)
         if change.type == "DELETED":
-            self._remove_objects(group, plural)
+            for record in store.records(family):
+                store.remove(family, record.copy())
             return
-        for resource in resource_types(definition):
+        for resource in _resource_types(definition):
             self._catalogue.serve(resource)
         status = self._status(definition)
         if definition.get("status") != status:
-            self._env.store.put(change.family, definition | {"status": status})
-
-    def _remove_objects(self, group: str, plural: str) -> None:
-        store = self._env.store
-        for record in store.records((group, plural)):
-            store.remove((group, plural), record.copy())
+            store.put(change.family, definition | {"status": status})
 
     def _status(self, definition: Obj) -> Obj:
         spec = definition["spec"]
-        names = spec["names"]
         old = definition.get("status", {})
         stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
-        versions = list(dict.fromkeys([*old.get("storedVersions", []), stored]))
         since = {c["type"]: c["lastTransitionTime"] for c in old.get("conditions", [])}
         conditions = [
             {
@@ -302,4 +233,6 @@ class Definitions:
                 ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
             )
         ]
+        versions = list(dict.fromkeys([*old.get("storedVersions", []), stored]))
+        names = spec["names"]
         return {"acceptedNames": names, "conditions": conditions, "storedVersions": versions}

@@ -1,4 +1,4 @@
-"""Groups, versions and resources that are served, and their OpenAPI."""
+"""Groups, versions and resources that are served, and as much OpenAPI as kubectl apply asks for."""
 
 from __future__ import annotations
 
@@ -7,34 +7,56 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj
-from sim.apiserver import models
-from sim.apiserver.resources import ALL_VERBS
 
 if TYPE_CHECKING:
     from sim.apiserver.resources import Catalogue, ResourceType
 
 
-VERSION = {
-    "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.2",
-    "gitCommit": "0000000000000000000000000000000000000000",
-    "gitTreeState": "clean",
-    "buildDate": "2026-06-08T00:00:00Z",
-    "goVersion": "none",
-    "compiler": "none",
-    "platform": "linux/amd64",
-}
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
+_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"} | (
+    dict.fromkeys(("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion"), "")
+)
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _CALLS = {
     "binding": ("", "v1", "Binding", "create"),
     "eviction": ("policy", "v1", "Eviction", "create"),
     "log": ("", "v1", "Pod", "get"),
 }
+# That PATCH knows "fieldValidation" is what kubectl looks for to leave validation to the server.
+_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force")
+_KIND = "x-kubernetes-group-version-kind"
 
 
-def aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
-    """GET /api or /apis in the aggregated form."""
+def answer(  # noqa: PLR0911 - a table of paths
+    catalogue: Catalogue, path: str, *, wants_aggregated: bool
+) -> Obj | None:
+    """What a GET of a path tells of the resources; None if nothing is served there."""
+    match path.strip("/").split("/"):
+        case ["version"]:
+            return _VERSION
+        case ["api" | "apis" as root] if wants_aggregated:
+            return _aggregated(catalogue, core=root == "api")
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        case ["apis"]:
+            groups = [_group(item) for item in _aggregated(catalogue, core=False)["items"]]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+        case ["apis", name]:
+            items = _aggregated(catalogue, core=False)["items"]
+            found = [_group(item) for item in items if item["metadata"]["name"] == name]
+            return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
+        case ["api", version]:
+            return _resource_list(catalogue, "", version)
+        case ["apis", group, version]:
+            return _resource_list(catalogue, group, version)
+        case ["openapi", "v3"]:
+            return _index(catalogue)
+        case ["openapi", "v3", *rest]:
+            return _document(catalogue, "/".join(rest))
+    return None
+
+
+def _aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
     items = []
     for name, members in groupby(catalogue.all(), key=lambda t: t.group):
         versions: dict[str, list[Obj]] = {}
@@ -42,7 +64,7 @@ def aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
             versions.setdefault(resource.version, []).append(_resource(resource))
         served = [
             {"version": version, "resources": versions[version], "freshness": "Current"}
-            for version in sorted(versions, key=_priority)
+            for version in sorted(versions, key=lambda v: ("alpha" in v, "beta" in v, v))
         ]
         if (name == "") == core:
             items.append({"metadata": {"name": name} if name else {}, "versions": served})
@@ -50,29 +72,10 @@ def aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
     return head | {"metadata": {}, "items": items}
 
 
-def api_versions() -> Obj:
-    """GET /api."""
-    address = {"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}
-    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
-
-
-def group_list(catalogue: Catalogue) -> Obj:
-    """GET /apis."""
-    groups = [_group(item) for item in aggregated(catalogue, core=False)["items"]]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-
-
-def group(catalogue: Catalogue, name: str) -> Obj | None:
-    """GET /apis/<group>; None for a group that is not served."""
-    found = [each for each in group_list(catalogue)["groups"] if each["name"] == name]
-    return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
-
-
-def resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
-    """GET /api/v1 and /apis/<group>/<version>; None for what is not served."""
+def _resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
     entries = [
         entry
-        for item in aggregated(catalogue, core=not group)["items"]
+        for item in _aggregated(catalogue, core=not group)["items"]
         if item["metadata"].get("name", "") == group
         for served in item["versions"]
         if served["version"] == version
@@ -84,18 +87,14 @@ def resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
     return head | {"resources": entries} if entries else None
 
 
-def _priority(version: str) -> tuple[int, str]:
-    return (2 if "alpha" in version else 1 if "beta" in version else 0), version
-
-
 def _resource(resource: ResourceType) -> Obj:
-    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    kind = _kind(resource)
     entry: Obj = {
         "resource": resource.plural,
         "responseKind": kind,
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular or resource.kind.lower(),
-        "verbs": list(ALL_VERBS),
+        "verbs": _VERBS,
         "shortNames": list(resource.short_names),
         "categories": list(resource.categories),
         "subresources": [_subresource(name, kind) for name in resource.subresources],
@@ -134,56 +133,30 @@ def _entries(resource: Obj) -> list[Obj]:
     return [own | scope | kind, *inner]
 
 
-# That PATCH knows "fieldValidation" is what kubectl looks for to leave validation to the server.
-_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force")
-_KIND = "x-kubernetes-group-version-kind"
-
-
-def index(catalogue: Catalogue) -> Obj:
-    """GET /openapi/v3: one document for each group and version, whose hash changes with it."""
+def _index(catalogue: Catalogue) -> Obj:
+    """One document for each group and version, whose hash changes with it."""
     paths = {}
     for prefix in dict.fromkeys(map(_prefix, catalogue.all())):
-        digest = hashlib.sha256(repr(_of(catalogue, prefix)).encode()).hexdigest().upper()
+        digest = hashlib.sha256(repr(_document(catalogue, prefix)).encode()).hexdigest().upper()
         paths[prefix] = {"serverRelativeURL": f"/openapi/v3/{prefix}?hash={digest}"}
     return {"paths": paths}
 
 
-def document(catalogue: Catalogue, prefix: str) -> Obj | None:
-    """GET /openapi/v3/<prefix>; None if nothing is served there."""
-    if not (served := _of(catalogue, prefix)):
+def _document(catalogue: Catalogue, prefix: str) -> Obj | None:
+    """The operations of a group and version that clients look at; no schemas."""
+    served = [resource for resource in catalogue.all() if _prefix(resource) == prefix]
+    if not served:
         return None
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": VERSION["gitVersion"]},
-        "paths": dict(_path(resource) for resource in served),
-        "components": {"schemas": _schemas(served)},
+        "info": {"title": "Kubernetes", "version": _VERSION["gitVersion"]},
+        "paths": dict(map(_path, served)),
+        "components": {"schemas": {}},
     }
-
-
-def _schemas(served: list[ResourceType]) -> dict[str, Obj]:
-    """Schemas of the objects of these resources, and of all that they refer to, by name."""
-    named = [(_name(resource), resource) for resource in served]
-    found = models.schemas([models.METADATA, *(name for name, _ in named)])
-    for name, resource in named:
-        if resource.custom:
-            own = {"metadata": models.reference(models.METADATA)}
-            properties = resource.schema.get("properties", {}) | own
-            found[name] = resource.schema | {"properties": properties}
-        found[name] = found.get(name, {"type": "object"}) | {_KIND: [_kind(resource)]}
-    return found
-
-
-def _name(resource: ResourceType) -> str:
-    described = "" if resource.custom else models.model_name(resource)
-    return described or f"{resource.kind}.{resource.api_version}"
 
 
 def _prefix(resource: ResourceType) -> str:
     return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
-
-
-def _of(catalogue: Catalogue, prefix: str) -> list[ResourceType]:
-    return [resource for resource in catalogue.all() if _prefix(resource) == prefix]
 
 
 def _kind(resource: ResourceType) -> Obj:
@@ -191,7 +164,6 @@ def _kind(resource: ResourceType) -> Obj:
 
 
 def _path(resource: ResourceType) -> tuple[str, Obj]:
-    """The path of a resource's objects, and the operations that clients look at there."""
     scope = "namespaces/{namespace}/" if resource.namespaced else ""
     text = {"type": "string", "uniqueItems": True}
     patch = {

@@ -1,26 +1,23 @@
 """Failures as the API answers them: an HTTP code and a `Status` object.
 
-Texts and reasons follow k8s.io/apimachinery `api/errors`, because clients match on them.
+Texts and reasons follow k8s.io/apimachinery (`api/errors`, `field.Error`): clients match on them.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dra.common.resources import Obj
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 MODIFIED_SINCE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
-
-
 _WORDS = {
     "FieldValueNotFound": "Not found",
     "FieldValueRequired": "Required value",
@@ -41,8 +38,8 @@ class Cause:
 
     type: str
     field: str
-    value: Any
-    detail: str
+    value: Any = None
+    detail: str = ""
 
     def message(self) -> str:
         """Says what is wrong, without the path of the field."""
@@ -54,6 +51,32 @@ class Cause:
     def as_json(self) -> dict[str, Any]:
         """The entry of `details.causes`."""
         return {"reason": self.type, "message": self.message(), "field": self.field}
+
+
+def required(field: str, detail: str = "") -> Cause:
+    """The cause that a value is missing."""
+    return Cause("FieldValueRequired", field, None, detail)
+
+
+def invalid(field: str, value: Any, detail: str) -> Cause:
+    """The cause that a value breaks a rule."""
+    return Cause("FieldValueInvalid", field, value, detail)
+
+
+def forbidden(field: str, detail: str) -> Cause:
+    """The cause that a value may not be given here."""
+    return Cause("FieldValueForbidden", field, None, detail)
+
+
+def not_supported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
+    """The cause that a value is none of the known ones."""
+    words = ", ".join(f'"{word}"' for word in allowed)
+    return Cause("FieldValueNotSupported", field, value, f"supported values: {words}")
+
+
+def too_many(field: str, count: int, limit: int) -> Cause:
+    """The cause that a list has more than `limit` items."""
+    return Cause("FieldValueTooMany", field, count, f"must have at most {limit} items")
 
 
 class Named(Protocol):
@@ -82,13 +105,7 @@ class ApiError(Exception):
 
     def status(self) -> Obj:
         """The `Status` object that goes into the response body or a watch's ERROR event."""
-        body: Obj = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-        }
+        body = _status("Failure") | {"message": self.message}
         if self.reason:
             body["reason"] = self.reason
         if self.details:
@@ -96,135 +113,87 @@ class ApiError(Exception):
         return body | {"code": self.code}
 
 
-def _about(resource: Named, name: str) -> Obj:
+def _status(outcome: str) -> Obj:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": outcome}
+
+
+def _about(resource: Named, name: str, *, kind: str = "") -> Obj:
     details: Obj = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
-    return details | {"kind": resource.plural}
+    return details | {"kind": kind or resource.plural}
 
 
 def success(resource: Named, name: str, uid: str) -> Obj:
     """The `Status` that a finished deletion returns."""
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": _about(resource, name) | {"uid": uid},
-    }
+    return _status("Success") | {"details": _about(resource, name) | {"uid": uid}}
 
 
 def bad_request(message: str) -> ApiError:
     """400: the request cannot be understood."""
-    return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+    return ApiError(400, "BadRequest", message)
 
 
 def page_not_found() -> ApiError:
     """404 for a path that no resource serves."""
-    return ApiError(
-        HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource"
-    )
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
 def not_found(resource: Named, name: str) -> ApiError:
     """404 for an object."""
     message = f'{resource.qualified} "{name}" not found'
-    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details=_about(resource, name))
+    return ApiError(404, "NotFound", message, details=_about(resource, name))
 
 
 def already_exists(resource: Named, name: str) -> ApiError:
     """409 on create."""
     message = f'{resource.qualified} "{name}" already exists'
-    return ApiError(HTTPStatus.CONFLICT, "AlreadyExists", message, details=_about(resource, name))
+    return ApiError(409, "AlreadyExists", message, details=_about(resource, name))
 
 
 def conflict(resource: Named, name: str, why: str = MODIFIED_SINCE) -> ApiError:
     """409 on update: a stale resourceVersion, a failed precondition, a refused binding."""
     message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
-    return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details=_about(resource, name))
+    return ApiError(409, "Conflict", message, details=_about(resource, name))
 
 
-def apply_conflict(message: str, causes: list[Obj]) -> ApiError:
-    """409 of a server-side apply that was not forced; `causes` name the owned fields."""
-    return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details={"causes": causes})
-
-
-def forbidden(resource: Named, name: str, why: str) -> ApiError:
-    """403: a rule of the API (there is no authorization here)."""
-    target = f'{resource.qualified} "{name}"' if name else resource.qualified
-    return ApiError(
-        HTTPStatus.FORBIDDEN,
-        "Forbidden",
-        f"{target} is forbidden: {why}",
-        details=_about(resource, name),
-    )
-
-
-def invalid(resource: Named, name: str, causes: Sequence[Cause]) -> ApiError:
+def refused(resource: Named, name: str, causes: Sequence[Cause]) -> ApiError:
     """422 with one cause for every field that breaks a rule."""
     lines = list(dict.fromkeys(f"{cause.field}: {cause.message()}" for cause in causes))
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    details: Obj = {"name": name} if name else {}
-    if resource.group:
-        details["group"] = resource.group
-    details |= {"kind": resource.kind, "causes": [cause.as_json() for cause in causes]}
-    message = f'{kind} "{name}" is invalid: {text}'
-    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details=details)
+    details = _about(resource, name, kind=resource.kind)
+    details["causes"] = [cause.as_json() for cause in causes]
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
 
 
 def unprocessable() -> ApiError:
     """422 of a JSON patch that cannot be applied to this object."""
     return ApiError(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        "Invalid",
-        "the server rejected our request due to an error in our request",
+        422, "Invalid", "the server rejected our request due to an error in our request"
     )
 
 
 def expired(message: str) -> ApiError:
     """410: the asked-for version is no longer in the history."""
-    return ApiError(HTTPStatus.GONE, "Expired", message)
+    return ApiError(410, "Expired", message)
 
 
 def too_large_version(asked: int, current: int) -> ApiError:
     """504 for a resourceVersion that this server has not reached."""
-    return ApiError(
-        HTTPStatus.GATEWAY_TIMEOUT,
-        "Timeout",
-        f"Too large resource version: {asked}, current: {current}",
-        details={
-            "causes": [
-                {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-            ],
-            "retryAfterSeconds": 1,
-        },
-    )
+    text = f"Too large resource version: {asked}, current: {current}"
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    details = {"causes": [cause], "retryAfterSeconds": 1}
+    return ApiError(504, "Timeout", text, details=details)
 
 
 def method_not_allowed() -> ApiError:
     """405: the resource is served, the verb is not."""
-    return ApiError(
-        HTTPStatus.METHOD_NOT_ALLOWED,
-        "MethodNotAllowed",
-        "the server does not allow this method on the requested resource",
-    )
+    text = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", text)
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
     """415: a body or patch in a form that this resource does not take."""
-    return ApiError(
-        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-        "UnsupportedMediaType",
-        "the body of the request was in an unknown format - accepted media types include: "
-        + ", ".join(accepted),
-    )
-
-
-def not_acceptable() -> ApiError:
-    """406: the client takes nothing that this server speaks."""
-    return ApiError(
-        HTTPStatus.NOT_ACCEPTABLE,
-        "NotAcceptable",
-        "only the following media types are accepted: application/json",
-    )
+    text = "the body of the request was in an unknown format - accepted media types include: "
+    return ApiError(415, "UnsupportedMediaType", text + ", ".join(accepted))

@@ -1,4 +1,4 @@
-"""Models of the built-in kinds in the official Python client: every field, its type, its meaning.
+"""Fields of the built-in kinds, as the models of the official Python client have them.
 
 They describe the client's version of Kubernetes, which may be newer than the one that is served: a
 field that came later passes. They take about a second to load, which happens when somebody asks.
@@ -10,25 +10,14 @@ import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from dra.common.resources import Obj
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from sim.apiserver.resources import ResourceType
 
 
-METADATA = "V1ObjectMeta"
-_TYPES: dict[str, Obj] = {
-    "str": {"type": "string"},
-    "bytes": {"type": "string", "format": "byte"},
-    "datetime": {"type": "string", "format": "date-time"},
-    "int": {"type": "integer"},
-    "float": {"type": "number"},
-    "bool": {"type": "boolean"},
-    "object": {"x-kubernetes-preserve-unknown-fields": True},
-}
 _CONTAINER = re.compile(r"(?i:list|dict)[\[(](?:str, )?(.*)[\])]")
+_SCALARS: dict[str, type] = {"str": str, "int": int, "bool": bool}
 
 
 def model_name(resource: ResourceType) -> str:
@@ -38,25 +27,15 @@ def model_name(resource: ResourceType) -> str:
     return next((name for name in (f"{group}{own}", own) if _find(name) is not None), "")
 
 
-def schemas(names: Iterable[str]) -> dict[str, Obj]:
-    """OpenAPI schemas of models, and of all that these refer to, by name."""
-    found: dict[str, Obj] = {}
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in found and (model := _find(name)) is not None:
-            found[name] = _schema(model)
-            waiting += [_item(kind) for kind in model.openapi_types.values()]
-    return found
-
-
-def reference(name: str) -> Obj:
-    """A reference to a schema: OpenAPI reads a description beside it only within "allOf"."""
-    return {"allOf": [{"$ref": f"#/components/schemas/{name}"}]}
-
-
 def drop_unknown(name: str, value: Any, path: str = "") -> Iterator[str]:
-    """Removes the fields that a model has not; the paths are those that strict decoding names."""
+    """Removes the fields that a model has not; the paths are those that strict decoding names.
+
+    Raises:
+        ValueError: a text, number or boolean is none.
+    """
+    if (wanted := _SCALARS.get(name)) and not (value is None or type(value) is wanted):
+        found = type(value).__name__
+        raise ValueError(f"json: cannot unmarshal {found} into Go struct field {path} of {name}")
     model = _find(name)
     if model is None or not isinstance(value, dict):
         return
@@ -85,22 +64,3 @@ def _item(kind: str) -> str:
     """The type of a list's items or a map's values; any other type is its own."""
     found = _CONTAINER.fullmatch(kind)
     return found[1] if found else kind
-
-
-def _schema(model: Any) -> Obj:
-    properties = {}
-    for field, kind in model.openapi_types.items():
-        described = getattr(model.model_fields.get(field), "description", None)
-        more = {"description": described} if described else {}
-        properties[model.attribute_map[field]] = _property(kind) | more
-    text = " ".join((model.__doc__ or "").partition("Attributes:")[0].split())
-    return {"type": "object", "description": text, "properties": properties}
-
-
-def _property(kind: str) -> Obj:
-    item = _item(kind)
-    if item == kind:
-        return _TYPES.get(kind) or reference(kind)
-    if kind.lower().startswith("list"):
-        return {"type": "array", "items": _property(item)}
-    return {"type": "object", "additionalProperties": _property(item)}

@@ -2,10 +2,9 @@
 
 A field is a path of FieldsV1 elements (`f:spec`, `k:{"name":"a"}`, `v:"x"`). The rules are those of
 sigs.k8s.io/structured-merge-diff: leaves are owned, items of keyed lists are owned beside their
-leaves, and a container is owned by whoever brought it into being by an update. A manager is (name,
-operation, subresource, apiVersion). An update takes what it changed from all others. An apply owns
-exactly what its configuration holds: it gives up what it no longer lists, and meets a conflict
-where it would change what another manager owns.
+leaves, and a container is owned by whoever brought it into being by an update. An update takes what
+it changed from all others. An apply owns exactly what its configuration holds: it gives up what it
+no longer lists, and meets a conflict where it would change what another manager owns.
 """
 
 from __future__ import annotations
@@ -18,51 +17,28 @@ from sim.apiserver import errors
 from sim.apiserver.shapes import ANY, Shape, children, element_id, is_leaf
 
 if TYPE_CHECKING:
-    from sim.apiserver.shapes import Shape
+    from collections.abc import Iterable
 
 
 Path = tuple[str, ...]
 FieldSet = frozenset[Path]
 
 EMPTY: FieldSet = frozenset()
-
 _SERVER_WRITTEN = (
-    "clusterName",
-    "creationTimestamp",
-    "generation",
-    "managedFields",
-    "name",
-    "namespace",
-    "resourceVersion",
-    "selfLink",
-    "uid",
+    *("creationTimestamp", "generation", "managedFields", "name", "namespace"),
+    *("resourceVersion", "selfLink", "uid"),
 )
-_NEVER_OWNED: frozenset[Path] = frozenset(
+_NEVER_OWNED: FieldSet = frozenset(
     [
-        ("f:apiVersion",),
-        ("f:kind",),
-        ("f:metadata",),
+        *(("f:apiVersion",), ("f:kind",), ("f:metadata",)),
         *(("f:metadata", "f:" + name) for name in _SERVER_WRITTEN),
     ]
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Fields that only the old version has, that only the new one has, and that changed."""
-
-    removed: FieldSet
-    added: FieldSet
-    modified: FieldSet
-
-
-def ownable(fields: frozenset[Path] | set[Path]) -> FieldSet:
+def ownable(fields: Iterable[Path]) -> FieldSet:
     """Drops what nobody owns: identity and what the server itself writes."""
-    return frozenset(
-        path
-        for path in fields
-        if path not in _NEVER_OWNED and path[:2] != ("f:metadata", "f:managedFields")
-    )
+    return frozenset(fields) - _NEVER_OWNED
 
 
 def without(fields: FieldSet, prefixes: tuple[Path, ...]) -> FieldSet:
@@ -72,15 +48,15 @@ def without(fields: FieldSet, prefixes: tuple[Path, ...]) -> FieldSet:
     )
 
 
-def applied_fields(shape: Shape, value: Any, path: Path = ()) -> set[Path]:
-    """Gives what an applied configuration claims: leaves, keyed items, empty containers."""
+def _applied(shape: Shape, value: Any, path: Path = ()) -> set[Path]:
+    """The fields that an applied configuration claims: leaves, keyed items, empty containers."""
     if is_leaf(shape, value) or not value:
         return {path} if path else set()
     found: set[Path] = set()
     for element, inner_shape, inner in children(shape, value):
         if element[0] in "kv":
             found.add((*path, element))
-        found |= applied_fields(inner_shape, inner, (*path, element))
+        found |= _applied(inner_shape, inner, (*path, element))
     return found
 
 
@@ -92,32 +68,35 @@ def _everything(shape: Shape, value: Any, path: Path) -> set[Path]:
     return found
 
 
-def compare(shape: Shape, old: Any, new: Any) -> Difference:
-    """Compares two versions field by field."""
+def compare(shape: Shape, old: Any, new: Any) -> tuple[FieldSet, FieldSet]:
+    """The fields that only the old version has, and those that are new or changed."""
     removed: set[Path] = set()
-    added: set[Path] = set()
-    modified: set[Path] = set()
+    changed: set[Path] = set()
 
     def walk(shape: Shape, old: Any, new: Any, path: Path) -> None:
         if old == new and type(old) is type(new):
             return
         leaf = is_leaf(shape, old) or is_leaf(shape, new)
         if leaf or isinstance(old, dict) != isinstance(new, dict):
-            modified.add(path)
+            changed.add(path)
             return
         before = {element: (inner, value) for element, inner, value in children(shape, old)}
         after = {element: (inner, value) for element, inner, value in children(shape, new)}
-        for element, (inner, value) in before.items():
-            if element not in after:
-                removed.update(_everything(inner, value, (*path, element)))
+        for element in before.keys() - after.keys():
+            removed.update(_everything(*before[element], (*path, element)))
         for element, (inner, value) in after.items():
             if element in before:
                 walk(inner, before[element][1], value, (*path, element))
             else:
-                added.update(_everything(inner, value, (*path, element)))
+                changed.update(_everything(inner, value, (*path, element)))
 
-    walk(shape, old, new, ())
-    return Difference(ownable(removed), ownable(added), ownable(modified))
+    walk(shape, _bare(old), _bare(new), ())
+    return ownable(removed), ownable(changed)
+
+
+def _bare(obj: Any) -> Any:
+    metadata = {k: v for k, v in obj.get("metadata", {}).items() if k != "managedFields"}
+    return obj | {"metadata": metadata}
 
 
 def to_json(fields: FieldSet) -> Obj:
@@ -128,16 +107,11 @@ def to_json(fields: FieldSet) -> Obj:
         for element in path:
             node = node.setdefault(element, {})
         node["."] = {}
-    _drop_lone_dots(root)
-    return root
 
+    def drop_lone_dots(node: Obj) -> Obj:
+        return {} if node.keys() == {"."} else {k: drop_lone_dots(v) for k, v in node.items()}
 
-def _drop_lone_dots(node: Obj) -> None:
-    for child in node.values():
-        if child.keys() == {"."}:
-            del child["."]
-        else:
-            _drop_lone_dots(child)
+    return {element: drop_lone_dots(inner) for element, inner in root.items()}
 
 
 def from_json(node: Obj, path: Path = ()) -> FieldSet:
@@ -153,8 +127,8 @@ def from_json(node: Obj, path: Path = ()) -> FieldSet:
     return frozenset(found)
 
 
-def readable(path: Path) -> str:
-    """Writes a path as conflict messages do: `.spec.containers[name="a"].image`."""
+def _readable(path: Path) -> str:
+    """A path as conflict messages write it: `.spec.containers[name="a"].image`."""
     text = ""
     for element in path:
         kind, body = element[0], element[2:]
@@ -168,78 +142,40 @@ def readable(path: Path) -> str:
     return text
 
 
-def merge(shape: Shape, live: Any, config: Any) -> Any:
+def _merge(shape: Shape, live: Any, config: Any) -> Any:
     """`live` with everything that `config` says; lists with keys are merged by them."""
-    if is_leaf(shape, config) or live is None:
+    if is_leaf(shape, config) or type(live) is not type(config):
         return config
-    if isinstance(config, dict) and isinstance(live, dict):
-        merged = dict(live)
-        for name, value in config.items():
-            merged[name] = merge(shape.child(name), live.get(name), value)
-        return merged
-    if isinstance(config, list) and isinstance(live, list):
-        return _merge_lists(shape, live, config)
-    return config
+    if isinstance(config, dict):
+        return live | {
+            name: _merge(shape.child(name), live.get(name), value) for name, value in config.items()
+        }
+    merged = {element_id(shape, element): element for element in live}
+    for element in config:
+        key = element_id(shape, element)
+        merged[key] = _merge(shape.item or ANY, merged.get(key), element)
+    return list(merged.values())
 
 
-def _merge_lists(shape: Shape, live: list[Any], config: list[Any]) -> list[Any]:
-    item = shape.item or ANY
-    before = {element_id(shape, element): element for element in live}
-    wanted = {element_id(shape, element): element for element in config}
-    if shape.is_set:
-        return live + [element for key, element in wanted.items() if key not in before]
-    merged: list[Any] = []
-    remaining = list(before)
-    for key, element in wanted.items():
-        while remaining and remaining[0] not in wanted:
-            merged.append(before[remaining.pop(0)])
-        if key in remaining:
-            remaining.remove(key)
-        merged.append(merge(item, before.get(key), element))
-    return merged + [before[key] for key in remaining]
-
-
-def prune(shape: Shape, value: Any, *, dropped: FieldSet, held: FieldSet) -> Any:
-    """Removes the `dropped` fields, and containers that this leaves empty, unless `held`."""
-    doomed = {path for path in dropped if not _is_held(path, held)}
-    if not doomed:
+def _prune(shape: Shape, value: Any, doomed: FieldSet, held: FieldSet, path: Path = ()) -> Any:
+    """Removes the `doomed` fields, and containers that this leaves empty, unless `held`."""
+    if is_leaf(shape, value) or not any(other[: len(path)] == path for other in doomed):
         return value
-    return _without(shape, value, (), doomed, held)
+    is_object = isinstance(value, dict)
+    kept: list[tuple[str, Any]] = []
+    for element, inner_shape, inner in children(shape, value):
+        inside = (*path, element)
+        if inside in doomed:
+            continue
+        rest = _prune(inner_shape, inner, doomed, held, inside)
+        emptied = is_object and inner and rest in ({}, [])
+        if not emptied or _is_held(inside, held):
+            kept.append((element[2:], rest))
+    return dict(kept) if is_object else [rest for _, rest in kept]
 
 
 def _is_held(path: Path, held: FieldSet) -> bool:
     return any(other[: len(path)] == path for other in held)
-
-
-def _without(shape: Shape, value: Any, path: Path, doomed: set[Path], held: FieldSet) -> Any:
-    if is_leaf(shape, value):
-        return value
-    touched = [other for other in doomed if other[: len(path)] == path]
-    if not touched:
-        return value
-    if isinstance(value, dict):
-        kept_fields = {}
-        for name, inner in value.items():
-            inside = (*path, "f:" + name)
-            if inside in doomed:
-                continue
-            rest = _without(shape.child(name), inner, inside, doomed, held)
-            if not _emptied(inner, rest, inside, held):
-                kept_fields[name] = rest
-        return kept_fields
-    kept_items = []
-    for element in value:
-        inside = (*path, element_id(shape, element))
-        if inside not in doomed:
-            kept_items.append(_without(shape.item or ANY, element, inside, doomed, held))
-    return kept_items
-
-
-def _emptied(before: Any, after: Any, path: Path, held: FieldSet) -> bool:
-    return bool(before) and after in ({}, []) and not _is_held(path, held)
-
-
-_MANAGERS_KEPT_FOR_UPDATES = 10
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -272,8 +208,7 @@ class Write:
     reset: tuple[Path, ...] = ()
 
 
-def read(obj: Obj) -> Managers:
-    """Reads the managers of an object."""
+def _read(obj: Obj) -> Managers:
     return {
         Manager(
             entry.get("operation", "Update"),
@@ -285,19 +220,17 @@ def read(obj: Obj) -> Managers:
     }
 
 
-def write(obj: Obj, managers: Managers) -> None:
+def _write(obj: Obj, managers: Managers) -> None:
     """Writes the managers into an object, appliers first, then by time."""
     entries = []
-    kept = _merge_ancient(managers)
-    for manager in sorted(kept, key=lambda m: (m.operation, kept[m].time, m)):
-        owned = kept[manager]
+    for manager in sorted(managers, key=lambda m: (m.operation, managers[m].time, m)):
         entry: Obj = {
             "manager": manager.name,
             "operation": manager.operation,
             "apiVersion": manager.api_version,
-            "time": owned.time,
+            "time": managers[manager].time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": to_json(owned.fields),
+            "fieldsV1": to_json(managers[manager].fields),
         }
         if manager.subresource:
             entry["subresource"] = manager.subresource
@@ -308,78 +241,52 @@ def write(obj: Obj, managers: Managers) -> None:
         obj["metadata"].pop("managedFields", None)
 
 
-def _merge_ancient(managers: Managers) -> Managers:
-    updates = sorted(
-        (m for m in managers if m.operation == "Update"), key=lambda m: managers[m].time
-    )
-    surplus = updates[: max(0, len(updates) - _MANAGERS_KEPT_FOR_UPDATES)]
-    kept = {m: owned for m, owned in managers.items() if m not in surplus}
-    for manager in surplus:
-        ancient = Manager("Update", "ancient-changes", manager.api_version)
-        before = kept.get(ancient)
-        fields = managers[manager].fields | (before.fields if before else EMPTY)
-        kept[ancient] = Ownership(fields, managers[manager].time)
-    return kept
+def _set(managers: Managers, manager: Manager, fields: FieldSet, time: str = "") -> None:
+    """Has a manager own these fields; one that owns nothing is none. Without time it stays."""
+    before = managers.get(manager, Ownership(EMPTY, time))
+    if not fields:
+        managers.pop(manager, None)
+    elif fields != before.fields:
+        managers[manager] = Ownership(fields, time or before.time)
 
 
-def track_update(shape: Shape, old: Obj, new: Obj, write_: Write) -> None:
+def track_update(shape: Shape, old: Obj, new: Obj, write: Write) -> None:
     """Records in `new` what this update changed.
 
     An update that empties `managedFields` on purpose resets the ownership, as in Kubernetes.
     """
-    managers = {} if new["metadata"].get("managedFields") == [{}] else read(old)
-    difference = compare(shape, _bare(old), _bare(new))
-    changed = without(difference.modified | difference.added, write_.reset)
+    managers = {} if new["metadata"].get("managedFields") == [{}] else _read(old)
+    removed, changed = compare(shape, old, new)
+    changed = without(changed, write.reset)
     for other, owned in list(managers.items()):
-        if other != write_.manager:
-            _keep(managers, other, owned.fields - changed - difference.removed)
-    mine = managers.get(write_.manager, Ownership(EMPTY, write_.time))
-    fields = (mine.fields - difference.removed) | changed
-    if fields != mine.fields:
-        managers[write_.manager] = Ownership(fields, write_.time)
-    _keep(managers, write_.manager, fields)
-    write(new, managers)
+        if other != write.manager:
+            _set(managers, other, owned.fields - changed - removed)
+    mine = managers.get(write.manager, Ownership(EMPTY, write.time)).fields
+    _set(managers, write.manager, (mine - removed) | changed, write.time)
+    _write(new, managers)
 
 
-def _keep(managers: Managers, manager: Manager, fields: FieldSet) -> None:
-    if not fields:
-        managers.pop(manager, None)
-    elif manager in managers and managers[manager].fields != fields:
-        managers[manager] = Ownership(fields, managers[manager].time)
-
-
-def _bare(obj: Obj) -> Obj:
-    metadata = {k: v for k, v in obj.get("metadata", {}).items() if k != "managedFields"}
-    return obj | {"metadata": metadata}
-
-
-def apply(shape: Shape, live: Obj, config: Obj, write_: Write, *, force: bool) -> Obj:
+def apply(shape: Shape, live: Obj, config: Obj, write: Write, *, force: bool) -> Obj:
     """The object that results from applying `config` to `live`; neither is changed.
 
     Raises:
         ApiError: 409 with a cause for every field that another manager owns with another value.
     """
-    managers = read(live)
-    config = _bare(config)
-    last = managers.get(write_.manager, Ownership(EMPTY, "")).fields
-    mine = without(ownable(applied_fields(shape, config)), write_.reset)
-    others = {m: owned.fields for m, owned in managers.items() if m != write_.manager}
-    merged: Obj = merge(shape, _bare(live), config)
+    managers, config = _read(live), _bare(config)
+    last = managers.get(write.manager, Ownership(EMPTY, "")).fields
+    mine = without(ownable(_applied(shape, config)), write.reset)
+    others = {m: owned.fields for m, owned in managers.items() if m != write.manager}
     held = frozenset().union(mine, *others.values())
-    merged = prune(shape, merged, dropped=last - mine, held=held)
-    difference = compare(shape, _bare(live), merged)
-    changed = difference.modified | difference.added
-    conflicts = {m: fields & changed & mine for m, fields in others.items() if fields & changed}
-    conflicts = {m: fields for m, fields in conflicts.items() if fields}
+    doomed = frozenset(path for path in last - mine if not _is_held(path, held))
+    merged: Obj = _prune(shape, _merge(shape, _bare(live), config), doomed, held)
+    removed, changed = compare(shape, live, merged)
+    conflicts = {m: found for m, fields in others.items() if (found := fields & changed & mine)}
     if conflicts and not force:
         raise _conflict(conflicts)
     for other, fields in others.items():
-        _keep(managers, other, fields - conflicts.get(other, EMPTY) - difference.removed)
-    if write_.manager not in managers or managers[write_.manager].fields != mine:
-        managers[write_.manager] = Ownership(mine, write_.time)
-    if not mine:
-        del managers[write_.manager]
-    write(merged, managers)
+        _set(managers, other, fields - conflicts.get(other, EMPTY) - removed)
+    _set(managers, write.manager, mine, write.time)
+    _write(merged, managers)
     return merged
 
 
@@ -391,13 +298,14 @@ def _conflict(conflicts: dict[Manager, FieldSet]) -> errors.ApiError:
             who += f' with subresource "{manager.subresource}"'
         if manager.operation == "Update":
             who += f" using {manager.api_version}"
-        paths = [readable(path) for path in sorted(conflicts[manager])]
+        paths = [_readable(path) for path in sorted(conflicts[manager])]
         causes += [
             {"reason": "FieldManagerConflict", "message": who, "field": path} for path in paths
         ]
         lines.append(
-            f"{who}: {paths[0]}" if len(paths) == 1 else f"{who}:\n- " + "\n- ".join(paths)
+            f"{who}:" + (f" {paths[0]}" if len(paths) == 1 else "\n- " + "\n- ".join(paths))
         )
     number = f"{len(causes)} conflict" + ("s" if len(causes) > 1 else "")
     text = lines[0] if len(lines) == 1 else "\n".join("conflicts " + line for line in lines)
-    return errors.apply_conflict(f"Apply failed with {number}: {text}", causes)
+    details = {"causes": causes}
+    return errors.ApiError(409, "Conflict", f"Apply failed with {number}: {text}", details=details)

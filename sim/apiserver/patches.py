@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jsonpatch
 from jsonpointer import JsonPointer, JsonPointerException
 
-from dra.common.resources import Obj
 from sim.apiserver import errors
 from sim.apiserver.shapes import ANY
 
@@ -61,79 +60,57 @@ def _tests_for_nothing(target: Any, operation: Any) -> bool:
     return isinstance(holder, dict) and last not in holder
 
 
-_ORDER = "$setElementOrder/"
 _DELETE_ITEMS = "$deleteFromPrimitiveList/"
 
 
 def strategic_patch(shape: Shape, target: Any, patch: Any) -> Any:
-    """`target` changed by a strategic merge patch.
+    """`target` changed by a strategic merge patch; the order that it asks for is not kept.
 
     Raises:
-        ApiError: 400 for an unknown directive or a list item without its merge key.
+        ApiError: 400 for a list item without its merge key.
     """
     if not isinstance(patch, dict):
         return patch
-    directive = patch.get("$patch")
-    if directive == "replace":
-        return _clean({name: value for name, value in patch.items() if name != "$patch"})
-    if directive == "delete":
-        return {}
-    if directive not in (None, "merge"):
-        raise errors.bad_request(f"Unknown patch type: {directive}")
+    if patch.get("$patch") == "replace":
+        return _clean(patch)
     result = dict(target) if isinstance(target, dict) else {}
-    if "$retainKeys" in patch:
-        result = {name: v for name, v in result.items() if name in patch["$retainKeys"]}
     for name, value in patch.items():
-        _patch_field(shape, result, patch, name, value)
-    for name, order in patch.items():
-        field = name.removeprefix(_ORDER)
-        if name.startswith(_ORDER) and field not in patch and field in result:
-            key = shape.child(field).merge_key
-            result[field] = _ordered(result[field], order, key)
+        if name.startswith(_DELETE_ITEMS):
+            field = name.removeprefix(_DELETE_ITEMS)
+            result[field] = [item for item in result.get(field, []) if item not in value]
+        elif name.startswith("$"):
+            continue
+        elif value is None:
+            result.pop(name, None)
+        elif isinstance(value, list):
+            result[name] = _patch_list(shape.child(name), result.get(name), value)
+        else:
+            result[name] = strategic_patch(shape.child(name), result.get(name), value)
     return result
 
 
-def _patch_field(shape: Shape, result: Obj, patch: Obj, name: str, value: Any) -> None:
-    if name.startswith(_DELETE_ITEMS):
-        field = name.removeprefix(_DELETE_ITEMS)
-        result[field] = [item for item in result.get(field, []) if item not in value]
-    elif name.startswith("$"):
-        return
-    elif value is None:
-        result.pop(name, None)
-    elif isinstance(value, list):
-        order = patch.get(_ORDER + name)
-        result[name] = _patch_list(shape.child(name), result.get(name), value, order)
-    else:
-        result[name] = strategic_patch(shape.child(name), result.get(name), value)
-
-
-def _patch_list(shape: Shape, target: Any, patch: list[Any], order: list[Any] | None) -> Any:
-    if not shape.merge_key or not isinstance(target, list):
-        if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
-            patch = [item for item in patch if item != {"$patch": "replace"}]
-        return [_clean(item) for item in patch if not _deletes(item)]
-    if shape.merge_key == "*":
-        return target + [item for item in patch if item not in target]
-    if {"$patch": "replace"} in patch:
-        return [_clean(item) for item in patch if item != {"$patch": "replace"}]
+def _patch_list(shape: Shape, target: Any, patch: list[Any]) -> list[Any]:
     key = shape.merge_key
+    if not key or not isinstance(target, list) or {"$patch": "replace"} in patch:
+        return [_clean(item) for item in patch if not _has_directive(item)]
+    if key == "*":
+        return target + [item for item in patch if item not in target]
     result = list(target)
     for item in patch:
         if not isinstance(item, dict) or key not in item:
             raise errors.bad_request(f"map: {item} does not contain declared merge key: {key}")
         at = next((i for i, have in enumerate(result) if have.get(key) == item[key]), None)
-        if _deletes(item):
+        if _has_directive(item):
             result = [have for have in result if have.get(key) != item[key]]
         elif at is None:
             result.append(_clean(item))
         else:
             result[at] = strategic_patch(shape.item or ANY, result[at], item)
-    return _ordered(result, order, key) if order else result
+    return result
 
 
-def _deletes(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("$patch") == "delete"
+def _has_directive(item: Any) -> bool:
+    return isinstance(item, dict) and "$patch" in item
 
 
 def _clean(value: Any) -> Any:
@@ -145,12 +122,3 @@ def _clean(value: Any) -> Any:
             if inner is not None and not name.startswith("$")
         }
     return [_clean(item) for item in value] if isinstance(value, list) else value
-
-
-def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
-    def identity(item: Any) -> Any:
-        return item.get(key) if isinstance(item, dict) else item
-
-    position = {identity(item): index for index, item in enumerate(order)}
-    # Items that the order does not name keep their place after those that it names.
-    return sorted(items, key=lambda item: position.get(identity(item), len(position)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dra.common.resources import Obj, at
-from sim.apiserver import deletion, errors, fields
+from sim.apiserver import deletion, errors
 from sim.apiserver.requests import Target
 from sim.apiserver.resources import NODES
 
@@ -30,7 +30,7 @@ def create(registry: Registry, target: Target, body: Any) -> Obj:
     if target.subresource == "binding":
         _bind(registry, target, body)
     elif target.subresource == "eviction":
-        options = deletion.parse_options(body.get("deleteOptions"), {})
+        options = deletion.DeleteOptions.read(body.get("deleteOptions"), {})
         deletion.delete(registry, target, options)
     else:
         raise errors.method_not_allowed()
@@ -40,7 +40,12 @@ def create(registry: Registry, target: Target, body: Any) -> Obj:
 def _bind(registry: Registry, target: Target, body: Obj) -> None:
     """Gives a pod its node, once; a gated or deleted pod is refused (409)."""
     metadata = body.get("metadata") or {}
-    node = _bound_to(target, metadata, body.get("target") or {})
+    node = at(body, "target", "name", default="")
+    if metadata.get("name", "") != target.name:
+        raise errors.bad_request("name in URL does not match name in Binding object")
+    if not node:
+        cause = errors.required("target.name")
+        raise errors.refused(target.resource, target.name, [cause])
     pod, name = registry.get(target).copy(), target.name
     have, spec = pod["metadata"], pod["spec"]
     for field in ("uid", "resourceVersion"):
@@ -49,36 +54,16 @@ def _bind(registry: Registry, target: Target, body: Obj) -> None:
             raise errors.conflict(target.resource, name, why)
     if obstacle := _obstacle(pod, name):
         binding = f'Operation cannot be fulfilled on pods/binding "{name}": {obstacle}'
-        details = {"name": name, "kind": "pods/binding"}
-        raise errors.ApiError(409, "Conflict", binding, details=details)
+        raise errors.ApiError(409, "Conflict", binding)
     spec["nodeName"] = node
     have["generation"] = have.get("generation", 0) + 1
-    for field in ("annotations", "labels"):
-        if metadata.get(field):
-            have[field] = have.get(field, {}) | metadata[field]
     status = pod.setdefault("status", {})
     status.pop("nominatedNodeName", None)
     conditions = [c for c in status.get("conditions", []) if c["type"] != "PodScheduled"]
-    scheduled = {
-        "type": "PodScheduled",
-        "status": "True",
-        "lastProbeTime": None,
-        "lastTransitionTime": registry.env.timestamp(),
-    }
+    since = registry.env.timestamp()
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
     status["conditions"] = [*conditions, scheduled]
     registry.store.put(target.resource.family, pod)
-
-
-def _bound_to(target: Target, metadata: Obj, to: Obj) -> str:
-    if metadata.get("name", "") != target.name:
-        raise errors.bad_request("name in URL does not match name in Binding object")
-    node: str = to.get("name", "")
-    if to.get("kind", "Node") not in ("", "Node"):
-        cause = fields.not_supported("target.kind", to["kind"], ["Node", "<empty>"])
-        raise errors.invalid(target.resource, target.name, [cause])
-    if not node:
-        raise errors.invalid(target.resource, target.name, [fields.required("target.name")])
-    return node
 
 
 def _obstacle(pod: Obj, name: str) -> str:

@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+import yaml
 
 from dra.common.resources import Obj
 from sim.apiserver import errors, models
+from sim.apiserver.patches import json_patch, merge_patch, strategic_patch
 from sim.apiserver.shapes import normalise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sim.apiserver.resources import Catalogue, ResourceType
+
+
+_decode = msgspec.json.Decoder().decode
+_PROTOBUF = (
+    "this simulated cluster takes JSON and YAML, and kubectl create sends protobuf: add "
+    "--dry-run=client -o yaml | kubectl apply -f -"
+)
+_MERGE = "application/merge-patch+json"
+_JSON = "application/json-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
+
+
+class _PlainLoader(yaml.CSafeLoader):
+    """YAML as JSON knows it: a timestamp stays the text that it is."""
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """Options of a write: field manager, dry run, and whether unknown fields are refused.
 
-    Without ``validation`` there are warnings, but of kinds that are described completely only: to
-    know the fields of all kinds takes a second, which is for those who ask.
+    Without ``validation`` there are warnings, but of custom resources only: to know the fields of
+    all kinds takes a second, which is for those who ask.
     """
 
     manager: str = "unknown"
@@ -42,73 +69,6 @@ class Target:
         return (self.namespace, self.name)
 
 
-def decode(target: Target, body: Obj, options: WriteOptions, warnings: list[str]) -> Obj:
-    """Checks the type of a body and brings it into the form in which it is kept."""
-    resource = target.resource
-    if not isinstance(body, dict):
-        raise errors.bad_request("the body of the request is no object")
-    body.setdefault("apiVersion", resource.api_version)
-    body.setdefault("kind", resource.kind)
-    if body["apiVersion"] != resource.api_version:
-        raise errors.bad_request(
-            f"the API version in the data ({body['apiVersion']}) does not match the expected "
-            f"API version ({resource.api_version})"
-        )
-    if body["kind"] != resource.kind:
-        raise errors.bad_request(
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-            f'{body["kind"]}: no kind "{body["kind"]}" is registered'
-        )
-    if not isinstance(body.setdefault("metadata", {}), dict):
-        raise errors.bad_request("metadata is no object")
-    unknown: list[str] = []
-    if options.validation in ("Strict", "Warn") and not resource.custom:
-        unknown += models.drop_unknown(models.model_name(resource), body)
-    obj = normalise(resource.shape, body, unknown)
-    obj.setdefault("metadata", {})
-    found = [f'unknown field "{field}"' for field in unknown]
-    if found and options.validation == "Strict":
-        raise errors.bad_request(
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-            f"{resource.kind}: strict decoding error: {', '.join(found)}"
-        )
-    if options.validation != "Ignore":
-        warnings += found
-    if resource.lacking:
-        warnings.append(resource.lacking)
-    return obj
-
-
-def check_identity(target: Target, metadata: Obj, old: Obj) -> None:
-    """Completes the identity in a body, or refuses (400, 409) one that is not that of `old`."""
-    resource, name = target.resource, target.name
-    if metadata.setdefault("name", name) != name:
-        raise errors.bad_request(
-            f"the name of the object ({metadata['name']}) does not match the name on the URL "
-            f"({name})"
-        )
-    if resource.namespaced and (
-        metadata.setdefault("namespace", target.namespace) != target.namespace
-    ):
-        raise errors.bad_request(
-            f"the namespace of the object ({metadata['namespace']}) does not match the "
-            f"namespace on the URL ({target.namespace})"
-        )
-    uid = old["metadata"]["uid"]
-    if metadata.get("uid", uid) != uid:
-        why = (
-            f"Precondition failed: UID in precondition: {metadata['uid']}, "
-            f"UID in object meta: {uid}"
-        )
-        raise errors.conflict(resource, name, why)
-    version = metadata.get("resourceVersion", "")
-    if version and version != old["metadata"]["resourceVersion"]:
-        raise errors.conflict(resource, name)
-
-
-_TRUE = ("true", "1", "True")
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One HTTP request, read completely. Header names are in lower case."""
@@ -121,26 +81,52 @@ class Request:
 
     def flag(self, name: str) -> bool:
         """True if a query parameter is true."""
-        return self.query.get(name) in _TRUE
+        return self.query.get(name) in ("true", "1", "True")
 
     def number(self, name: str) -> int:
         """A query parameter as a number, 0 if it is missing (400 if it is none)."""
         text = self.query.get(name) or "0"
         if not text.isdigit():
-            raise errors.bad_request(f'query parameter {name}: "{text}" is no number')
+            raise errors.bad_request(f'Invalid value: "{text}": {name}: strconv.ParseUint')
         return int(text)
 
-    def write_options(self) -> WriteOptions:
+    def options(self) -> WriteOptions:
         """Gives who writes, from the query and the user agent."""
-        agent = self.headers.get("user-agent", "unknown").partition("/")[0]
-        dry_run = self.query.get("dryRun", "")
-        if dry_run not in ("", "All"):
-            raise errors.bad_request(f'Invalid value: "{dry_run}": dryRun: supported: "All"')
+        agent = self.headers.get("user-agent", "").partition("/")[0]
         return WriteOptions(
             manager=self.query.get("fieldManager") or agent or "unknown",
-            dry_run=dry_run == "All",
+            dry_run=self.query.get("dryRun") == "All",
             validation=self.query.get("fieldValidation", ""),
         )
+
+    def parse(self) -> Any:
+        """Reads the body in JSON or YAML (400 or 415 if it is none)."""
+        kind = self.headers.get("content-type", "")
+        if "protobuf" in kind or "cbor" in kind:
+            raise errors.ApiError(415, "UnsupportedMediaType", _PROTOBUF)
+        if "yaml" not in kind:
+            return _decode(self.body)
+        try:
+            return yaml.load(self.body, Loader=_PlainLoader)  # noqa: S506 - a SafeLoader
+        except yaml.YAMLError as malformed:
+            raise errors.bad_request(f"error decoding YAML: {malformed}") from None
+
+    def patch(self, resource: ResourceType) -> tuple[Any, Callable[[Obj], Any] | None]:
+        """The patch, and what it makes of the live object; None for server-side apply.
+
+        Raises:
+            ApiError: 415 for a type of patch that is not taken here.
+        """
+        kind = self.headers.get("content-type", "").partition(";")[0].strip()
+        merging: dict[str, Callable[[Obj, Any], Any]] = {_JSON: json_patch, _MERGE: merge_patch}
+        if not resource.custom:
+            merging[_STRATEGIC] = lambda live, body: strategic_patch(resource.shape, live, body)
+        if kind not in (*merging, _APPLY):
+            raise errors.unsupported_media_type([*merging, _APPLY])
+        body = self.parse()
+        if kind == _APPLY:
+            return body, None
+        return body, lambda live: merging[kind](live, body)
 
 
 def split(raw_target: str) -> tuple[str, dict[str, str]]:
@@ -151,29 +137,76 @@ def split(raw_target: str) -> tuple[str, dict[str, str]]:
 
 def resolve(path: str, catalogue: Catalogue) -> Target | None:
     """Gives what a path below `/api` or `/apis` is about; None if it is no resource's path."""
-    parts = path.strip("/").split("/")
-    if parts[0] == "api" and len(parts) > 2:  # noqa: PLR2004 - /api/v1/<resource>
-        group, version, rest = "", parts[1], parts[2:]
-    elif parts[0] == "apis" and len(parts) > 3:  # noqa: PLR2004 - /apis/<group>/<version>/<resource>
-        group, version, rest = parts[1], parts[2], parts[3:]
-    else:
-        return None
+    match path.strip("/").split("/"):
+        case ["api", version, plural, *rest]:
+            group = ""
+        case ["apis", group, version, plural, *rest]:
+            pass
+        case _:
+            return None
     namespace = ""
     # /namespaces/<name>/status is the namespace's own; /namespaces/<name>/pods is within it.
-    if rest[0] == "namespaces" and len(rest) > 2 and not _is_of_namespace(group, rest):  # noqa: PLR2004
-        namespace, rest = rest[1], rest[2:]
-    plural, name, subresource, *more = [*rest, "", "", ""][: max(3, len(rest))]
+    if plural == "namespaces" and len(rest) > 1 and (group or rest[1:] != ["status"]):
+        namespace, plural, *rest = rest
+    name, subresource, *more = [*rest, "", ""][: max(2, len(rest))]
     resource = catalogue.find(group, version, plural)
-    if resource is None or any(more):
+    if resource is None or more or (subresource and subresource not in resource.subresources):
         return None
-    if subresource and subresource not in resource.subresources:
-        return None
-    if name and resource.namespaced and not namespace:
-        return None
-    if namespace and not resource.namespaced:
+    if (namespace and not resource.namespaced) or (name and resource.namespaced and not namespace):
         return None
     return Target(resource, namespace, name, subresource)
 
 
-def _is_of_namespace(group: str, rest: list[str]) -> bool:
-    return not group and len(rest) == 3 and rest[2] == "status"  # noqa: PLR2004
+def decode(target: Target, body: Any, options: WriteOptions, warnings: list[str]) -> Obj:
+    """Checks the type of a body and brings it into the form in which it is kept."""
+    resource = target.resource
+    if not isinstance(body, dict) or not isinstance(body.setdefault("metadata", {}), dict):
+        raise errors.bad_request("the body of the request, or its metadata, is no object")
+    wrong = f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+    if body.setdefault("apiVersion", resource.api_version) != resource.api_version:
+        raise errors.bad_request(
+            f"the API version in the data ({body['apiVersion']}) does not match the expected "
+            f"API version ({resource.api_version})"
+        )
+    if body.setdefault("kind", resource.kind) != resource.kind:
+        text = f'{wrong}{body["kind"]}: no kind "{body["kind"]}" is registered'
+        raise errors.bad_request(text)
+    unknown: list[str] = []
+    if options.validation in ("Strict", "Warn") and not resource.custom:
+        try:
+            unknown += models.drop_unknown(models.model_name(resource), body)
+        except ValueError as mismatch:
+            raise errors.bad_request(f"{wrong}{resource.kind}: {mismatch}") from None
+    obj = normalise(resource.shape, body, unknown, keeps_empty=resource.custom)
+    obj.setdefault("metadata", {})
+    found = [f'unknown field "{field}"' for field in unknown]
+    if found and options.validation == "Strict":
+        text = f"{wrong}{resource.kind}: strict decoding error: {', '.join(found)}"
+        raise errors.bad_request(text)
+    if options.validation != "Ignore":
+        warnings += found
+    if resource.lacking:
+        warnings.append(resource.lacking)
+    return obj
+
+
+def check_identity(target: Target, metadata: Obj, old: Obj) -> None:
+    """Completes the identity in a body, or refuses (400, 409) one that is not that of `old`."""
+    resource, name = target.resource, target.name
+    for part in ("name", "namespace") if resource.namespaced else ("name",):
+        wanted = getattr(target, part)
+        if metadata.setdefault(part, wanted) != wanted:
+            raise errors.bad_request(
+                f"the {part} of the object ({metadata[part]}) does not match the {part} on "
+                f"the URL ({wanted})"
+            )
+    uid = old["metadata"]["uid"]
+    if metadata.get("uid", uid) != uid:
+        why = (
+            f"Precondition failed: UID in precondition: {metadata['uid']}, "
+            f"UID in object meta: {uid}"
+        )
+        raise errors.conflict(resource, name, why)
+    version = metadata.get("resourceVersion", "")
+    if version and version != old["metadata"]["resourceVersion"]:
+        raise errors.conflict(resource, name)

@@ -1,30 +1,122 @@
-"""The resources that are served: the built-in ones here, custom ones from their definitions."""
+"""The resources that are served: the built-in ones here, custom ones from their definitions.
+
+List types and patch strategies of the built-in kinds are those of the 1.36 OpenAPI.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dra.common.resources import Obj
-from sim.apiserver import builtin
-
-if TYPE_CHECKING:
-    from sim.apiserver.shapes import Shape
-
+from sim.apiserver.shapes import (
+    ANY,
+    MICRO_TIME,
+    QUANTITY,
+    TIME,
+    Shape,
+    keyed,
+    list_of,
+    map_of,
+    set_of,
+    struct,
+)
 
 Family = tuple[str, str]
 """(API group, plural): all served versions of a resource share one collection."""
 
-ALL_VERBS = (
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
+_LISTS = list_of()
+METADATA = struct(
+    labels=map_of(ANY),
+    annotations=map_of(ANY),
+    finalizers=set_of(),
+    ownerReferences=keyed(struct(atomic=True), "uid"),
+    managedFields=_LISTS,
+    creationTimestamp=TIME,
+    deletionTimestamp=TIME,
 )
+
+
+def _kind(**fields: Shape) -> Shape:
+    """Describes a whole object of which other top-level fields are dropped."""
+    common = {"apiVersion": ANY, "kind": ANY, "metadata": METADATA}
+    return Shape("struct", common | fields, closed=True)
+
+
+_CONDITIONS = keyed(ANY, "type")
+_REFERENCE = struct(atomic=True)
+_BINDING: dict[str, Any] = {"bindingConditions": _LISTS, "bindingFailureConditions": _LISTS}
+_DEVICES = struct(requests=_LISTS, constraints=_LISTS, config=_LISTS)
+_CLAIM_SPEC = struct(devices=_DEVICES)
+_RESULT = struct(consumedCapacity=map_of(QUANTITY), tolerations=_LISTS, **_BINDING)
+_CLAIM = _kind(
+    spec=_CLAIM_SPEC,
+    status=struct(
+        allocation=struct(
+            devices=struct(results=list_of(_RESULT), config=_LISTS),
+            nodeSelector=_REFERENCE,
+            allocationTimestamp=TIME,
+        ),
+        reservedFor=keyed(ANY, "uid"),
+        devices=keyed(
+            struct(
+                conditions=keyed(struct(lastTransitionTime=TIME), "type", merge=False),
+                data=_REFERENCE,
+            ),
+            *("driver", "device", "pool", "shareID"),
+            merge=False,
+        ),
+    ),
+)
+_COUNTERS = map_of(struct(value=QUANTITY))
+_DEVICE = struct(
+    attributes=map_of(ANY),
+    capacity=map_of(struct(value=QUANTITY)),
+    consumesCounters=list_of(struct(counters=_COUNTERS)),
+    taints=list_of(struct(timeAdded=TIME)),
+    **_BINDING,
+)
+_SLICE = _kind(
+    spec=struct(
+        sharedCounters=list_of(struct(counters=_COUNTERS)),
+        devices=list_of(_DEVICE),
+        nodeSelector=_REFERENCE,
+    )
+)
+_CONTAINER = struct(
+    env=keyed(struct(valueFrom=map_of(_REFERENCE)), "name"),
+    ports=keyed(ANY, "containerPort", "protocol", protocol="TCP"),
+    volumeMounts=keyed(ANY, "mountPath"),
+    resources=struct(claims=keyed(ANY, "name", merge=False)),
+)
+_POD = _kind(
+    spec=struct(
+        containers=keyed(_CONTAINER, "name"),
+        initContainers=keyed(_CONTAINER, "name"),
+        volumes=keyed(ANY, "name"),
+        imagePullSecrets=keyed(_REFERENCE, "name"),
+        resourceClaims=keyed(ANY, "name"),
+        schedulingGates=keyed(ANY, "name"),
+        nodeSelector=map_of(ANY, atomic=True),
+        affinity=struct(
+            nodeAffinity=struct(requiredDuringSchedulingIgnoredDuringExecution=_REFERENCE)
+        ),
+    ),
+    status=struct(
+        conditions=_CONDITIONS,
+        podIPs=keyed(ANY, "ip"),
+        resourceClaimStatuses=keyed(ANY, "name"),
+    ),
+)
+_NODE = _kind(
+    spec=struct(taints=_LISTS), status=struct(conditions=_CONDITIONS, addresses=keyed(ANY, "type"))
+)
+_TIMES: dict[str, Any] = {"firstTimestamp": TIME, "lastTimestamp": TIME, "eventTime": MICRO_TIME}
+_EVENT = struct(metadata=METADATA, involvedObject=_REFERENCE, **_TIMES)
+_LEASE = _kind(spec=struct(acquireTime=MICRO_TIME, renewTime=MICRO_TIME))
+_DEFINITION = _kind(spec=ANY, status=struct(conditions=keyed(ANY, "type", merge=False)))
+_PLAIN = struct(metadata=METADATA)
+_CONFIG_MAP = _kind(data=map_of(ANY), binaryData=map_of(ANY), immutable=ANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +131,8 @@ class ResourceType:
     version: str
     plural: str
     kind: str
-    namespaced: bool
-    shape: Shape
+    namespaced: bool = True
+    shape: Shape = _PLAIN
     subresources: tuple[str, ...] = ()
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
@@ -66,6 +158,11 @@ class ResourceType:
         """Family under which the resource's objects are stored."""
         return (self.group, self.plural)
 
+    @property
+    def has_status(self) -> bool:
+        """True if the status has an endpoint of its own."""
+        return "status" in self.subresources
+
     def present(self, obj: Obj) -> Obj:
         """A stored object under this version, which differs in its name only."""
         if obj["apiVersion"] == self.api_version:
@@ -74,117 +171,82 @@ class ResourceType:
 
 
 _STATUS = ("status",)
-_RBAC = "rbac.authorization.k8s.io"
-_DRA = "resource.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
-_POLICY = "ValidatingAdmissionPolicy"
-_APIEXTENSIONS = "apiextensions.k8s.io"
-
-
-def _core(plural: str, kind: str, shape: Shape, **more: Any) -> ResourceType:
-    return ResourceType("", "v1", plural, kind, more.pop("namespaced", True), shape, **more)
-
-
-def _dra(plural: str, kind: str, shape: Shape, **more: Any) -> ResourceType:
-    return ResourceType(_DRA, "v1", plural, kind, more.pop("namespaced", False), shape, **more)
+_CLUSTER = {"namespaced": False}
+_ALL: dict[str, Any] = {"categories": ("all",)}
+_DRA = ("resource.k8s.io", "v1")
+_RBAC = ("rbac.authorization.k8s.io", "v1")
+_POLICIES = ("admissionregistration.k8s.io", "v1")
+NAMESPACES = ResourceType(
+    "",
+    "v1",
+    "namespaces",
+    "Namespace",
+    namespaced=False,
+    shape=_kind(spec=ANY, status=ANY),
+    subresources=_STATUS,
+    short_names=("ns",),
+)
+NODES = ResourceType("", "v1", "nodes", "Node", False, _NODE, _STATUS, ("no",))
+CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+    shape=_DEFINITION,
+    subresources=_STATUS,
+    short_names=("crd", "crds"),
+)
+_NO_NETWORK = "it has no network, and nothing answers at one"
+_ALL_MAY = "every client may do everything"
+_NO_POLICY = "nothing is refused by one; policies need a real cluster (make cluster)"
+_NO_QUOTA = "nothing is counted and nothing refused; quota needs a real cluster (make cluster)"
+_NO_PODS = "no pod comes of one; apply Pods, or use a real cluster (make cluster)"
 
 
 def _stored(group: str, plural: str, kind: str, lacking: str, **more: Any) -> ResourceType:
     """A kind that is stored, and whose controllers run nowhere here."""
-    namespaced = more.pop("namespaced", True)
     text = f"this simulated cluster stores {kind}s and does nothing with them: {lacking}"
-    return ResourceType(group, "v1", plural, kind, namespaced, builtin.PLAIN, lacking=text, **more)
-
-
-_NO_NETWORK = "it has no network, and nothing answers at one"
-_ALL_MAY = "every client may do everything"
-_NO_POLICY = "nothing is refused by one; policies need a real cluster (make cluster)"
+    return ResourceType(group, "v1", plural, kind, lacking=text, **more)
 
 
 def _workload(group: str, plural: str, kind: str, *short: str) -> ResourceType:
-    lacking = "no pod comes of one; apply Pods, or use a real cluster (make cluster)"
-    return _stored(
-        group,
-        plural,
-        kind,
-        lacking,
-        subresources=_STATUS,
-        short_names=short,
-        categories=("all",),
-    )
+    more = {"subresources": _STATUS, "short_names": short, **_ALL}
+    return _stored(group, plural, kind, _NO_PODS, **more)
 
-
-NAMESPACES = _core(
-    "namespaces",
-    "Namespace",
-    builtin.NAMESPACE,
-    namespaced=False,
-    subresources=_STATUS,
-    short_names=("ns",),
-)
-NODES = _core(
-    "nodes", "Node", builtin.NODE, namespaced=False, subresources=_STATUS, short_names=("no",)
-)
-PODS = _core(
-    "pods",
-    "Pod",
-    builtin.POD,
-    subresources=("status", "binding", "eviction", "log"),
-    short_names=("po",),
-    categories=("all",),
-)
-EVENTS = _core("events", "Event", builtin.EVENT, short_names=("ev",))
-CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
-    _APIEXTENSIONS,
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    False,
-    builtin.CUSTOM_RESOURCE_DEFINITION,
-    _STATUS,
-    ("crd", "crds"),
-    ("api-extensions",),
-)
-RESOURCE_CLAIMS = _dra(
-    "resourceclaims",
-    "ResourceClaim",
-    builtin.RESOURCE_CLAIM,
-    namespaced=True,
-    subresources=_STATUS,
-)
-RESOURCE_CLAIM_TEMPLATES = _dra(
-    "resourceclaimtemplates",
-    "ResourceClaimTemplate",
-    builtin.RESOURCE_CLAIM_TEMPLATE,
-    namespaced=True,
-)
-RESOURCE_SLICES = _dra("resourceslices", "ResourceSlice", builtin.RESOURCE_SLICE)
-DEVICE_CLASSES = _dra("deviceclasses", "DeviceClass", builtin.DEVICE_CLASS)
-LEASES = ResourceType("coordination.k8s.io", "v1", "leases", "Lease", True, builtin.LEASE)
 
 BUILTIN: tuple[ResourceType, ...] = (
     NAMESPACES,
     NODES,
-    PODS,
-    EVENTS,
-    LEASES,
     CUSTOM_RESOURCE_DEFINITIONS,
-    DEVICE_CLASSES,
-    RESOURCE_CLAIMS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_SLICES,
-    _core("configmaps", "ConfigMap", builtin.CONFIG_MAP, short_names=("cm",)),
-    _core("secrets", "Secret", builtin.PLAIN),
-    _core("serviceaccounts", "ServiceAccount", builtin.PLAIN, short_names=("sa",)),
-    _stored("", "services", "Service", _NO_NETWORK, subresources=_STATUS, short_names=("svc",)),
-    _stored(
+    ResourceType(
         "",
-        "resourcequotas",
-        "ResourceQuota",
-        "nothing is counted and nothing refused; quota needs a real cluster (make cluster)",
-        subresources=_STATUS,
-        short_names=("quota",),
+        "v1",
+        "pods",
+        "Pod",
+        shape=_POD,
+        subresources=("status", "binding", "eviction", "log"),
+        short_names=("po",),
+        categories=("all",),
     ),
+    ResourceType("", "v1", "events", "Event", shape=_EVENT, short_names=("ev",)),
+    ResourceType("", "v1", "configmaps", "ConfigMap", shape=_CONFIG_MAP, short_names=("cm",)),
+    ResourceType("", "v1", "secrets", "Secret"),
+    ResourceType("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",)),
+    ResourceType("coordination.k8s.io", "v1", "leases", "Lease", shape=_LEASE),
+    ResourceType(*_DRA, "resourceclaims", "ResourceClaim", shape=_CLAIM, subresources=_STATUS),
+    ResourceType(
+        *(*_DRA, "resourceclaimtemplates", "ResourceClaimTemplate"),
+        shape=_kind(spec=struct(metadata=METADATA, spec=_CLAIM_SPEC)),
+    ),
+    ResourceType(*_DRA, "resourceslices", "ResourceSlice", False, _SLICE),
+    ResourceType(
+        *(*_DRA, "deviceclasses", "DeviceClass"),
+        namespaced=False,
+        shape=_kind(spec=struct(selectors=_LISTS, config=_LISTS)),
+    ),
+    _stored("", "services", "Service", _NO_NETWORK, short_names=("svc",)),
+    _stored("", "resourcequotas", "ResourceQuota", _NO_QUOTA, short_names=("quota",)),
     _workload("", "replicationcontrollers", "ReplicationController", "rc"),
     _workload("apps", "daemonsets", "DaemonSet", "ds"),
     _workload("apps", "deployments", "Deployment", "deploy"),
@@ -192,28 +254,19 @@ BUILTIN: tuple[ResourceType, ...] = (
     _workload("apps", "statefulsets", "StatefulSet", "sts"),
     _workload("batch", "cronjobs", "CronJob", "cj"),
     _workload("batch", "jobs", "Job"),
-    _stored(_RBAC, "clusterroles", "ClusterRole", _ALL_MAY, namespaced=False),
-    _stored(_RBAC, "clusterrolebindings", "ClusterRoleBinding", _ALL_MAY, namespaced=False),
-    _stored(_RBAC, "roles", "Role", _ALL_MAY),
-    _stored(_RBAC, "rolebindings", "RoleBinding", _ALL_MAY),
-    _stored(
-        _ADMISSION,
-        "validatingadmissionpolicies",
-        "ValidatingAdmissionPolicy",
-        _NO_POLICY,
-        namespaced=False,
+    *(
+        _stored(_RBAC[0], f"{kind.lower()}s", kind, _ALL_MAY, namespaced="Cluster" not in kind)
+        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    ),
+    *(
+        _stored(_POLICIES[0], plural, kind, _NO_POLICY, namespaced=False)
+        for plural, kind in (
+            ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+            ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+        )
     ),
     _stored(
-        _ADMISSION,
-        "validatingadmissionpolicybindings",
-        "ValidatingAdmissionPolicyBinding",
-        _NO_POLICY,
-        namespaced=False,
-    ),
-    _stored(
-        "scheduling.k8s.io",
-        "priorityclasses",
-        "PriorityClass",
+        *("scheduling.k8s.io", "priorityclasses", "PriorityClass"),
         "no pod gets its priority by one",
         namespaced=False,
         short_names=("pc",),
@@ -233,7 +286,7 @@ class Catalogue:
 
     def of_family(self, family: Family) -> ResourceType:
         """Some version of a stored resource: enough to delete its objects."""
-        return next(t for t in self._types.values() if (t.group, t.plural) == family)
+        return next(t for t in self._types.values() if t.family == family)
 
     def of_kind(self, group: str, kind: str) -> ResourceType | None:
         """Some version of a kind: what an owner reference names."""
@@ -243,11 +296,9 @@ class Catalogue:
         """Begins to serve a custom resource, or replaces it."""
         self._types[resource.group, resource.version, resource.plural] = resource
 
-    def withdraw(self, group: str, plural: str) -> None:
+    def withdraw(self, family: Family) -> None:
         """Ends serving every version of a custom resource."""
-        self._types = {
-            key: t for key, t in self._types.items() if (key[0], key[2]) != (group, plural)
-        }
+        self._types = {key: t for key, t in self._types.items() if t.family != family}
 
     def all(self) -> list[ResourceType]:
         """Gives everything, core first, then by group, version and plural."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from dra.common.resources import Obj
 from sim.apiserver import errors
-from sim.apiserver import fields as names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from sim.apiserver.resources import Family
 
@@ -112,12 +112,6 @@ class Store:
         """The version up to which the history of a resource is forgotten."""
         return self._compacted[family]
 
-    def compact(self) -> None:
-        """Forgets the history of every resource: watches from older versions get 410."""
-        for family in set(self._objects) | set(self._changes):
-            self._changes[family].clear()
-            self._compacted[family] = self.version
-
     def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Has every later change told; the returned call ends that."""
         self._listeners.append(listener)
@@ -145,9 +139,9 @@ def key_of(obj: Obj) -> Key:
 
 
 _SPLIT = re.compile(r",(?![^(]*\))")
-_SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s*\(([^)]*)\)\s*$")
-_COMPARE = re.compile(r"^\s*([^\s=!<>]+)\s*(==|!=|=)\s*([^\s=!<>]*)\s*$")
-_EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!<>()]+)\s*$")
+_SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^)]*)\)")
+_COMPARE = re.compile(r"([^\s=!<>]+)\s*(==|!=|=)\s*([^\s=!<>]*)")
+_EXISTS = re.compile(r"(!?)\s*([^\s=!<>()]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +150,17 @@ class Requirement:
 
     key: str
     operator: str
-    values: frozenset[str]
+    values: frozenset[str] = frozenset()
 
     def holds(self, labels: Obj) -> bool:
         """True if a set of labels or fields satisfies this condition."""
-        present = self.key in labels
-        if self.operator == "exists":
-            return present
-        if self.operator == "missing":
-            return not present
-        if self.operator == "in":
-            return present and labels[self.key] in self.values
-        return not present or labels[self.key] not in self.values
+        value = labels.get(self.key)
+        return {
+            "exists": value is not None,
+            "missing": value is None,
+            "in": value in self.values,
+            "notin": value not in self.values,
+        }[self.operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,56 +175,30 @@ class Selection:
         labels = obj["metadata"].get("labels", {})
         if not all(requirement.holds(labels) for requirement in self.labels):
             return False
-        if not self.fields:
-            return True
-        fields = fields_of(obj)
-        return all(requirement.holds(fields) for requirement in self.fields)
+        return not self.fields or all(map(Requirement.holds, self.fields, repeat(fields_of(obj))))
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """Parses a label selector such as `a=b,c!=d,e in (f,g),!h`.
+def parse_selection(labels: str, fields: str, supported: Collection[str]) -> Selection:
+    """Parses selectors such as `a=b,c!=d,e in (f,g),!h` and `metadata.name=a`.
 
     Raises:
-        ApiError: 400, it cannot be parsed.
+        ApiError: 400, one cannot be parsed, or names a field that this resource does not select by.
     """
-    return tuple(_parse_label(part) for part in _SPLIT.split(text) if part.strip())
+    by_field = tuple(map(_parse, filter(str.strip, fields.split(","))))
+    for requirement in by_field:
+        if requirement.key not in supported:
+            raise errors.bad_request(f"field label not supported: {requirement.key}")
+    return Selection(tuple(map(_parse, filter(str.strip, _SPLIT.split(labels)))), by_field)
 
 
-def _parse_label(part: str) -> Requirement:
-    if match := _SET.match(part):
+def _parse(part: str) -> Requirement:
+    part = part.strip()
+    if match := _SET.fullmatch(part):
         values = frozenset(value.strip() for value in match[3].split(","))
-        requirement = Requirement(match[1], match[2], values)
-    elif match := _COMPARE.match(part):
+        return Requirement(match[1], match[2], values)
+    if match := _COMPARE.fullmatch(part):
         operator = "notin" if match[2] == "!=" else "in"
-        requirement = Requirement(match[1], operator, frozenset([match[3]]))
-    elif match := _EXISTS.match(part):
-        operator = "missing" if match[1] else "exists"
-        requirement = Requirement(match[2], operator, frozenset())
-    else:
-        raise errors.bad_request(f"unable to parse requirement: found '{part}'")
-    complaint = names.qualified_name(requirement.key)
-    if complaint:
-        raise errors.bad_request(f"unable to parse requirement: <nil>: {complaint}")
-    return requirement
-
-
-def parse_fields(text: str, supported: frozenset[str]) -> tuple[Requirement, ...]:
-    """Parses a field selector such as `metadata.name=a,spec.nodeName!=b`.
-
-    Raises:
-        ApiError: 400, it cannot be parsed or names a field that this resource does not select by.
-    """
-    requirements = []
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        match = re.match(r"^\s*([^=!]+?)\s*(==|!=|=)\s*(.*?)\s*$", part)
-        if match is None:
-            raise errors.bad_request(
-                f"invalid field selector: unable to parse field selector: '{text}'"
-            )
-        if match[1] not in supported:
-            raise errors.bad_request(f"field label not supported: {match[1]}")
-        operator = "notin" if match[2] == "!=" else "in"
-        requirements.append(Requirement(match[1], operator, frozenset([match[3]])))
-    return tuple(requirements)
+        return Requirement(match[1], operator, frozenset([match[3]]))
+    if match := _EXISTS.fullmatch(part):
+        return Requirement(match[2], "missing" if match[1] else "exists")
+    raise errors.bad_request(f"unable to parse requirement: found '{part}'")

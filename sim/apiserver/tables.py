@@ -1,4 +1,4 @@
-"""Tables: what ``kubectl get`` prints, from columns of the built-in kinds or of a definition."""
+"""Forms of answers: whole objects, and the tables that ``kubectl get`` prints."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dra.common.resources import Obj, at
 
 if TYPE_CHECKING:
+    from sim.apiserver.requests import Request
     from sim.apiserver.resources import ResourceType
+    from sim.apiserver.store import Record
 
 
 _ROLE = "node-role.kubernetes.io/"
@@ -100,8 +104,6 @@ BUILTIN: dict[str, tuple[Column, ...]] = {
         AGE,
         Column("IP", ".status.podIP", wide=True),
         Column("Node", ".spec.nodeName", wide=True),
-        Column("Nominated Node", ".status.nominatedNodeName", wide=True),
-        Column("Readiness Gates", ".spec.readinessGates[*].conditionType", wide=True),
     ),
     "nodes": (
         NAME,
@@ -137,36 +139,58 @@ BUILTIN: dict[str, tuple[Column, ...]] = {
 
 
 _META = "meta.k8s.io/v1"
+_encode = msgspec.json.Encoder().encode
 
 
-def metadata_only(obj: Obj) -> Obj:
-    """The PartialObjectMetadata of an object."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": _META, "metadata": obj["metadata"]}
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Form in which a client wants objects: whole, or as a table, whose rows `include` some."""
 
+    is_table: bool = False
+    include: str = "Metadata"
 
-def table(
-    resource: ResourceType, objects: Sequence[Obj], now: datetime, *, include: str = "Metadata"
-) -> Obj:
-    """The Table of some objects; the list's metadata is the caller's to set."""
-    columns = _columns(resource)
-    rows = []
-    for obj in objects:
-        entry: Obj = {"cells": [_cell(column, obj, now) for column in columns]}
-        if include != "None":
-            entry["object"] = obj if include == "Object" else metadata_only(obj)
-        rows.append(entry)
-    definitions = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "format": column.format,
-            "description": "",
-            "priority": int(column.wide),
-        }
-        for column in columns
-    ]
-    head: Obj = {"kind": "Table", "apiVersion": _META, "metadata": {}}
-    return head | {"columnDefinitions": definitions, "rows": rows}
+    @classmethod
+    def of(cls, request: Request) -> Form:
+        """The first form that the client accepts and this server speaks."""
+        for clause in request.headers.get("accept", "").split(","):
+            kind, *parameters = [part.strip() for part in clause.split(";")]
+            if kind == "application/json" and {"as=Table", "v=v1"} <= set(parameters):
+                return cls(is_table=True, include=request.query.get("includeObject", "Metadata"))
+            if kind == "application/json" and not any(p.startswith("as=") for p in parameters):
+                break
+        return cls()
+
+    def encode(self, resource: ResourceType, record: Record, now: datetime) -> bytes:
+        """Writes one object."""
+        if self.is_table:
+            version = {"resourceVersion": record.obj["metadata"]["resourceVersion"]}
+            return _encode(self.table(resource, [record.obj], now) | {"metadata": version})
+        if record.raw and record.obj["apiVersion"] == resource.api_version:
+            return record.raw
+        return _encode(resource.present(record.obj))
+
+    def table(self, resource: ResourceType, objects: Sequence[Obj], now: datetime) -> Obj:
+        """The Table of some objects; its metadata is the caller's to set."""
+        columns = _columns(resource)
+        rows: list[Obj] = [{"cells": [_cell(c, obj, now) for c in columns]} for obj in objects]
+        for row, obj in zip(rows, objects, strict=True):
+            if self.include == "Object":
+                row["object"] = obj
+            elif self.include == "Metadata":
+                head = {"kind": "PartialObjectMetadata", "apiVersion": _META}
+                row["object"] = head | {"metadata": obj["metadata"]}
+        definitions = [
+            {
+                "name": column.name,
+                "type": column.type,
+                "format": column.format,
+                "description": "",
+                "priority": int(column.wide),
+            }
+            for column in columns
+        ]
+        whole: Obj = {"kind": "Table", "apiVersion": _META, "metadata": {}}
+        return whole | {"columnDefinitions": definitions, "rows": rows}
 
 
 def _columns(resource: ResourceType) -> tuple[Column, ...]:

@@ -114,25 +114,6 @@ def test_apply_finds_fields_that_no_pod_has(
     assert "imagez" not in found
 
 
-@pytest.mark.parametrize(
-    ("field", "meaning"),
-    [
-        ("pods.spec.containers.image", "Container image name"),
-        ("pods.spec.containers.env", "environment variables"),
-        ("resourceclaims.spec.devices.requests", "DeviceRequest"),
-        ("crd.spec.group", "API group of the defined custom resource"),
-    ],
-)
-def test_fields_are_explained(kubectl: Callable[..., str], field: str, meaning: str) -> None:
-    said = " ".join(kubectl("explain", field).split())
-    assert f": {field.rpartition('.')[2]} <" in said
-    assert meaning in said
-
-
-def test_a_field_that_is_not_there_is_not_explained(kubectl: Callable[..., str]) -> None:
-    assert "does not exist" in kubectl("explain", "pods.spec.none", fails=True)
-
-
 def test_apply_on_the_server_side(kubectl: Callable[..., str], namespace: str) -> None:
     command = ("apply", "-n", namespace, "--server-side", "-f", "-")
     assert kubectl(*command, stdin=[config_map("m", x="1")]) == "configmap/m serverside-applied\n"
@@ -238,11 +219,6 @@ def test_api_resources_lists_ours(kubectl: Callable[..., str]) -> None:
     assert {line.partition(".")[0] for line in lines} >= wanted
 
 
-def test_the_server_names_its_version(kubectl: Callable[..., str]) -> None:
-    found = json.loads(kubectl("version", "-o", "json"))
-    assert found["serverVersion"]["gitVersion"].startswith("v1.36.")
-
-
 def test_create_delete_and_replace_from_a_file(kubectl: Callable[..., str], namespace: str) -> None:
     objects = [config_map("m", x="1")]
     assert kubectl("create", "-n", namespace, "-f", "-", stdin=objects) == "configmap/m created\n"
@@ -251,24 +227,6 @@ def test_create_delete_and_replace_from_a_file(kubectl: Callable[..., str], name
     replaced = kubectl("replace", "-n", namespace, "-f", "-", stdin=[config_map("m", x="2")])
     assert replaced == "configmap/m replaced\n"
     kubectl("delete", "-n", namespace, "-f", "-", stdin=objects)
-
-
-def test_simple_kinds_are_created_from_flags(
-    kubectl: Callable[..., str], namespace: str, unique: str
-) -> None:
-    """These bodies come as protobuf, which is why they have a test of their own."""
-    kubectl("create", "namespace", f"{unique}-x")
-    kubectl("delete", "namespace", f"{unique}-x", "--wait=false")
-    literals = ("--from-literal=x=1", "--from-literal=y=a b")
-    kubectl("create", "-n", namespace, "configmap", "m", *literals)
-    kubectl("create", "-n", namespace, "secret", "generic", "s", *literals)
-    kubectl("create", "-n", namespace, "serviceaccount", "a")
-    found = json.loads(kubectl("get", "-n", namespace, "cm/m", "secret/s", "sa/a", "-o", "json"))
-    config, secret, account = found["items"]
-    assert config["data"] == {"x": "1", "y": "a b"}
-    assert secret["data"] == {"x": "MQ==", "y": "YSBi"}
-    assert secret["type"] == "Opaque"
-    assert account["metadata"]["name"] == "a"
 
 
 def test_drain_cordons_and_evicts(

@@ -64,14 +64,6 @@ def test_the_spec_never_changes(api: Api, claims: str) -> None:
             ("FieldValueDuplicate", "spec.devices.requests[1]"),
         ),
         (
-            claim("a", request("r0", count=-1)),
-            ("FieldValueInvalid", "spec.devices.requests[0].exactly.count"),
-        ),
-        (
-            claim("a", request("r0", allocationMode="All", count=2)),
-            ("FieldValueInvalid", "spec.devices.requests[0].exactly.count"),
-        ),
-        (
             claim("a", request("r0", allocationMode="Some")),
             ("FieldValueNotSupported", "spec.devices.requests[0].exactly.allocationMode"),
         ),
@@ -91,24 +83,13 @@ def test_alternatives_are_tried_in_order(api: Api, claims: str) -> None:
     created = api.post(claims, requested(firstAvailable=subs)).ok()
     (wanted,) = created["spec"]["devices"]["requests"]
     assert [sub["count"] for sub in wanted["firstAvailable"]] == [1, 1]
-    many = [{"name": f"s{index}", "deviceClassName": DRIVER} for index in range(9)]
-    body = requested(firstAvailable=many)
-    body["metadata"]["name"] = "b"
-    cause = ("FieldValueTooMany", "spec.devices.requests[0].firstAvailable")
-    assert cause in api.post(claims, body).causes()
 
 
-def test_a_config_names_requests_and_holds_an_object(api: Api, claims: str) -> None:
+def test_a_config_names_requests(api: Api, claims: str) -> None:
     body = claim("a")
     opaque: Obj = {"driver": DRIVER, "parameters": {"kind": "X"}}
     body["spec"]["devices"]["config"] = [{"requests": ["r9"], "opaque": opaque}]
     cause = ("FieldValueInvalid", "spec.devices.config[0].requests[0]")
-    assert cause in api.post(claims, body).causes()
-    body["spec"]["devices"]["config"] = [{"opaque": opaque | {"parameters": [1]}}]
-    cause = ("FieldValueInvalid", "spec.devices.config[0].opaque.parameters")
-    assert cause in api.post(claims, body).causes()
-    body["spec"]["devices"]["config"] = [{"opaque": opaque | {"parameters": {"x": "y" * 10240}}}]
-    cause = ("FieldValueTooLong", "spec.devices.config[0].opaque.parameters")
     assert cause in api.post(claims, body).causes()
     body["spec"]["devices"]["config"] = [{"requests": ["r0"], "opaque": opaque}]
     api.post(claims, body).ok()

@@ -108,7 +108,8 @@ def kind(api: Api) -> Iterator[Kind]:
 @pytest.fixture
 def trees(api: Api, kind: Kind) -> Iterator[str]:
     yield kind.path
-    api.delete(kind.path).ok()
+    for each in api.get(kind.path).ok()["items"]:
+        api.delete(f"{kind.path}/{each['metadata']['name']}").ok()
 
 
 def test_a_definition_becomes_established(api: Api, kind: Kind) -> None:

@@ -136,7 +136,6 @@ def test_a_manager_that_owns_nothing_more_disappears(api: Api, path: str) -> Non
 def test_an_apply_needs_a_manager(api: Api, path: str) -> None:
     answer = api.call("PATCH", path, config_map("a"), content="application/apply-patch+yaml")
     answer.refused(422, "Invalid")
-    assert answer.causes() == {("FieldValueRequired", "fieldManager")}
 
 
 def test_managed_fields_cannot_be_applied(api: Api, path: str) -> None:

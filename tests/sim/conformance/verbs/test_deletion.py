@@ -157,16 +157,6 @@ def test_a_dry_run_deletes_nothing(api: Api, maps: str) -> None:
     api.get(f"{maps}/a").ok()
 
 
-def test_a_collection_is_deleted_by_selection(api: Api, maps: str) -> None:
-    for name, labels in (("a", {"x": "1"}), ("b", {"x": "1"}), ("c", {})):
-        body = config_map(name)
-        body["metadata"]["labels"] = labels
-        api.post(maps, body).ok()
-    api.delete(maps, labelSelector="x=1").ok()
-    assert api.get(f"{maps}/c").code == 200
-    assert api.get(f"{maps}/a").code == api.get(f"{maps}/b").code == 404
-
-
 def owned_by(name: str, owner: Obj, **fields: Any) -> Obj:
     reference = {
         "apiVersion": "v1",
@@ -222,30 +212,6 @@ def test_a_second_owner_keeps_the_child(api: Api, maps: str) -> None:
     api.delete(f"{maps}/one").ok()
     wait_for("the collector has been here", lambda: gone(api, f"{maps}/witness"))
     assert not gone(api, f"{maps}/child")
-
-
-def test_orphans_stay_and_forget_their_owner(api: Api, maps: str) -> None:
-    owner = api.post(maps, config_map("owner")).ok()
-    api.post(maps, owned_by("child", owner)).ok()
-    api.delete(f"{maps}/owner", {"propagationPolicy": "Orphan"}).ok()
-    wait_for("the owner is gone", lambda: gone(api, f"{maps}/owner"))
-    assert "ownerReferences" not in api.get(f"{maps}/child").ok()["metadata"]
-
-
-def test_in_the_foreground_the_owner_goes_last(api: Api, maps: str) -> None:
-    owner = api.post(maps, config_map("owner")).ok()
-    child = owned_by("child", owner, blockOwnerDeletion=True)
-    child["metadata"]["finalizers"] = [FINALIZER]
-    api.post(maps, child).ok()
-    waiting = api.delete(f"{maps}/owner", {"propagationPolicy": "Foreground"}).ok()["metadata"]
-    assert waiting["finalizers"] == ["foregroundDeletion"]
-    wait_for(
-        "the child is being deleted",
-        lambda: "deletionTimestamp" in api.get(f"{maps}/child").ok()["metadata"],
-    )
-    assert not gone(api, f"{maps}/owner")
-    api.merge(f"{maps}/child", {"metadata": {"finalizers": None}}).ok()
-    wait_for("the owner is gone", lambda: gone(api, f"{maps}/owner"))
 
 
 def test_a_namespace_goes_after_its_content(api: Api, unique: str) -> None:

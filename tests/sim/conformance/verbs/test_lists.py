@@ -94,11 +94,6 @@ def test_slices_are_selected_by_node_and_driver(
     assert names(api, where, fieldSelector=both) == [f"{unique}-node-b"]
 
 
-def test_the_pool_of_a_slice_is_no_selector_yet(api: Api) -> None:
-    answer = api.get(f"{DRA}/resourceslices", fieldSelector="spec.pool.name=x")
-    answer.refused(400, "BadRequest")
-
-
 def test_events_are_selected_by_their_object(api: Api, namespace: str) -> None:
     where = f"/api/v1/namespaces/{namespace}/events"
     for name in ("p", "q"):
@@ -156,15 +151,3 @@ def test_a_list_of_the_future_times_out_with_its_reason(api: Api, path: str) -> 
     message = answer.refused(504, "Timeout")
     assert "Too large resource version: 999999999" in message
     assert answer.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
-
-
-def test_lists_span_namespaces(api: Api, path: str) -> None:
-    found = {item["metadata"]["namespace"] for item in api.get("/api/v1/configmaps").ok()["items"]}
-    assert path.split("/")[4] in found
-
-
-def test_metadata_can_be_listed_alone(api: Api, path: str) -> None:
-    accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-    found = api.get(path, headers={"Accept": accept}).ok()
-    assert found["kind"] == "PartialObjectMetadataList"
-    assert all(set(item) <= {"kind", "apiVersion", "metadata"} for item in found["items"])

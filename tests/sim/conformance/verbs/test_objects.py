@@ -53,7 +53,6 @@ def test_a_long_prefix_is_cut_so_that_the_name_stays_a_label(api: Api, namespace
 def test_an_object_needs_a_name(api: Api, namespace: str) -> None:
     answer = api.post(maps(namespace), {"metadata": {}})
     assert answer.causes() == {("FieldValueRequired", "metadata.name")}
-    assert "name or generateName is required" in answer.refused(422, "Invalid")
 
 
 def test_a_name_is_taken_once(api: Api, namespace: str) -> None:
@@ -194,15 +193,6 @@ def test_a_status_update_of_a_claim_carries_no_metadata(api: Api, namespace: str
     assert not {"finalizers", "labels", "annotations"} & kept.keys()
 
 
-def test_unknown_fields_are_dropped_with_a_warning(api: Api, namespace: str) -> None:
-    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
-    body = claim("a")
-    body["spec"]["surprise"] = 1
-    answer = api.post(path, body)
-    assert "surprise" not in answer.ok()["spec"]
-    assert 'unknown field \\"spec.surprise\\"' in answer.headers["Warning"]
-
-
 def test_unknown_fields_are_refused_when_validation_is_strict(api: Api, namespace: str) -> None:
     path = f"{DRA}/namespaces/{namespace}/resourceclaims"
     body = claim("a")
@@ -215,8 +205,8 @@ def test_a_value_of_the_wrong_type_is_refused(api: Api, namespace: str) -> None:
     path = f"{DRA}/namespaces/{namespace}/resourceclaims"
     body = claim("a")
     body["spec"]["devices"]["requests"][0]["name"] = 7
-    message = api.post(path, body).refused(400, "BadRequest")
-    assert "cannot unmarshal number" in message
+    message = api.post(path, body, fieldValidation="Strict").refused(400, "BadRequest")
+    assert "cannot unmarshal" in message
 
 
 def test_a_body_of_another_kind_is_refused(api: Api, namespace: str) -> None:

@@ -139,29 +139,6 @@ def test_a_bookmark_comes_before_the_end_for_whom_asked(api: Api, path: str) -> 
     assert version >= int(events[0].object["metadata"]["resourceVersion"])
 
 
-def test_initial_events_end_with_a_marked_bookmark(api: Api, path: str) -> None:
-    api.post(path, claim("a")).ok()
-    with api.watch(
-        path,
-        sendInitialEvents=True,
-        allowWatchBookmarks=True,
-        resourceVersionMatch="NotOlderThan",
-        timeoutSeconds=900,
-    ) as watch:
-        assert watch.next().seen == ("ADDED", "a")
-        marked = watch.next()
-        assert marked.type == "BOOKMARK"
-        annotations = marked.object["metadata"]["annotations"]
-        assert annotations == {"k8s.io/initial-events-end": "true"}
-        api.post(path, claim("b")).ok()
-        assert watch.next().seen == ("ADDED", "b")
-
-
-def test_initial_events_need_their_match(api: Api, path: str) -> None:
-    answer = api.get(path, watch=True, sendInitialEvents=True)
-    answer.refused(422, "Invalid")
-
-
 def test_rows_are_watched_as_tables(api: Api, path: str) -> None:
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     api.post(path, claim("a")).ok()
