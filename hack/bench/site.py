@@ -1,7 +1,4 @@
-"""An API server with nodes that no kubelet serves, and who allocates their GPUs.
-
-The API server is that of a control plane from its binaries, or the simulator's.
-"""
+"""A control plane with nodes that no kubelet serves, and who allocates their GPUs."""
 
 from __future__ import annotations
 
@@ -119,15 +116,12 @@ def _labelled(line: re.Pattern[str], metrics: str) -> Iterable[tuple[dict[str, s
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """An API server with a kube-controller-manager or a stand-in for it.
-
-    ``admin`` and ``controller`` are kubeconfigs; ``real`` is the control plane, if it is one.
-    """
+    """A control plane; ``admin`` and ``controller`` are kubeconfigs."""
 
     admin: str
     controller: str
     logs: Path
-    real: ControlPlane | None = None
+    real: ControlPlane
 
 
 @contextlib.contextmanager
@@ -145,25 +139,6 @@ def real(binaries: Binaries, **scheduler_flags: str) -> Iterator[Plane]:
             yield Plane(str(admin), str(controller), plane.logs, plane)
 
 
-@contextlib.contextmanager
-def embedded() -> Iterator[Plane]:
-    """The simulator's API server and claim controller: nobody binds pods there."""
-    with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
-        logs, kubeconfig = Path(folder), str(Path(folder) / "kubeconfig")
-        sim = [sys.executable, "-m", "sim"]
-        command = [*sim, "apiserver", "--kubeconfig-out", kubeconfig]
-        server = Process("apiserver", command, logs=logs)
-        kcm = Process("kcm", [*sim, "kcm", "--kubeconfig", kubeconfig], logs=logs)
-        server.start()
-        try:
-            wait_for("kubeconfig", Path(kubeconfig).exists)
-            kcm.start()
-            yield Plane(kubeconfig, kubeconfig, logs)
-        finally:
-            kcm.stop()
-            server.stop()
-
-
 class Site:
     """Nodes with these GPUs on a plane; ``api`` is an administrator's.
 
@@ -179,13 +154,11 @@ class Site:
         self._turns = itertools.cycle(i.node for i in inventories)
 
     def make_nodes(self) -> None:
-        """Create the nodes, and wait until pods may go there if there is a scheduler."""
+        """Create the nodes, and wait until pods may go there."""
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         self.api.create(NAMESPACES, namespace)
         self.api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         each(lambda i: self.api.create(NODES, objects.node(i.node)), self.nodes)
-        if self._plane.real is None:
-            return
         wait_for("nodes without taints", self._ready, timeout=120)
         before, after = -1, 0
         while before != after or not after:  # the control plane writes events about new nodes
@@ -195,21 +168,16 @@ class Site:
     @contextlib.contextmanager
     def installed(self) -> Iterator[Process]:
         """As ``controller``, with finalizers put on claims by the API server, as by the chart."""
-        if self._plane.real is None:
-            raise RuntimeError("only a real API server has admission policies")
         with finalizers_at_creation(self._plane.real.api), self.controller(FLAG) as process:
             yield process
 
     @contextlib.contextmanager
-    def controller(self, *flags: str, program: Sequence[str] = ()) -> Iterator[Process]:
-        """Every node shows its GPUs in a MigNode, and our controller runs: yields its process.
-
-        ``program`` are Python's arguments to start it in another way.
-        """
+    def controller(self, *flags: str) -> Iterator[Process]:
+        """Every node shows its GPUs in a MigNode, and our controller runs: yields its process."""
         wait_for("MigNode", self._mignodes_served)
         bodies = [to_mignode(i) for i in self.nodes]
         each(self._make_mignode, bodies)
-        command = [sys.executable, *(program or ("-m", "controller"))]
+        command = [sys.executable, "-m", "controller"]
         command += ["--kubeconfig", self._plane.controller, *flags]
         process = Process("controller", command, logs=self._plane.logs)
         process.start()
@@ -248,8 +216,6 @@ class Site:
 
     def effort(self) -> Effort:
         """Effort until now, without that of telling it."""
-        if self._plane.real is None:
-            return Effort()
         before = self._cpu(self._plane.real)
         metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
         attempts = read_attempts(self._plane.real.scheduler_metrics())

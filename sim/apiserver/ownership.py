@@ -150,11 +150,17 @@ def _merge(shape: Shape, live: Any, config: Any) -> Any:
         return live | {
             name: _merge(shape.child(name), live.get(name), value) for name, value in config.items()
         }
-    merged = {element_id(shape, element): element for element in live}
-    for element in config:
-        key = element_id(shape, element)
-        merged[key] = _merge(shape.item or ANY, merged.get(key), element)
-    return list(merged.values())
+    before = {element_id(shape, element): element for element in live}
+    wanted = {element_id(shape, element): element for element in config}
+    merged: list[Any] = []
+    remaining = list(before)
+    for key, element in wanted.items():
+        while remaining and remaining[0] not in wanted:
+            merged.append(before[remaining.pop(0)])
+        if key in remaining:
+            remaining.remove(key)
+        merged.append(_merge(shape.item or ANY, before.get(key), element))
+    return merged + [before[key] for key in remaining]
 
 
 def _prune(shape: Shape, value: Any, doomed: FieldSet, held: FieldSet, path: Path = ()) -> Any:

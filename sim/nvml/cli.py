@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import click
 
@@ -14,7 +13,7 @@ from sim.nvml.gpus.hardware import DRIVER_VERSION
 from sim.nvml.library import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
-from sim.nvml.state import WHOLE_GPU, HostPart
+from sim.nvml.state import WHOLE_GPU
 from sim.strictjson import ContentError
 
 _state = click.option(
@@ -131,66 +130,10 @@ def create(state: Path, gpu: int, start: int | None, profile: str) -> None:
 @main.command()
 @_state
 @_gpu
-@click.argument("gpu_instance", type=int)
-def destroy(state: Path, gpu: int, gpu_instance: int) -> None:
-    """Destroy a GPU instance with its compute instances."""
-    with _refusals():
-        Machine(state).destroy_slice(gpu, gpu_instance)
-
-
-@main.command()
-@_state
-@_gpu
 def reset(state: Path, gpu: int) -> None:
     """Resets a GPU, as nvidia-smi -r does: not while a client holds it."""
     with _refusals():
         Machine(state).reset_gpu(gpu)
-
-
-@main.command()
-@_state
-@_gpu
-@click.argument("mode", type=click.Choice(["0", "1"]))
-def mig(state: Path, gpu: int, mode: str) -> None:
-    """Ask for a MIG mode, as nvidia-smi -mig does, on a machine that can reset GPUs."""
-    with _refusals():
-        click.echo(Machine(state).ask_mig_mode(gpu, enabled=mode == "1").name)
-
-
-_parts = click.argument("parts", nargs=-1, type=click.Choice(get_args(HostPart)))
-
-
-@main.command(name="take-away")
-@_state
-@_parts
-def take_away(state: Path, parts: tuple[HostPart, ...]) -> None:
-    """Takes parts of the driver's installation off the host."""
-    Machine(state).take_away(*parts)
-
-
-@main.command(name="bring-back")
-@_state
-@_parts
-def bring_back(state: Path, parts: tuple[HostPart, ...]) -> None:
-    """Brings back what was taken away; without arguments all of it."""
-    Machine(state).bring_back(*parts)
-
-
-@main.command()
-@_state
-@click.argument("version")
-def upgrade(state: Path, version: str) -> None:
-    """Exchanges the driver's files and modules: not while a client has it open."""
-    with _refusals():
-        Machine(state).upgrade_driver(version)
-
-
-@main.command()
-@_state
-def clients(state: Path) -> None:
-    """List who has the driver open, and the GPUs that each holds."""
-    for client in Machine(state).clients():
-        click.echo(f"{client}: {', '.join(client.gpus) or 'no GPU'}")
 
 
 @main.command()

@@ -8,7 +8,6 @@ two starts of A100's 1g profile and the first one of 2g and 3g are published, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -65,9 +64,6 @@ class GpuInstanceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     driver_order: tuple[int, ...] = ()
     assumed: dict[str, str] = {}
 
-    def __post_init__(self) -> None:
-        _require(_contradictions_of_profile(self))
-
     def compute_profile(self, profile_id: int) -> ComputeInstanceProfile | None:
         """The compute-instance profile with this id, if the GPU instance offers it."""
         return next((p for p in self.ci_profiles if p.id == profile_id), None)
@@ -89,9 +85,6 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mig_mode_survives_reboot: bool
     gi_profiles: tuple[GpuInstanceProfile, ...] = ()
     assumed: dict[str, str] = {}
-
-    def __post_init__(self) -> None:
-        _require(_contradictions(self))
 
     def profile(self, profile_id: int) -> GpuInstanceProfile | None:
         """The GPU-instance profile with this id."""
@@ -127,60 +120,6 @@ def load_product(product: str | Path) -> Product:
             f"{path}: product: {loaded.product!r} is not the file's name; write {product!r}"
         )
     return loaded
-
-
-def _require(contradictions: Iterator[str]) -> None:
-    """Refuses the first contradiction; while decoding, msgspec adds where it stands."""
-    if problem := next(contradictions, ""):
-        raise ValueError(problem)
-
-
-def _contradictions_of_profile(profile: GpuInstanceProfile) -> Iterator[str]:
-    name = profile.name
-    if profile.size < 1:
-        yield f"size of {name} is {profile.size}; it is at least 1 memory slice"
-    if len(set(profile.starts)) < len(profile.starts) or min(profile.starts, default=0) < 0:
-        yield f"starts of {name} are {_listed(profile.starts)}; each is there once, from 0 on"
-    if sorted(profile.driver_order or profile.starts) != sorted(profile.starts):
-        yield (
-            f"driver_order of {name} is {_listed(profile.driver_order)}; it has all of starts, "
-            f"{_listed(profile.starts)}, in another order, or is left out"
-        )
-    for compute in profile.ci_profiles:
-        if not 1 <= compute.slice_count <= profile.slice_count:
-            yield (
-                f"slice_count of {compute.name} is {compute.slice_count}; allowed are 1 to "
-                f"{profile.slice_count}, the slice_count of {name}"
-            )
-
-
-def _contradictions(product: Product) -> Iterator[str]:
-    profiles = product.gi_profiles
-    for field in ("name", "enum", "id"):
-        values = [str(getattr(p, field)) for p in profiles]
-        if twice := next((v for v in values if values.count(v) > 1), None):
-            yield f"gi_profiles: {field} {twice} is there twice; each profile has one of its own"
-    for profile in profiles:
-        last = product.memory_slices - profile.size
-        if any(start > last for start in profile.starts):
-            yield (
-                f"gi_profiles: starts of {profile.name} are {_listed(profile.starts)}; of "
-                f"{product.memory_slices} memory_slices, size {profile.size} allows 0 to {last}"
-            )
-        if not 1 <= profile.slice_count <= product.compute_slices:
-            yield (
-                f"gi_profiles: slice_count of {profile.name} is {profile.slice_count}; allowed "
-                f"are 1 to {product.compute_slices}, the compute_slices"
-            )
-    if profiles and product.whole.size != product.memory_slices:
-        yield (
-            f"memory_slices is {product.memory_slices}, and the largest profile, "
-            f"{product.whole.name}, has size {product.whole.size}; they are the same"
-        )
-
-
-def _listed(starts: Sequence[int]) -> str:
-    return ", ".join(map(str, starts)) or "none"
 
 
 class Variants(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ WHOLE_GPU = 0xFFFFFFFF
 
 
 class ComputeInstance(msgspec.Struct):
-    """A live compute instance. `key` is never reused, `id` is; `index` is the MIG device's.
+    """A live compute instance. `key` is never reused, `id` is.
 
     `subscribed` is how often a monitor still has its destroy refused.
     """
@@ -40,7 +40,6 @@ class ComputeInstance(msgspec.Struct):
     profile: int
     start: int
     size: int
-    index: int
     uuid: str
     subscribed: int = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,10 @@ from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.names import DEFAULT_DRIVER
-from hack.bench import allocate, cluster, hostile, memory, objects, placement
-from hack.bench.cluster import Burst
-from hack.bench.ground import free_small, half_full
+from hack.bench import allocate, cluster, memory, objects, placement
 from hack.bench.memory import FullCluster
 from hack.bench.objects import MIXES, geometry
-from hack.bench.placement import NAMES, Fleet, fill, queue
+from hack.bench.placement import NAMES, Fleet, fill
 from hack.bench.site import Effort, partitionable, read_attempts, read_writes
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
@@ -51,12 +48,6 @@ def test_all_policies_are_asked_for_the_same_requests() -> None:
         for p in NAMES
     }
     assert len(offered) == 1
-
-
-def test_jobs_that_find_room_at_once_do_not_wait() -> None:
-    fleet = Fleet(TABLE, "sws", gpus=64)
-    assert queue(fleet, MIXES["uniform"], gpus=64, load=0.05, jobs=50, seed=1) == 0.0
-    assert fleet.active == 0, "everybody has left"
 
 
 def test_decisions_are_timed_per_size_of_the_cluster() -> None:
@@ -115,23 +106,6 @@ def test_the_slices_of_the_cluster_benchmark_are_within_the_limits() -> None:
     assert {s["pool"]["resourceSliceCount"] for s in (counters, *rest)} == {len(slices)}
 
 
-def test_hostile_loads_run_on_the_embedded_server() -> None:
-    arguments = ["--embedded", "--nodes", "2", "--only", "pair", "--only", "four"]
-    result = CliRunner().invoke(hostile.main, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    assert result.output.count("| found | found in") == 2
-    assert "NOT FOUND" not in result.output
-
-
-def test_at_least_half_of_every_gpu_is_taken_on_hostile_grounds() -> None:
-    shape = geometry(hostile.PRODUCT)
-    gpus = half_full("node", shape, random.Random(1)).gpus
-    assert all(4 <= sum(i.placement.size for i in g.instances) < 8 for g in gpus)
-    assert [g.pcie_root for g in gpus[::2]] == [g.pcie_root for g in gpus[1::2]]
-    assert all(0 <= free_small(g) <= 4 for g in gpus)
-    assert any(free_small(g) == 4 for g in gpus)
-
-
 METRICS = """\
 # TYPE apiserver_request_total counter
 apiserver_request_total{code="201",resource="pods",subresource="",verb="POST",version="v1"} 3
@@ -152,19 +126,3 @@ def test_the_effort_is_what_others_were_made_to_do() -> None:
     assert attempts == {"scheduled": 4.0, "unschedulable": 15.0}
     before, after = Effort({"a": 1.0}, writes), Effort({"a": 3.0, "b": 2.0}, writes, attempts)
     assert after - before == Effort({"a": 2.0, "b": 2.0}, {"patch pods/status": 0.0}, attempts)
-
-
-def test_a_row_of_the_cluster_benchmark_tells_each_pods_share() -> None:
-    effort = Effort({"etcd": 2.0, "x": 0.0}, {"patch pods": 10.0}, {"scheduled": 10.0})
-    row = cluster.Row("us", [Burst(5, 5, 1.0, effort), Burst(5, 3, 3.0, effort)], [])
-    assert (row.rate, row.cores, row.per_pod) == (3.0, 1.0, (400.0, 2.0, 2.0))
-    assert "CPU ms etcd 400.00; writes patch pods 2.00; attempts scheduled 2.00" in (
-        cluster.details(row)
-    )
-
-
-def test_it_tells_of_a_burst_when_pods_were_bound_and_how_long_each_waited() -> None:
-    row = cluster.Row("us", [Burst(2, 2, 1.0, Effort(), (0.5, 1.0), (0.1, 0.2))], [])
-    assert cluster.details(row).splitlines()[0] == (
-        "us: bound after 0.50 / 0.50 / 0.50 / 1.00 s, each after 0.10 / 0.10 / 0.10 / 0.20 s"
-    )

@@ -71,14 +71,6 @@ def profile_info_v(session: Session, handle: Any, enum: Any, engines: Any, info:
     found.name = f"MIG {profile.name}"
 
 
-@exported("nvmlGpuInstanceGetComputeInstanceRemainingCapacity")
-def remaining_capacity(session: Session, handle: Any, profile_id: Any, count: Any) -> None:
-    """Number of compute instances of a profile that still fit."""
-    _, instance, parent = _parent(session, handle)
-    profile = hardware.compute_profile_of(parent, integer(profile_id))
-    put_uint(count, hardware.compute_remaining_capacity(instance, parent, profile))
-
-
 @exported("nvmlGpuInstanceCreateComputeInstance", mutation=True)
 def create(session: Session, handle: Any, profile_id: Any, compute_instance: Any) -> None:
     """Creates, and with it the MIG device."""

@@ -10,7 +10,6 @@ from sim.nvml.cabi import (
     RefusedError,
     Return,
     integer,
-    put_handle,
     put_int,
     put_text,
     put_uint,
@@ -185,24 +184,10 @@ def uuid(session: Session, device: Any, buffer: Any, length: Any) -> None:
     put_text(buffer, length, compute.uuid)
 
 
-@exported("nvmlDeviceGetIndex")
-def index(session: Session, device: Any, number: Any) -> None:
-    """Index of a GPU."""
-    gpu, _ = session.device(device)
-    uuids = [g.uuid for g in session.store.read().gpus]
-    put_uint(number, uuids.index(gpu.uuid))
-
-
 @exported("nvmlDeviceGetMinorNumber")
 def minor_number(session: Session, device: Any, number: Any) -> None:
     """Minor number of the GPU's device node, which need not be its index."""
     put_uint(number, session.device(device)[0].minor)
-
-
-@exported("nvmlDeviceGetSerial")
-def serial(session: Session, device: Any, buffer: Any, length: Any) -> None:
-    """Serial number of the board."""
-    put_text(buffer, length, session.device(device)[0].serial)
 
 
 @exported("nvmlDeviceGetPciInfo_v3")
@@ -303,53 +288,6 @@ def set_mig_mode(session: Session, device: Any, mode: Any, activation_status: An
 def _mig_device(session: Session, device: Any) -> tuple[Gpu, GpuInstance, ComputeInstance]:
     target = session.target(device, "mig-device")
     return session.compute_instance(session.store.read(), target)
-
-
-@exported("nvmlDeviceIsMigDeviceHandle")
-def is_mig_device(session: Session, device: Any, answer: Any) -> None:
-    """1 for a MIG device, 0 for a whole GPU."""
-    put_uint(answer, int(session.target(device, "device", "mig-device").kind == "mig-device"))
-
-
-@exported("nvmlDeviceGetMaxMigDeviceCount")
-def max_count(session: Session, device: Any, count: Any) -> None:
-    """Most MIG devices that the GPU can have; 0 with MIG mode off."""
-    gpu, product = session.device(device)
-    put_uint(count, product.compute_slices if gpu.mig else 0)
-
-
-@exported("nvmlDeviceGetMigDeviceHandleByIndex")
-def by_index(session: Session, device: Any, index: Any, mig_device: Any) -> None:
-    """MIG device by index; NOT_FOUND where there is none, NOT_SUPPORTED with MIG mode off."""
-    gpu, product = session.device(device)
-    hardware.require_mig(gpu)
-    if not 0 <= integer(index) < product.compute_slices:
-        raise RefusedError(Return.INVALID_ARGUMENT)
-    for instance in gpu.gpu_instances:
-        for compute in instance.compute_instances:
-            if compute.index == integer(index):
-                put_handle(mig_device, session.handle("mig-device", gpu, compute.key))
-                return
-    raise RefusedError(Return.NOT_FOUND)
-
-
-@exported("nvmlDeviceGetDeviceHandleFromMigDeviceHandle")
-def parent(session: Session, mig_device: Any, device: Any) -> None:
-    """The GPU of a MIG device."""
-    gpu, _, _ = _mig_device(session, mig_device)
-    put_handle(device, session.handle("device", gpu))
-
-
-@exported("nvmlDeviceGetGpuInstanceId")
-def gpu_instance_id(session: Session, mig_device: Any, identifier: Any) -> None:
-    """Id of the MIG device's GPU instance."""
-    put_uint(identifier, _mig_device(session, mig_device)[1].id)
-
-
-@exported("nvmlDeviceGetComputeInstanceId")
-def compute_instance_id(session: Session, mig_device: Any, identifier: Any) -> None:
-    """Id of the MIG device's compute instance."""
-    put_uint(identifier, _mig_device(session, mig_device)[2].id)
 
 
 @exported("nvmlDeviceGetAttributes_v2")

@@ -53,14 +53,6 @@ def _fill(info: Any, profile: GpuInstanceProfile) -> None:
     info.memorySizeMB = profile.memory_mib
 
 
-def _fill_versioned(session: Session, device: Any, info: Any, profile: GpuInstanceProfile) -> None:
-    kind, version = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t, pynvml.nvmlGpuInstanceProfileInfo_v2
-    found = versioned(info, kind, version)
-    hardware.require_mig(session.device(device)[0])
-    _fill(found, profile)
-    found.name = f"MIG {profile.name}"
-
-
 @exported("nvmlDeviceGetGpuInstanceProfileInfo")
 def profile_info(session: Session, device: Any, enum: Any, info: Any) -> None:
     """Profile by enum, first form."""
@@ -71,16 +63,12 @@ def profile_info(session: Session, device: Any, enum: Any, info: Any) -> None:
 @exported("nvmlDeviceGetGpuInstanceProfileInfoV")
 def profile_info_v(session: Session, device: Any, enum: Any, info: Any) -> None:
     """Profile by enum, with its name."""
-    _fill_versioned(session, device, info, _by_enum(session, device, enum))
-
-
-@exported("nvmlDeviceGetGpuInstanceProfileInfoByIdV")
-def profile_info_by_id_v(session: Session, device: Any, profile_id: Any, info: Any) -> None:
-    """Profile by id, with its name."""
-    profile = session.device(device)[1].profile(integer(profile_id))
-    if profile is None:
-        raise RefusedError(Return.NOT_SUPPORTED)
-    _fill_versioned(session, device, info, profile)
+    profile = _by_enum(session, device, enum)
+    kind, version = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t, pynvml.nvmlGpuInstanceProfileInfo_v2
+    found = versioned(info, kind, version)
+    hardware.require_mig(session.device(device)[0])
+    _fill(found, profile)
+    found.name = f"MIG {profile.name}"
 
 
 @exported("nvmlDeviceGetGpuInstancePossiblePlacements_v2")

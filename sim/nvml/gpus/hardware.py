@@ -219,20 +219,6 @@ def compute_profile_of(parent: GpuInstanceProfile, profile_id: int) -> ComputeIn
     return profile
 
 
-def compute_remaining_capacity(
-    instance: GpuInstance, parent: GpuInstanceProfile, profile: ComputeInstanceProfile
-) -> int:
-    """Number of compute instances of the profile that still fit into the GPU instance."""
-    trial = GpuInstance(0, 0, instance.profile, instance.start, instance.size)
-    trial.compute_instances = list(instance.compute_instances)
-    count = 0
-    while (start := _free_compute_start(trial, parent, profile)) is not None:
-        size = profile.slice_count
-        trial.compute_instances.append(ComputeInstance(0, 0, profile.id, start, size, 0, ""))
-        count += 1
-    return min(count, profile.instance_count)
-
-
 def is_creatable(state: MachineState, profile: ComputeInstanceProfile) -> bool:
     """True if the driver makes compute instances of a profile that it reports."""
     beside = profile.enum in _BESIDE_THE_PLAIN and state.variants.full_compute == "refused"
@@ -242,7 +228,7 @@ def is_creatable(state: MachineState, profile: ComputeInstanceProfile) -> bool:
 def create_compute_instance(
     state: MachineState, gpu: Gpu, product: Product, *, instance: GpuInstance, profile_id: int
 ) -> ComputeInstance:
-    """Creates a compute instance with a fresh UUID and the lowest free MIG device index."""
+    """Creates a compute instance with a fresh UUID."""
     parent = profile_of(product, instance.profile)
     profile = compute_profile_of(parent, profile_id)
     if not is_creatable(state, profile):
@@ -251,14 +237,12 @@ def create_compute_instance(
     if start is None:
         raise RefusedError(Return.INSUFFICIENT_RESOURCES)
     identifiers = {c.id for c in instance.compute_instances}
-    indexes = {c.index for g in gpu.gpu_instances for c in g.compute_instances}
     created = ComputeInstance(
         key=state.new_key(),
         id=next(i for i in range(len(identifiers) + 1) if i not in identifiers),
         profile=profile_id,
         start=start,
         size=profile.slice_count,
-        index=next(i for i in range(len(indexes) + 1) if i not in indexes),
         uuid=f"MIG-{_uuid(state, gpu, instance, start=start)}",
         subscribed=state.variants.monitored,
     )

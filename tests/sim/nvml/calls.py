@@ -52,15 +52,3 @@ def compute_instances(instance: Any, profile_id: int, room: int = 16) -> list[An
 
 def mig_device(compute_instance: Any) -> Any:
     return pynvml.nvmlComputeInstanceGetInfo_v2(compute_instance).device
-
-
-def mig_indexes(gpu: Any) -> list[int]:
-    """Indexes at which the GPU has a MIG device."""
-    found = []
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-        try:
-            pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-        except pynvml.NVMLError_NotFound:
-            continue
-        found.append(index)
-    return found

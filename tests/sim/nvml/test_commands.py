@@ -25,8 +25,6 @@ def test_a_machine_is_made_cut_shown_and_rebooted(tmp_path: Path) -> None:
     assert f"0:4   3g.20gb      GPU instance  1  {created.output.strip()}" in shown
     data = json.loads(run("show", *state, "--json").output)
     assert [len(g["gpu_instances"]) for g in data["gpus"]] == [1, 0]
-    assert run("destroy", *state, "1").exit_code == 0
-    assert Machine(tmp_path / "m").gpu().gpu_instances == []
     assert run("xid", *state, "79").exit_code == 0
     assert Machine(tmp_path / "m").state().events[-1].data == 79
     before = Machine(tmp_path / "m").state().boot_id
@@ -44,7 +42,6 @@ def test_refusals_are_named(tmp_path: Path) -> None:
     assert "has no profile '3g.20gb'; it has 1g.6gb" in run("create", *state, "3g.20gb").output
     run("create", *state, "4g.24gb")
     assert "INSUFFICIENT_RESOURCES" in run("create", *state, "4g.24gb").output
-    assert "no GPU instance 9" in run("destroy", *state, "9").output
     assert "no GPU 4" in run("create", *state, "4g.24gb", "--gpu", "4").output
 
 

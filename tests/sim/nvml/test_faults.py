@@ -26,14 +26,6 @@ def test_the_nth_call_fails_with_the_code(a100: Machine) -> None:
     create_at(device(), 19, 1, 1)
 
 
-def test_a_failed_call_has_no_effect(a100: Machine) -> None:
-    a100.inject(Fault(function=CREATE, action="return", code=Return.OPERATING_SYSTEM))
-    before = a100.snapshot()
-    with refused(Return.OPERATING_SYSTEM):
-        create_at(device(), 19, 0, 1)
-    assert a100.snapshot() == before
-
-
 def test_a_lasting_fault_ends_when_it_is_taken_away(a100: Machine) -> None:
     fault = a100.inject(Fault(function="nvmlDeviceGet*", action="return", times=0, code=999))
     for _ in range(3):
@@ -50,9 +42,9 @@ def test_a_fault_of_one_gpu_spares_the_other(start: Start, *, by_uuid: bool) -> 
     machine = start("A30", "A30")
     gpu: str | int = machine.gpu(1).uuid if by_uuid else 1
     machine.inject(Fault(function="*", gpu=gpu, action="return", times=0, code=Return.TIMEOUT))
-    assert pynvml.nvmlDeviceGetIndex(device(0)) == 0
+    assert pynvml.nvmlDeviceGetMinorNumber(device(0)) == 0
     with refused(Return.TIMEOUT):
-        pynvml.nvmlDeviceGetIndex(device(1))
+        pynvml.nvmlDeviceGetMinorNumber(device(1))
     with refused(Return.TIMEOUT):
         create_at(device(1), 14, 0, 1)
 
@@ -122,11 +114,3 @@ def test_a_crash_kills_the_caller_once_and_leaves_the_hardware_as_it_was(
     assert len(a100.gpu().gpu_instances) == left
     assert subprocess.run(command, check=False).returncode == 0
     assert len(a100.gpu().gpu_instances) == left + 1
-
-
-def test_all_faults_can_be_taken_away_at_once(a100: Machine) -> None:
-    for function in ("nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion"):
-        a100.inject(Fault(function=function, action="return", times=0))
-    a100.clear_faults()
-    assert pynvml.nvmlDeviceGetCount() == 1
-    assert pynvml.nvmlSystemGetDriverVersion()

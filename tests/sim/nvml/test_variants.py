@@ -41,7 +41,7 @@ def test_a_gpu_that_was_lost_is_back_at_once_or_in_the_next_session(
     machine.recover(0)
     with refused(Return.GPU_IS_LOST):
         device(0)
-    assert pynvml.nvmlDeviceGetIndex(other) == 1
+    assert pynvml.nvmlDeviceGetMinorNumber(other) == 1
     machine.configure(variants=Variants(after_loss="same"))
     device(0)
     machine.configure(variants=Variants(after_loss="anew"))

@@ -54,26 +54,10 @@ def test_nvml_holds_the_module_and_from_its_handle_on_a_gpu(start: Start) -> Non
     machine.reset_gpu(1)
 
 
-def test_each_init_counts(start: Start) -> None:
-    machine = start(A100)
-    pynvml.nvmlInit()
-    pynvml.nvmlDeviceGetHandleByIndex(0)
-    pynvml.nvmlShutdown()
-    assert held(machine) == [0]
-    pynvml.nvmlShutdown()
-    assert held(machine) == []
-
-
 def test_a_handle_by_uuid_holds_what_was_looked_at_on_the_way(start: Start) -> None:
     machine = start(A100, A100, A100)
     pynvml.nvmlDeviceGetHandleByUUID(machine.gpu(1).uuid.encode())
     assert held(machine) == [0, 1]
-
-
-def test_a_handle_by_pci_address_holds_that_gpu(start: Start) -> None:
-    machine = start(A100, A100)
-    pynvml.nvmlDeviceGetHandleByPciBusId(machine.gpu(1).pci_bus_id.encode())
-    assert held(machine) == [1]
 
 
 def test_where_one_handle_holds_all_none_can_be_reset(start: Start) -> None:
@@ -185,12 +169,3 @@ def test_new_files_under_old_modules_are_for_new_processes_only(start: Start) ->
     sim.nvml.install(machine.directory)
     with refused(Return.LIB_RM_VERSION_MISMATCH):
         pynvml.nvmlInit()
-
-
-def test_without_the_hosts_pid_namespace_no_process_is_named(start: Start) -> None:
-    machine = start(A100)
-    machine.start_process(0, 4711)
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device)] == [4711]
-    machine.configure(variants=OTHERS["processes-hidden"])
-    assert pynvml.nvmlDeviceGetComputeRunningProcesses(device) == []

@@ -6,14 +6,13 @@ import pynvml
 import pytest
 
 from sim.nvml.cabi import Return
-from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.machine import Machine
 from tests.sim.nvml.calls import (
     compute_instances,
     create_at,
     device,
     gpu_instances,
     mig_device,
-    mig_indexes,
     refused,
 )
 from tests.sim.nvml.conftest import Start
@@ -45,22 +44,10 @@ def test_the_device_of_a_compute_instance_is_the_mig_device(a100: Machine) -> No
     mig = mig_device(pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0))
     uuid = pynvml.nvmlDeviceGetUUID(mig)
     assert uuid.startswith("MIG-")
-    assert pynvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
-    assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
-    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
-    assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
-    identifier = pynvml.nvmlDeviceGetGpuInstanceId(mig)
-    assert identifier == pynvml.nvmlGpuInstanceGetInfo(instance).id
-    assert pynvml.nvmlDeviceGetComputeInstanceId(mig) == 0
     assert pynvml.nvmlDeviceGetName(mig) == "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
     assert pynvml.nvmlDeviceGetMemoryInfo(mig).total == 4864 * 1024 * 1024
     again = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     assert pynvml.nvmlDeviceGetUUID(again) == uuid
-
-
-def test_ids_of_live_instances_differ(a100: Machine) -> None:
-    ids = [pynvml.nvmlGpuInstanceGetInfo(create_at(device(), 9, s, 4)).id for s in (4, 0)]
-    assert ids == [1, 2]
 
 
 def test_ids_are_reused_and_uuids_are_not(a100: Machine) -> None:
@@ -147,23 +134,10 @@ def test_choosing_the_compute_profile_by_slices_alone_fails_on_ampere(a100: Mach
     pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
 
 
-def test_compute_profile_requests_out_of_range_are_invalid(a100: Machine) -> None:
-    instance = create_at(device(), 19, 0, 1)
-    with refused(Return.INVALID_ARGUMENT):
-        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 9, 0)
-    with refused(Return.INVALID_ARGUMENT):
-        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 0, 1)
-    with refused(Return.INVALID_ARGUMENT):
-        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 4)
-
-
 def test_compute_instances_share_a_gpu_instance_until_it_is_full(a100: Machine) -> None:
     instance = create_at(device(), 9, 0, 4)
-    left = pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity
-    assert left(instance, 0) == 3
     two = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
     one = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
-    assert left(instance, 0) == 0
     assert [pynvml.nvmlComputeInstanceGetInfo(c).id for c in (two, one)] == [0, 1]
     with refused(Return.INSUFFICIENT_RESOURCES):
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -171,27 +145,6 @@ def test_compute_instances_share_a_gpu_instance_until_it_is_full(a100: Machine) 
     assert pynvml.nvmlComputeInstanceGetInfo(by_id).profileId == 0
     with refused(Return.NOT_FOUND):
         pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 2)
-
-
-def test_mig_device_indexes_have_holes_and_are_filled_again(a100: Machine) -> None:
-    gpu = device()
-    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
-    computes = []
-    for begin in (0, 1, 2):
-        instance = create_at(gpu, 19, begin, 1)
-        computes.append(pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0))
-    pynvml.nvmlComputeInstanceDestroy(computes[1])
-    assert mig_indexes(gpu) == [0, 2]
-    with refused(Return.INVALID_ARGUMENT):
-        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 7)
-    pynvml.nvmlGpuInstanceCreateComputeInstance(create_at(gpu, 19, 5, 1), 0)
-    assert mig_indexes(gpu) == [0, 1, 2]
-
-
-def test_a_gpu_instance_without_compute_instance_is_no_mig_device(a100: Machine) -> None:
-    create_at(device(), 19, 0, 1)
-    assert mig_indexes(device()) == []
-    assert len(gpu_instances(device(), 19)) == 1
 
 
 def test_a_gpu_instance_goes_after_its_compute_instances(a100: Machine) -> None:
@@ -220,19 +173,12 @@ def test_handles_of_what_is_gone_are_not_found(a100: Machine) -> None:
         pynvml.nvmlDeviceGetGpuInstanceById(device(), identifier)
 
 
-def test_a_gpu_instance_is_found_by_id(a100: Machine) -> None:
-    identifier = pynvml.nvmlGpuInstanceGetInfo(create_at(device(), 14, 4, 2)).id
-    found = pynvml.nvmlDeviceGetGpuInstanceById(device(), identifier)
-    assert pynvml.nvmlGpuInstanceGetInfo(found).placement.start == 4
-
-
 def test_handles_of_the_wrong_kind_are_invalid(a100: Machine) -> None:
     instance = create_at(device(), 19, 0, 1)
     for call, argument in (
         (pynvml.nvmlDeviceGetMinorNumber, pynvml.c_nvmlDevice_t()),
         (pynvml.nvmlDeviceGetMinorNumber, instance),
         (pynvml.nvmlGpuInstanceDestroy, device()),
-        (pynvml.nvmlDeviceGetGpuInstanceId, device()),
     ):
         with refused(Return.INVALID_ARGUMENT):
             call(argument)
@@ -265,9 +211,3 @@ def test_without_privilege_nothing_changes(a100: Machine) -> None:
     with refused(Return.NO_PERMISSION):
         pynvml.nvmlDeviceSetMigMode(device(), 0)
     assert a100.snapshot() == before
-
-
-def test_gpus_are_cut_apart_from_each_other(start: Start) -> None:
-    start("A30", GpuSpec("A30"))
-    create_at(device(0), 0, 0, 4)
-    create_at(device(1), 0, 0, 4)

@@ -4,8 +4,8 @@ import pynvml
 import pytest
 
 from sim.nvml.cabi import Return
-from sim.nvml.machine import GpuSpec, Machine
-from tests.sim.nvml.calls import create_at, device, refused
+from sim.nvml.machine import GpuSpec
+from tests.sim.nvml.calls import create_at, device
 from tests.sim.nvml.conftest import Start
 
 
@@ -57,11 +57,6 @@ def test_asking_for_the_present_mode_takes_a_pending_one_back(start: Start) -> N
     assert pynvml.nvmlDeviceGetMigMode(device()) == [0, 0]
 
 
-def test_a_mode_that_does_not_exist_is_invalid(a100: Machine) -> None:
-    with refused(Return.INVALID_ARGUMENT):
-        pynvml.nvmlDeviceSetMigMode(device(), 2)
-
-
 @pytest.mark.parametrize("again", ["reboot", "reload_driver"])
 def test_ampere_keeps_its_mode_and_hopper_loses_it(start: Start, again: str) -> None:
     machine = start("A100-SXM4-40GB", "H100-80GB-HBM3", init=False)
@@ -69,10 +64,3 @@ def test_ampere_keeps_its_mode_and_hopper_loses_it(start: Start, again: str) -> 
     pynvml.nvmlInit()
     assert pynvml.nvmlDeviceGetMigMode(device(0)) == [1, 1]
     assert pynvml.nvmlDeviceGetMigMode(device(1)) == [0, 0]
-
-
-def test_a_pending_mode_is_in_force_after_a_reboot(start: Start) -> None:
-    machine = start(off("A100-SXM4-40GB"))
-    pynvml.nvmlDeviceSetMigMode(device(), 1)
-    machine.reboot()
-    assert pynvml.nvmlDeviceGetMigMode(device()) == [1, 1]

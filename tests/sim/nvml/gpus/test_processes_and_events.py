@@ -8,7 +8,7 @@ import pytest
 from sim.nvml.cabi import Return
 from sim.nvml.machine import Machine
 from sim.nvml.state import WHOLE_GPU
-from tests.sim.nvml.calls import create_at, device, mig_device, refused
+from tests.sim.nvml.calls import create_at, device, refused
 from tests.sim.nvml.conftest import Start
 
 
@@ -28,23 +28,11 @@ def test_a_process_is_seen_on_its_mig_device_and_on_the_gpu(a100: Machine) -> No
     assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(device()) == []
 
 
-def test_a_process_without_mig_names_no_instance(a100: Machine) -> None:
-    a100.start_process(0, 7, kind="graphics")
-    (process,) = pynvml.nvmlDeviceGetGraphicsRunningProcesses(device())
-    assert process.gpuInstanceId == process.computeInstanceId == WHOLE_GPU
-    assert process.usedGpuMemory == 64 * 1024 * 1024
-
-
 def test_a_process_keeps_its_compute_instance_in_use(a100: Machine) -> None:
     instance = create_at(device(), 19, 0, 1)
     compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
-    mig = mig_device(compute)
-    a100.start_process(
-        0,
-        42,
-        gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(mig),
-        compute_instance=pynvml.nvmlDeviceGetComputeInstanceId(mig),
-    )
+    identifier = pynvml.nvmlGpuInstanceGetInfo(instance).id
+    a100.start_process(0, 42, gpu_instance=identifier, compute_instance=0)
     with refused(Return.IN_USE):
         pynvml.nvmlComputeInstanceDestroy(compute)
     a100.end_process(42)
@@ -107,13 +95,6 @@ def test_events_are_registered_on_whole_gpus_for_types_that_exist(a100: Machine)
         pynvml.nvmlDeviceRegisterEvents(mig, xid, events)
     with refused(Return.NOT_SUPPORTED):
         pynvml.nvmlDeviceRegisterEvents(device(), pynvml.nvmlEventTypePState, events)
-
-
-def test_a_freed_event_set_is_invalid(a100: Machine) -> None:
-    events = listen(0)
-    pynvml.nvmlEventSetFree(events)
-    with refused(Return.INVALID_ARGUMENT):
-        pynvml.nvmlEventSetWait_v2(events, 1)
 
 
 def test_a_lost_gpu_answers_nothing_and_the_others_do(start: Start) -> None:
