@@ -107,17 +107,3 @@ def test_every_test_that_a_page_names_exists() -> None:
         if not ((ROOT / name).exists() or (ROOT / "tests" / name).exists())
     }
     assert not missing, "\n".join(sorted(missing))
-
-
-def test_the_table_of_the_readme_names_files_that_exist() -> None:
-    table = (ROOT / "README.md").read_text().partition("## Where to read on")[2]
-    links = re.findall(r"\]\(([^)#:]+)", table)
-    assert len(links) > 20
-    missing = [link for link in links if not (ROOT / link).exists()]
-    assert not missing, f"README.md, 'Where to read on', links to what does not exist: {missing}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-@pytest.mark.parametrize("index", ["README.md", "docs/index.md", "mkdocs.yml"])
-def test_the_pages_are_linked(page: Path, index: str) -> None:
-    assert page.name in (ROOT / index).read_text(), f"{index} lacks a link to docs/{page.name}"

@@ -19,44 +19,25 @@ def test_no_image_moves_and_no_container_is_without_bounds(name: str) -> None:
         assert tag not in {"", "latest"}
         assert each["resources"]["limits"]["memory"]
         assert {"cpu", "memory"} <= each["resources"]["requests"].keys()
-        assert each["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_only_the_plugin_over_real_gpus_is_privileged(name: str) -> None:
-    privileged = [
-        each["name"]
-        for each in containers(rendered(name))
-        if each["securityContext"].get("privileged")
-    ]
-    assert privileged == ([] if name == "simulated" else ["kubelet-plugin"])
-    for each in containers(rendered(name)):
-        if each["name"] not in privileged:
-            assert each["securityContext"]["allowPrivilegeEscalation"] is False
-            assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_seccomp_binds_every_container_that_is_not_privileged(name: str) -> None:
-    """The runtime has no profile for a privileged one."""
+def test_only_the_plugin_over_real_gpus_is_privileged_and_no_other_may_more(name: str) -> None:
+    """The runtime has no seccomp profile for a privileged container."""
     for each in containers(rendered(name)):
         context = each["securityContext"]
-        profile = None if context.get("privileged") else {"type": "RuntimeDefault"}
-        assert context.get("seccompProfile") == profile
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_root_is_only_who_writes_to_the_node(name: str) -> None:
-    found = containers(rendered(name))
-    root = {e["name"] for e in found if not e["securityContext"].get("runAsNonRoot")}
-    assert root == {"kubelet-plugin"} | ({"gpus"} if name == "simulated" else set())
-    users = {e["securityContext"]["runAsUser"] for e in found if e["name"] not in root}
-    assert users == {65532}
-
-
-def test_the_webhook_is_bound_as_the_controller_is() -> None:
-    found = {e["name"]: e for e in containers(render({"webhook": {"enabled": True}}))}
-    assert found["webhook"]["securityContext"] == found["controller"]["securityContext"]
+        privileged = each["name"] == "kubelet-plugin" and name != "simulated"
+        assert context["readOnlyRootFilesystem"] is True
+        assert bool(context.get("privileged")) is privileged
+        if not privileged:
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        else:
+            assert "seccompProfile" not in context
+        root = each["name"] in {"kubelet-plugin", "gpus"}  # who writes to the node
+        assert bool(context.get("runAsNonRoot")) is not root
+        assert root or context["runAsUser"] == 65532
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -77,12 +58,9 @@ def test_the_plugin_outlives_a_pause_of_gpu_clients(name: str) -> None:
     )
 
 
-def test_the_controller_is_no_root_and_has_a_standby_elsewhere() -> None:
+def test_the_controller_has_a_standby_elsewhere() -> None:
     objects = rendered("defaults")
     spec = pod_spec(objects, "controller")
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] > 0
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     deployment = find(objects, "Deployment")
     assert deployment["spec"]["replicas"] == 2
     (term,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]

@@ -1,15 +1,18 @@
-"""hack/images.sh: builds what the chart asks for; Docker itself is not needed to see that."""
+"""hack/images.sh builds what the chart asks for; Docker itself is not needed to see that."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hack.bench.node.node import OF_THE_IMAGE
 from hack.cluster.chart import REPOSITORY, pod_spec, render, version
 from hack.release.packages import IMAGES
+from tests.deploy.images.imagefiles import DOCKERFILE
 from tests.helpers.waiting import PATIENCE
 
 SCRIPT = REPOSITORY / "hack/images.sh"
@@ -112,3 +115,14 @@ def test_without_docker_it_says_so(tmp_path: Path) -> None:
     done = images(path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 1
     assert "Docker is not installed, or its daemon does not answer" in done.stderr
+
+
+def test_the_plugins_environment_is_that_of_the_benchmark_and_grpc_knows_it() -> None:
+    stage = DOCKERFILE.read_text().partition(" AS kubelet-plugin\n")[2].partition("\nFROM ")[0]
+    environment = dict(re.findall(r"^ENV (\w+)=(\S+)$", stage, re.MULTILINE))
+    assert environment == OF_THE_IMAGE
+    told = {"GRPC_EXPERIMENTS": f"{environment['GRPC_EXPERIMENTS']},-no_such_thing"}
+    use = "import grpc; grpc.insecure_channel('unix:/nowhere').close()"
+    command = [sys.executable, "-c", use]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=told)
+    assert re.findall(r"Unknown experiment: (\S+)", done.stderr) == ["no_such_thing"]

@@ -1,0 +1,116 @@
+"""Admission policies of the chart: the finalizer of new claims, claims of pods' limits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra.claims.classes import looks_ours
+from dra.common.resources import Obj
+from hack.cluster.chart import find, pod_spec, render
+from tests.deploy.chart.charts import VALUES, rendered, rendered_before_policies
+
+FINALIZER_FLAG = "--finalizer-at-creation"
+POLICY_KINDS = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+OF_CLAIMS = "claim-finalizer"
+
+
+def policy(objects: list[Obj]) -> Obj:
+    found: Obj = find(objects, "MutatingAdmissionPolicy", OF_CLAIMS)["spec"]
+    return found
+
+
+def of_class(objects: list[Obj]) -> str:
+    """The condition on the names of classes."""
+    (found,) = (c for c in policy(objects)["matchConditions"] if c["name"] == "class")
+    return str(found["expression"])
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_controller_knows_whether_there_is_the_policy(name: str) -> None:
+    there = {e["kind"] for e in rendered(name) if e["metadata"]["name"].endswith(OF_CLAIMS)}
+    assert there in (set(), POLICY_KINDS)
+    (container,) = pod_spec(rendered(name), "controller")["containers"]
+    assert (FINALIZER_FLAG in container["args"]) is bool(there)
+    assert bool(there) is (name not in {"scheduler", "bare"})
+
+
+def test_a_kubernetes_that_does_not_serve_such_policies_gets_none(tmp_path: Path) -> None:
+    objects = rendered_before_policies(tmp_path)
+    assert not POLICY_KINDS & {each["kind"] for each in objects}
+    (container,) = pod_spec(objects, "controller")["containers"]
+    assert FINALIZER_FLAG not in container["args"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mig-1g.5gb", "mig-1g.5gb-me", "mig-7g.141gb", "mig-min-20gb", "mig.dra.dev"),
+        *("gpu.dra.dev", "mig-min-20gb-mine", "mig.nvidia.com", "gpu.nvidia.com", "mig-small"),
+        *("amig-1g.5gb", "migxdra.dev", "mig-1gx5gb", ""),
+        *("gpu-share.dra.dev", "mig-share.dra.dev", "mig-shares.dra.dev"),
+    ],
+)
+def test_the_classes_that_the_controller_makes_are_known_by_their_names(name: str) -> None:
+    (pattern,) = set(re.findall(r"matches\('([^']+)'\)", of_class(rendered("defaults"))))
+    assert (re.search(pattern, name) is not None) is looks_ours(name)
+
+
+def test_other_names_are_taken_from_the_values() -> None:
+    assert of_class(rendered("everything")).count('in ["team-slices","other.example.com"]') == 2
+    assert of_class(rendered("defaults")).count("in []") == 2
+
+
+def test_the_finalizer_is_that_of_the_driver() -> None:
+    (mutation,) = policy(rendered("webhook"))["mutations"]
+    assert '"other.example.com/allocation"' in mutation["applyConfiguration"]["expression"]
+
+
+POLICY, WEBHOOK = "MutatingAdmissionPolicy", "MutatingWebhookConfiguration"
+LIMITS_FLAG = "--mutating-configuration="
+OF_PODS = "pod-limits"
+
+
+def kinds(objects: list[Obj]) -> set[str]:
+    """Kinds of what makes claims of limits."""
+    return {
+        each["kind"]
+        for each in objects
+        if each["metadata"]["name"].endswith(OF_PODS) or each["kind"] == WEBHOOK
+    }
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_policy_is_there_and_no_webhook_besides(name: str) -> None:
+    assert kinds(rendered(name)) == {POLICY, f"{POLICY}Binding"}
+
+
+def test_neither_is_there_where_nobody_wants_it(tmp_path: Path) -> None:
+    off: Obj = {"podLimits": {"enabled": False}, "webhook": {"enabled": True}}
+    assert kinds(render(off)) == set()
+    assert kinds(rendered_before_policies(tmp_path, off)) == set()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_before_there_were_policies_the_webhook_does_it(tmp_path: Path, *, enabled: bool) -> None:
+    objects = rendered_before_policies(tmp_path, {"webhook": {"enabled": enabled}})
+    assert kinds(objects) == ({WEBHOOK} if enabled else set())
+    if enabled:
+        (container,) = pod_spec(objects, "webhook")["containers"]
+        name = find(objects, WEBHOOK)["metadata"]["name"]
+        assert f"{LIMITS_FLAG}{name}" in container["args"]
+
+
+def test_both_are_asked_for_the_same_pods_of_the_same_namespaces(tmp_path: Path) -> None:
+    values: Obj = {"webhook": {"enabled": True}, "driverName": "a.example"}
+    (hook,) = find(rendered_before_policies(tmp_path, values), WEBHOOK)["webhooks"]
+    policy = find(render(values), POLICY, OF_PODS)["spec"]
+    binding = find(render(values), f"{POLICY}Binding", OF_PODS)["spec"]
+    assert hook["matchConditions"] == policy["matchConditions"]
+    assert hook["rules"] == policy["matchConstraints"]["resourceRules"]
+    assert hook["namespaceSelector"] == binding["matchResources"]["namespaceSelector"]
+    assert hook["namespaceSelector"] == {"matchLabels": {"a.example/limits": "claims"}}
+    assert hook["failurePolicy"] == policy["failurePolicy"] == "Fail"
+    assert hook["reinvocationPolicy"] == policy["reinvocationPolicy"] == "Never"
