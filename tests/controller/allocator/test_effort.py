@@ -28,7 +28,6 @@ from tests.controller.helpers.objects import (
     first_available,
     gpu,
     mignode,
-    pod,
     request,
     with_gpus,
 )
@@ -120,15 +119,12 @@ def test_a_later_alternative_is_not_taken_silently_where_an_earlier_was_too_hard
     bench = Bench("node-a")
     bench.cluster.set_mignode(mignode("node-a", gpu(0), gpu(1)))
     earlier = ("many", "mig-min-5gb", {"count": 4})
-    bench.claim(claim("either", first_available("r", earlier, ("one", "mig-1g.5gb", {}))))
-    bench.pod(pod("p", "either"))
+    bench.ask("p", "either", first_available("r", earlier, ("one", "mig-1g.5gb", {})))
     with monkeypatch.context() as patch:
         patch.setattr(budget, "NODE_STEPS", 16)  # a node of two GPUs takes 20
         bench.run()
     assert len(bench.devices("either")) == 1
-    bench.claim(claim("easy", first_available("r", earlier, ("one", "mig-1g.5gb", {}))))
-    bench.pod(pod("q", "easy"))
-    bench.run()
+    bench.serve("q", "easy", first_available("r", earlier, ("one", "mig-1g.5gb", {})))
     assert len(bench.devices("easy")) == 4
     said = {e[1]: e[3] for e in bench.recorder.events if e[2] == "Allocated"}
     assert "the search for earlier alternatives of the pod's requests was given up" in said["p"]
@@ -233,11 +229,8 @@ def test_everything_of_a_node_and_views_are_found_on_many_nodes() -> None:
 def test_a_pod_is_told_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "NODE_STEPS", FEW)
     bench = Bench("node-a")
-    bench.claim(claim("hard", *UNLIKE))
-    bench.pod(pod("a-hard", "hard"))
-    bench.claim(claim("easy"))
-    bench.pod(pod("p-easy", "easy"))
-    bench.run()
+    bench.ask("a-hard", "hard", *UNLIKE)
+    bench.serve("p-easy", "easy")
     assert "SearchGivenUp" in bench.recorder.reasons("hard")
     assert bench.devices("easy")
 
@@ -266,11 +259,9 @@ def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(
         return go_on(ongoing, *places, **steps)
 
     monkeypatch.setattr(OngoingDecision, "go_on", slow)
-    bench.claim(claim("hard", *UNLIKE))
-    bench.pod(pod("a-hard", "hard"))
+    bench.ask("a-hard", "hard", *UNLIKE)
     for number in range(100):
-        bench.claim(claim(f"easy-{number}"))
-        bench.pod(pod(f"p-{number}", f"easy-{number}"))
+        bench.ask(f"p-{number}", f"easy-{number}")
         bench.run(seconds=0.5)
         assert bench.devices(f"easy-{number}")
         bench.delete_pod(f"p-{number}")

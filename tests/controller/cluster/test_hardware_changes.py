@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from dra.common.resources import Obj
-from dra.kube.errors import InvalidError, UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.objects import (
-    claim,
     device_class,
     gpu,
     instance,
     mignode,
     node,
-    pod,
     request,
     versioned,
 )
@@ -43,47 +35,12 @@ def test_a_class_of_the_same_name_that_is_not_ours_is_left_alone_and_told() -> N
     assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
 
 
-def test_classes_that_cannot_be_written_are_tried_again_later() -> None:
-    bench = Bench()
-    bench.api.refuse = once("deviceclasses", UnavailableError("no answer"))
-    bench.cluster.set_node(node("node-a"))
-    bench.cluster.set_mignode(mignode("node-a"))
-    bench.run()
-    assert "mig-1g.10gb" not in bench.classes()
-    assert "mig-1g.5gb" in bench.classes()
-    bench.run(seconds=1.1)
-    assert "mig-1g.10gb" in bench.classes()
-
-
-def test_a_class_that_a_policy_refuses_keeps_no_other_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench()
-    bench.api.objects.clear()
-    apply = bench.api.apply
-
-    def refuse(resource: Any, body: Obj, **more: Any) -> Obj:
-        if body["metadata"]["name"] == "mig-1g.5gb":
-            raise InvalidError("denied by policy", status=422)
-        return apply(resource, body, **more)
-
-    monkeypatch.setattr(bench.api, "apply", refuse)
-    bench.cluster.set_mignode(mignode("node-a"))
-    bench.run()
-    assert "mig-7g.40gb" in bench.classes()
-    monkeypatch.undo()
-    bench.run(seconds=1.1)
-    assert "mig-1g.5gb" in bench.classes()
-
-
 def test_a_mignode_that_cannot_be_read_is_as_good_as_none() -> None:
     bench = Bench("node-a", "node-b")
     broken = mignode("node-a")
     broken["status"]["gpus"][0]["name"] = "gpu-zero"
     bench.cluster.set_mignode(broken)
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     assert bench.node_of("c") == "node-b"
 
 
@@ -98,8 +55,7 @@ def test_nothing_is_placed_on_a_drained_gpu() -> None:
     bench = Bench("node-a")
     bench.cluster.set_mignode(drained("node-a", "gpu-0"))
     for name in "abc":
-        bench.claim(claim(name, request("r", "mig-3g.20gb")))
-        bench.pod(pod(name, name))
+        bench.ask(name, name, request("r", "mig-3g.20gb"))
     bench.run()
     placed = [d.partition("-mig-")[0] for name in "ab" for d in bench.devices(name)]
     assert placed == ["gpu-1", "gpu-1"]
@@ -110,9 +66,7 @@ def test_nothing_is_placed_on_a_drained_gpu() -> None:
 def test_a_resumed_node_serves_who_waits() -> None:
     bench = Bench("node-a")
     bench.cluster.set_mignode(drained("node-a"))
-    bench.claim(claim("c"))
-    bench.pod(pod("c", "c"))
-    bench.run()
+    bench.serve("c", "c")
     assert not bench.devices("c")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, "node-a"), gpu(1, "node-a")))
     bench.run()

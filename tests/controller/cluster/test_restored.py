@@ -29,7 +29,6 @@ def test_an_allocation_of_later_than_the_snapshot_is_forgotten(*, rewound: bool)
     known = bench.cluster.claims["default", "c"].claim
     assert (known.allocation is None) == rewound
     bench.remove_pod("p")
-    bench.claim(claim("other", request("r", "mig-7g.40gb")))
-    bench.pod(pod("q", "other"))
+    bench.ask("q", "other", request("r", "mig-7g.40gb"))
     bench.run(seconds=1.0)
     assert bool(bench.devices("other")) == rewound

@@ -9,12 +9,10 @@ from dra.gpu.inventory import AllocatorKind, Gpu
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     FINALIZER,
-    claim,
     gpu,
     instance,
     mignode,
     node,
-    pod,
     request,
 )
 
@@ -27,8 +25,7 @@ def scheduled(bench: Bench, name: str) -> None:
 def test_where_kube_scheduler_allocates_every_node_only_classes_are_written() -> None:
     bench = Bench()
     scheduled(bench, "theirs")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
+    bench.ask("p", "c")
     bench.run(seconds=100)
     assert set(bench.api.writes) == {"deviceclasses"}
     assert bench.recorder.events == []
@@ -37,9 +34,7 @@ def test_where_kube_scheduler_allocates_every_node_only_classes_are_written() ->
 def test_a_gated_pod_is_told_that_kube_scheduler_allocates_every_node() -> None:
     bench = Bench()
     scheduled(bench, "theirs")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
-    bench.run()
+    bench.serve("p", "c", schedulingGates=[{"name": FINALIZER}])
     assert bench.recorder.reasons("p") == ["WaitingForSlice"]
 
 
@@ -54,9 +49,7 @@ def test_a_pod_for_which_our_nodes_have_no_room_is_told_of_the_others(full: Gpu)
     bench = Bench("ours")
     bench.cluster.set_mignode(mignode("ours", full))
     scheduled(bench, "theirs")
-    bench.claim(claim("c", request("r", "mig-1g.5gb")))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("r", "mig-1g.5gb"))
     (message,) = (text for _, about, _, text in bench.recorder.events if about == "p")
     assert message.endswith("kube-scheduler allocates the GPUs of node theirs")
     assert "allocation" not in bench.api.get(RESOURCE_CLAIMS, "c").get("status", {})

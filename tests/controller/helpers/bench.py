@@ -26,7 +26,7 @@ from dra.cel.selectors import Selectors
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from tests.controller.helpers.fakeapi import FakeApi
-from tests.controller.helpers.objects import DRIVER, FINALIZER, copied, mignode, node
+from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, copied, mignode, node, pod
 from tests.helpers.fields import checked
 
 
@@ -158,6 +158,16 @@ class Bench:
         stored = self.api.put(PODS, obj)
         self.cluster.set_pod(stored)
         return stored
+
+    def ask(self, pod_name: str, claim_name: str, *requests: Obj, **spec: Any) -> None:
+        """A pod with a claim is created."""
+        self.claim(claim(claim_name, *requests))
+        self.pod(pod(pod_name, claim_name, **spec))
+
+    def serve(self, pod_name: str, claim_name: str, *requests: Obj, **spec: Any) -> None:
+        """As ``ask``, and what is due is done."""
+        self.ask(pod_name, claim_name, *requests, **spec)
+        self.run()
 
     def bind(self, name: str, node: str) -> None:
         """kube-scheduler binds a pod."""

@@ -51,8 +51,7 @@ def settle(bench: Bench, desk: Desk, *, seconds: float = 0.0) -> None:
 
 
 def wants(bench: Bench, name: str, profile: str = "7g.40gb", **spec: Any) -> None:
-    bench.claim(claim(name, request("r", f"mig-{profile}")))
-    bench.pod(pod(name, name, **spec))
+    bench.ask(name, name, request("r", f"mig-{profile}"), **spec)
 
 
 def watch(bench: Bench, name: str) -> None:

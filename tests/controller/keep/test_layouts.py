@@ -11,7 +11,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu, GpuLayout, NodeMode
 from dra.gpu.layouts import place
 from dra.resourceslices.partitions import offered
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, gpu, inventory, mignode, pod, request
+from tests.controller.helpers.objects import gpu, inventory, mignode, request
 from tests.dra.gpus import A100
 
 COUNTS = (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))
@@ -26,9 +26,7 @@ def declared(minor: int = 0, **fields: object) -> Gpu:
 
 
 def ask(bench: Bench, name: str, device_class: str) -> list[str]:
-    bench.claim(claim(name, request("r", device_class)))
-    bench.pod(pod(f"pod-{name}", name))
-    bench.run()
+    bench.serve(f"pod-{name}", name, request("r", device_class))
     return bench.devices(name)
 
 

@@ -57,9 +57,7 @@ def _ask_by_limits(bench: Bench, limits: dict[str, int]) -> list[str]:
 
 
 def _ask(bench: Bench, *requests: Obj) -> list[str]:
-    bench.claim(claim("c", *requests))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", *requests)
     return bench.devices("c")
 
 

@@ -26,7 +26,7 @@ from dra.kube.reflector import Change
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.limit_templates import made, namespace
-from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
+from tests.controller.helpers.objects import claim, gpu, mignode, node, request
 from tests.dra.gpus import profile
 
 
@@ -58,9 +58,7 @@ def test_whatever_a_write_of_a_keeper_raises_pods_are_served(name: str, error: E
         bench.cluster.set_node(node(each))
         bench.cluster.set_mignode(mignode(each))
     bench.claim(claim("c", request("r", GPU_CLASS if name == "mig-1g.5gb" else "mig-1g.10gb")))
-    bench.claim(claim("d", request("r", "mig-2g.10gb")))
-    bench.pod(pod("p", "d"))
-    bench.run()
+    bench.serve("p", "d", request("r", "mig-2g.10gb"))
     assert api.asked
     assert bench.devices("d")
     assert {"mig-2g.10gb", "mig-7g.40gb"} <= bench.classes()
@@ -88,8 +86,7 @@ def test_what_a_change_makes_somebody_raise_keeps_no_other_change_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
+    bench.ask("p", "c")
     bench.cluster.set_mignode(mignode("node-b"))
 
     def fails(self: object, effects: object) -> None:
@@ -205,8 +202,7 @@ def test_a_node_that_says_what_cannot_be_is_left_out_and_nobody_else_notices(sai
     bench.run()
     assert bench.recorder.reasons("evil") == ["MigNodeUnreadable"]
     for number in range(2):
-        bench.claim(claim(f"c{number}", request("r", "mig-7g.40gb")))
-        bench.pod(pod(f"p{number}", f"c{number}"))
+        bench.ask(f"p{number}", f"c{number}", request("r", "mig-7g.40gb"))
     bench.run()
     assert bench.devices("c0")
     assert bench.node_of("c0") == "node-a"
@@ -239,9 +235,7 @@ def test_a_geometry_that_no_gpu_has_delays_nobody(profiles: list[Obj], told: lis
         {**each, "geometry": name, "name": f"gpu-{n}"} for n, name in enumerate(names)
     ]
     apply(bench.cluster, [(MIG_NODES, Change("added", None, body))])
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     assert bench.node_of("c") == "node-a"
     assert bench.recorder.reasons("evil") == told
 

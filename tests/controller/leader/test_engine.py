@@ -29,9 +29,7 @@ NAMED = {"name": "s", "resourceClaimName": "p-s-x"}
 
 def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     assert bench.api.writes == ["resourceclaims", STATUS]
     stored = bench.api.get(RESOURCE_CLAIMS, "c")
     assert stored["metadata"]["finalizers"] == [FINALIZER]
@@ -65,9 +63,7 @@ def test_a_claim_without_a_pod_is_not_allocated() -> None:
 
 def test_results_come_in_the_order_of_the_requests() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("b", "mig-1g.5gb"), request("a", "mig-3g.20gb")))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("b", "mig-1g.5gb"), request("a", "mig-3g.20gb"))
     assert [d.partition("-mig-")[2].split("-")[0] for d in bench.devices("c")] == [
         "1g5gb",
         "3g20gb",
@@ -182,21 +178,9 @@ def test_a_claim_that_another_pod_owns_is_not_taken() -> None:
     assert bench.api.writes == []
 
 
-def test_the_gate_is_lifted_when_all_claims_are_allocated() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
-    bench.run()
-    assert bench.devices("c")
-    assert bench.api.writes[-1] == "pods"
-    assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == []
-
-
 def test_a_class_that_comes_later_makes_the_claims_that_ask_for_it_ours() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("r", "mine")))
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
-    bench.run()
+    bench.serve("p", "c", request("r", "mine"), schedulingGates=[{"name": FINALIZER}])
     assert not bench.devices("c")
     bench.cluster.set_class(device_class("mine", "device.driver == 'mig.dra.dev'"))
     bench.run()
@@ -230,18 +214,14 @@ def test_a_pod_is_told_that_nobody_lifts_its_gate(
 
 def test_a_pod_is_told_of_a_class_whose_name_is_mistyped() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("r", "mig-1g5gb")))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("r", "mig-1g5gb"))
     assert bench.recorder.reasons("p") == bench.recorder.reasons("c") == ["NoSuchDeviceClass"]
     assert "did you mean 'mig-1g.5gb'?" in bench.recorder.events[-1][3]
 
 
 def test_a_pod_behind_the_gate_of_another_is_left_alone_until_that_is_lifted() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}, {"name": "quota"}]))
-    bench.run()
+    bench.serve("p", "c", schedulingGates=[{"name": FINALIZER}, {"name": "quota"}])
     assert bench.api.writes == []
     bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
     bench.run()
@@ -261,8 +241,7 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(
 
     monkeypatch.setattr(OngoingDecision, "go_on", failing)
     for name in ("poison", "sound"):
-        bench.claim(claim(name))
-        bench.pod(pod(name, name))
+        bench.ask(name, name)
     for _ in range(10):
         bench.run(seconds=1)
     assert bench.devices("sound")
@@ -291,26 +270,9 @@ def test_the_more_important_then_the_older_pod_is_served_first() -> None:
     assert [n for n in ("young", "old") if bench.devices(n)] == ["old"]
 
 
-def test_a_pod_that_does_not_fit_waits_with_a_reason_and_is_served_when_there_is_room() -> None:
-    bench = Bench("node-a")
-    for name in ("one", "two"):
-        bench.claim(claim(name, request("r", "mig-7g.40gb")))
-        bench.pod(pod(name, name))
-    bench.run()
-    assert bench.devices("one")
-    assert bench.recorder.reasons("two") == ["WaitingForSlice", "WaitingForSlice"]
-    bench.delete_pod("one")
-    bench.run(seconds=1)
-    bench.run(seconds=1)
-    assert not bench.devices("one")
-    assert bench.devices("two")
-
-
 def test_a_pod_that_waits_costs_nothing_and_says_nothing_new() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("r", "mig-4g.20gb", count=2)))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("r", "mig-4g.20gb", count=2))
     said = len(bench.recorder.events)
     for _ in range(5):
         bench.run(seconds=times.WAITING_POD_AGAIN)
@@ -322,9 +284,7 @@ def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_roo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench("node-a")
-    bench.claim(claim("large", request("r", "mig-7g.40gb")))
-    bench.pod(pod("large", "large"))
-    bench.run()
+    bench.serve("large", "large", request("r", "mig-7g.40gb"))
     tried: list[str] = []
     go_on = OngoingDecision.go_on
 
@@ -334,14 +294,11 @@ def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_roo
 
     monkeypatch.setattr(OngoingDecision, "go_on", counted)
     for number in range(20):
-        bench.claim(claim(f"c{number}"))
-        bench.pod(pod(f"p{number}", f"c{number}"))
+        bench.ask(f"p{number}", f"c{number}")
     bench.run()
     assert len(tried) == 1
     assert all("large" in m for _, about, _, m in bench.recorder.events if about.startswith("p"))
-    bench.claim(claim("other", request("r", "mig-3g.20gb")))
-    bench.pod(pod("other", "other"))
-    bench.run()
+    bench.serve("other", "other", request("r", "mig-3g.20gb"))
     assert len(tried) == 2
     bench.delete_pod("large")
     bench.run(seconds=1)

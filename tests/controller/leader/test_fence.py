@@ -20,7 +20,6 @@ from dra.kube.errors import (
     ForbiddenError,
     InvalidError,
     KubeError,
-    ObjectNotFoundError,
     UnavailableError,
 )
 from tests.controller.helpers.bench import Bench
@@ -107,15 +106,6 @@ def test_an_allocation_that_comes_after_the_fence_is_refused() -> None:
         late()
     assert new.devices("d")
     assert not new.devices("c")
-
-
-def test_an_allocation_that_comes_between_the_list_and_the_fence_counts() -> None:
-    late, new, desk = takeover()
-    late()
-    raise_fence(new, desk, new.fence())
-    settle(new, desk)
-    assert new.devices("c")
-    assert not new.devices("d")
 
 
 def test_an_allocation_that_comes_while_the_fence_is_raised_counts() -> None:
@@ -385,12 +375,3 @@ def test_whoever_leads_no_more_fences_nothing() -> None:
     with pytest.raises(NotLeadingError):
         fence.absorb()
     assert mark_of(bench) is None
-
-
-def test_a_refusal_of_another_claims_uid_says_that_this_one_is_gone() -> None:
-    bench, _ = at_desk("node-a")
-    obj = unallocated(bench)
-    known = bench.cluster.claims["default", "c"].claim
-    bench.api.put(RESOURCE_CLAIMS, {**obj, "metadata": {**obj["metadata"], "uid": "another"}})
-    with pytest.raises(ObjectNotFoundError, match="is another"):
-        bench.writers.claims.fence(known, "mark")

@@ -160,20 +160,6 @@ def test_whoever_ends_before_the_fence_stands_has_not_settled(
     assert "not every claim was fenced" in caplog.text
 
 
-def test_whoever_could_not_fence_a_claim_has_not_settled(waiting: Site, begin: Begin) -> None:
-    term = begin(settled=False)
-
-    def refuse(send: Send, name: str, _: str) -> Obj:
-        if name == "waits":
-            raise ForbiddenError("a policy says no", status=403)
-        return send()
-
-    term.link.patch_claim = refuse
-    term.thread.start()
-    serve(waiting, "c")
-    assert not term.end()
-
-
 @pytest.mark.parametrize("settled", [True, False])
 def test_whoever_ends_before_it_begins_leaves_things_as_they_were(
     *, settled: bool, waiting: Site, begin: Begin
@@ -213,51 +199,6 @@ def test_what_is_under_way_when_the_leader_is_stopped_is_waited_for(
     assert bool(waiting.allocation("c")) is (answer == "made")
     told = [r.__dict__["claims"] for r in caplog.records if "was not answered" in r.message]
     assert told == (["default/c"] if answer == "none" else [])
-
-
-def test_what_the_leader_did_not_come_to_send_is_nothing_to_wait_for(
-    waiting: Site, begin: Begin
-) -> None:
-    term, under_way, stopped = begin(settled=True), threading.Event(), threading.Event()
-    sent: list[str] = []
-
-    def hold(send: Send, _: str, subresource: str) -> Obj:
-        sent.append(subresource)
-        under_way.set()
-        assert stopped.wait(PATIENCE)
-        send()
-        raise UnavailableError("no answer")
-
-    term.link.patch_claim = hold
-    term.thread.start()
-    waiting.claim("c")
-    waiting.pod("c", "c")
-    assert under_way.wait(PATIENCE)
-    term.stop()
-    stopped.set()
-    assert term.end()
-    assert sent == [""], "the finalizer only"
-
-
-def test_what_is_known_of_an_allocation_whose_answer_was_lost_counts(
-    waiting: Site, begin: Begin
-) -> None:
-    """The same is sent again until the watch shows what became of it."""
-    term, lost = begin(settled=True), threading.Event()
-
-    def lose(send: Send, _: str, subresource: str) -> Obj:
-        if subresource != "status" or lost.is_set():
-            return send()
-        lost.set()
-        send()
-        raise UnavailableError("no answer")
-
-    term.link.patch_claim = lose
-    term.thread.start()
-    serve(waiting, "c")
-    assert lost.is_set()
-    serve(waiting, "d")  # and so much later that the watch has shown it
-    assert term.end()
 
 
 def test_a_write_that_comes_too_late_to_be_sent_is_nothing_to_wait_for(

@@ -20,7 +20,6 @@ from dra.common.resources import (
     NODES,
     PERSISTENT_VOLUMES,
     PODS,
-    RESOURCE_CLAIMS,
     Obj,
     Resource,
 )
@@ -151,13 +150,6 @@ def test_without_the_right_to_volumes_or_namespaces_it_goes_on_and_says_so(
     with caplog.at_level(logging.WARNING), syncing(StingyApi(denied), SystemClock()):
         wait_for("a warning", lambda: told() == [str(denied)])
     assert complaints(caplog) == []
-
-
-def test_without_the_right_to_claims_it_says_that_and_no_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING), syncing(StingyApi(RESOURCE_CLAIMS), HastyClock()):
-        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(RESOURCE_CLAIMS)] * 2)
 
 
 def test_without_the_right_to_pods_it_does_not_go_on(caplog: pytest.LogCaptureFixture) -> None:

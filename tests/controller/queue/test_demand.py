@@ -6,16 +6,14 @@ import pytest
 
 from dra.allocator.score import Demand
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import allocated, claim, cluster, pod, request, versioned
+from tests.controller.helpers.objects import allocated, claim, cluster, request, versioned
 from tests.dra.gpus import A100
 
 
 def test_a_fresh_controller_learns_the_mix_from_the_allocations_that_there_are() -> None:
     bench = Bench("node-a", "node-b")
     for number, profile in enumerate(["1g.5gb", "3g.20gb", "1g.5gb", "2g.10gb"]):
-        bench.claim(claim(f"c{number}", request("r", f"mig-{profile}")))
-        bench.pod(pod(f"p{number}", f"c{number}"))
-        bench.run()
+        bench.serve(f"p{number}", f"c{number}", request("r", f"mig-{profile}"))
     fresh = cluster("node-a", "node-b")
     for (plural, _), obj in bench.api.objects.items():
         if plural == "resourceclaims":

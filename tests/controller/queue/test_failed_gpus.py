@@ -60,19 +60,13 @@ def with_claim() -> Bench:
 
 def place(bench: Bench, name: str) -> str:
     """The GPU that another pod gets a slice on; empty if it waits."""
-    bench.claim(claim(name))
-    bench.pod(pod(f"pod-{name}", name))
-    bench.run()
+    bench.serve(f"pod-{name}", name)
     return next((device.partition("-mig")[0] for device in bench.devices(name)), "")
 
 
 def is_out(bench: Bench) -> bool:
     """True if nothing is given out of the first GPU."""
     return bench.cluster.fleet.nodes["node-a"].gpus[0].blocked == BY_GPU
-
-
-def test_without_a_failure_the_gpu_is_taken() -> None:
-    assert place(with_claim(), "n") == "gpu-0"
 
 
 def test_after_a_failure_another_gpu_is_taken_for_a_while() -> None:

@@ -35,9 +35,7 @@ def with_two_gpus(name: str) -> Bench:
 
 def for_ever(bench: Bench, name: str = "for-ever", **spec: Any) -> None:
     """A small slice that nobody gives back."""
-    bench.claim(claim(name))
-    bench.pod(pod(f"p-{name}", name, cpu="10m", **spec))
-    bench.run()
+    bench.serve(f"p-{name}", name, cpu="10m", **spec)
     bench.bind(f"p-{name}", bench.node_of(name))
 
 
@@ -120,9 +118,7 @@ def test_pods_that_are_made_anew_keep_little_idle(*, waiter_too: bool, at_first:
             last, small = small, f"blocks-{second}"
             if last and not at_first:
                 gone(bench, last)
-            bench.claim(claim(small))
-            bench.pod(pod(f"p-{small}", small, cpu="10m", priority=100))
-            bench.run()
+            bench.serve(f"p-{small}", small, cpu="10m", priority=100)
             if last and at_first:
                 gone(bench, last)
             if waiter and waiter_too:
@@ -154,32 +150,6 @@ def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
         bench.run(seconds=14)
         stream.second()
     assert bench.devices("both")
-
-
-def test_while_one_waits_in_vain_another_is_not_overtaken_for_ever() -> None:
-    bench = with_two_gpus("node-a")
-    bench.cluster.set_node(node("node-b", labels={"name": "node-b"}))
-    bench.cluster.set_mignode(mignode("node-b"))
-    for_ever(bench, nodeSelector={"name": "node-a"})
-    stream = Stream(bench, life=4)
-    for _ in range(4):
-        stream.second()
-    for number in range(4):  # more than one of them is seen to wait for
-        big(bench, f"both-{number}", count=2, nodeSelector={"name": "node-a"})
-    for number in range(5):
-        bench.claim(claim(f"keeps-{number}"))
-        bench.pod(pod(f"p-keeps-{number}", f"keeps-{number}", nodeSelector={"name": "node-b"}))
-    bench.run()
-    big(bench, "other", nodeSelector={"name": "node-b"})
-    assert not bench.devices("other")
-    before = stream.served()
-    for _ in range(3 * OVERTAKEN):
-        stream.second()
-    for number in range(5):
-        bench.delete_pod(f"p-keeps-{number}")
-        stream.second()
-    assert bench.devices("other")
-    assert stream.served() - before <= 2 * OVERTAKEN
 
 
 @pytest.mark.parametrize("ahead", [1, 20])
@@ -238,8 +208,7 @@ def test_a_pod_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_hold_lasts_while_what_it_waits_for_goes_on_to_end() -> None:
     bench = Bench("node-a")
     for number in range(7):
-        bench.claim(claim(f"job-{number}"))
-        bench.pod(pod(f"p-job-{number}", f"job-{number}"))
+        bench.ask(f"p-job-{number}", f"job-{number}")
     bench.run()
     for number in range(7):
         bench.bind(f"p-job-{number}", "node-a")

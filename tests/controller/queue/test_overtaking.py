@@ -63,9 +63,7 @@ class Stream:
 
 
 def with_big(bench: Bench, profile: str = "7g.40gb", **spec: Any) -> None:
-    bench.claim(claim("big", request("r", f"mig-{profile}")))
-    bench.pod(pod("p-big", "big", **spec))
-    bench.run()
+    bench.serve("p-big", "big", request("r", f"mig-{profile}"), **spec)
 
 
 def streams(life: int = 5) -> Iterator[Stream]:
@@ -222,8 +220,7 @@ def test_many_for_whom_nothing_can_be_held_back_do_not_keep_others_from_being_ne
     (stream,) = streams()
     bench = stream.bench
     for number in range(100):
-        bench.claim(claim(f"lost-{number}"))
-        bench.pod(pod(f"p-lost-{number}", f"lost-{number}", nodeSelector={"no": "such"}))
+        bench.ask(f"p-lost-{number}", f"lost-{number}", nodeSelector={"no": "such"})
     stream.number += 1
     bench.claim(claim("big", request("r", "mig-7g.40gb")))
     bench.pod({**pod("p-big", "big"), "metadata": stream.metadata("p-big")})
@@ -242,9 +239,7 @@ def test_what_is_held_back_does_not_keep_a_higher_priority_waiting() -> None:
         stream.second()
     bench = stream.bench
     assert not bench.devices(f"small-{stream.number:03}")
-    bench.claim(claim("urgent"))
-    bench.pod(pod("p-urgent", "urgent", priority=1000))
-    bench.run()
+    bench.serve("p-urgent", "urgent", priority=1000)
     assert bench.devices("urgent")
 
 
@@ -298,9 +293,7 @@ def test_a_pod_that_no_node_could_ever_serve_holds_nothing_back() -> None:
     bench.cluster.set_mignode(mignode("node-a", gpu(0, unavailable="sick"), gpu(1)))
     stream = Stream(bench, life=3)
     two = [request("a", "mig-7g.40gb", count=2)]
-    bench.claim(claim("big", *two))
-    bench.pod(pod("p-big", "big"))
-    bench.run()
+    bench.serve("p-big", "big", *two)
     for _ in range(OVERTAKEN + 10):
         stream.second()
         assert bench.devices(f"small-{stream.number:03}")

@@ -22,7 +22,7 @@ from dra.gangs import planning as planning_module
 from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.planning import Planning
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import allocated, claim, cluster, mignode, pod, versioned
+from tests.controller.helpers.objects import allocated, claim, cluster, mignode, versioned
 from tests.controller.queue.test_held_back import big, for_ever
 from tests.controller.serve.gangs.gangs import member, problems
 
@@ -130,8 +130,7 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
         bench.engine.work()
         if bench.world.decisions.are_ongoing:
             break
-    bench.claim(claim("small"))
-    bench.pod(pod("p-small", "small", cpu="10m"))
+    bench.ask("p-small", "small", cpu="10m")
     while not bench.devices("small"):
         assert "NextInLine" not in bench.recorder.reasons("big")
         bench.engine.absorb()

@@ -63,9 +63,7 @@ def ends(bench: Bench, name: str, where: str, *, cpu: str = "100m") -> None:
 
 def test_one_look_is_enough_for_all_that_are_alike(looks: Looks) -> None:
     bench = Bench("node-a")
-    bench.claim(claim("first"))
-    bench.pod(pod("p-first", "first"))
-    bench.run()
+    bench.serve("p-first", "first")
     waiting(bench)
     bench.run()
     looks.clear()
@@ -80,8 +78,7 @@ def busy(*, alike: bool) -> Bench:
     """Two nodes with a large slice each, and the pods that wait for more."""
     bench = Bench("node-a", "node-b")
     for name in ("one", "two"):
-        bench.claim(claim(name, request("r", "mig-4g.20gb")))
-        bench.pod(pod(f"p-{name}", name))
+        bench.ask(f"p-{name}", name, request("r", "mig-4g.20gb"))
     bench.run()
     waiting(bench, alike=alike)
     bench.run()
@@ -107,8 +104,7 @@ def test_a_pod_that_fits_is_looked_at_among_the_first(looks: Looks, *, alike: bo
     bench.pod(pod("other", nodeName="node-a", cpu="100m"))
     bench.run(seconds=1.0)
     looks.clear()
-    bench.claim(claim("small"))
-    bench.pod(pod("zz-small", "small", cpu="10m"))
+    bench.ask("zz-small", "small", cpu="10m")
     turns = 0
     while not bench.devices("small"):
         bench.remove_pod("other") if turns % 2 else bench.pod(pod("other", nodeName="node-a"))
@@ -147,9 +143,7 @@ def test_room_on_a_node_without_gpus_is_nothing_to_those_that_wait(looks: Looks)
 def test_who_lacks_cpu_alone_is_served_when_a_pod_without_claims_ends() -> None:
     bench = Bench("node-a")
     bench.pod(pod("other", nodeName="node-a", cpu="7500m"))
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", cpu="1"))
-    bench.run()
+    bench.serve("p", "c", cpu="1")
     assert not bench.devices("c")
     bench.remove_pod("other")
     bench.run(seconds=1.0)
@@ -160,8 +154,7 @@ def test_all_that_are_alike_are_served_when_there_is_room_for_all() -> None:
     bench = Bench("node-a")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, unavailable="sick")))
     for number in range(7):
-        bench.claim(claim(f"c{number}"))
-        bench.pod(pod(f"p{number}", f"c{number}"))
+        bench.ask(f"p{number}", f"c{number}")
     bench.run()
     bench.cluster.set_mignode(mignode("node-a", gpu(0)))
     bench.run(seconds=1.0)

@@ -75,8 +75,7 @@ def held(*, nodes: tuple[str, ...] = ("a",), profile: str = "mig-7g.40gb") -> Si
     def build() -> Bench:
         bench = Bench(*nodes)
         for name in nodes:
-            bench.claim(claim(f"big-{name}", request("r", profile)))
-            bench.pod(pod(f"holder-{name}", f"big-{name}"))
+            bench.ask(f"holder-{name}", f"big-{name}", request("r", profile))
         return bench
 
     return build
@@ -92,9 +91,7 @@ def beside_one_without_mig() -> Bench:
 def taken_back() -> Bench:
     """The scheduler does not want the pod on the only node."""
     bench = Bench("a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     assert bench.devices("c")
     bench.change_claim("c", allocation=None)
     return bench
@@ -103,9 +100,7 @@ def taken_back() -> Bench:
 def elsewhere() -> Bench:
     """Another claim of the pod is on a node without room; the free node is of no use."""
     bench = Bench("a", "b")
-    bench.claim(claim("other", *LARGE))
-    bench.pod(pod("p", "other", nodeSelector={}))
-    bench.run()
+    bench.serve("p", "other", *LARGE, nodeSelector={})
     assert bench.node_of("other") == "a"
     bench.delete_pod("p")
     return bench
@@ -219,9 +214,7 @@ def test_the_blocker_is_named(who: str) -> None:
     bench = situation()
     bench.run()
     if requests:
-        bench.claim(claim("c", *requests))
-        bench.pod(pod("p", "c", **spec))
-        bench.run()
+        bench.serve("p", "c", *requests, **spec)
     bench.run(seconds=2.0)
     told = bench.condition("p")
     found = f"{told['reason']}: {told['message']}"
@@ -241,9 +234,7 @@ def test_claims_of_other_namespaces_are_counted_and_not_named() -> None:
         namespace = "default" if start == 6 else "secret"
         held.append(structs.replace(known, claim=structs.replace(known.claim, namespace=namespace)))
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=tuple(held))))
-    bench.claim(claim("c", *LARGE))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", *LARGE)
     (message, *_) = [m for kind, *_, m in bench.recorder.events if kind == "Pod"]
     assert "secret" not in message
     assert "blocked by claim default/c-u6" in message

@@ -20,13 +20,10 @@ def waiting(*, pods: int = 1) -> Bench:
     """A full GPU, and pods that wait for it."""
     bench = Bench("node-a")
     bench.cluster.set_class(versioned(device_class(OWN_CLASS, "device.driver == 'mig.dra.dev'")))
-    bench.claim(claim("all", LARGE))
-    bench.pod(pod("holder", "all"))
-    bench.run()
+    bench.serve("holder", "all", LARGE)
     bench.bind("holder", "node-a")
     for number in range(pods):
-        bench.claim(claim(f"c{number}", request("r", OWN_CLASS)))
-        bench.pod(pod(f"p{number}", f"c{number}"))
+        bench.ask(f"p{number}", f"c{number}", request("r", OWN_CLASS))
     bench.run()
     return bench
 
@@ -67,8 +64,7 @@ def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
     first = bench.condition("p0")
     bench.cluster.set_pod(bench.api.get(PODS, "p0"))
     bench.delete_pod("holder")
-    bench.claim(claim("other", LARGE))
-    bench.pod(pod("other", "other", priority=1))
+    bench.ask("other", "other", LARGE, priority=1)
     bench.run(seconds=10.0)
     bench.run(seconds=10.0)
     assert bench.devices("other")
@@ -99,9 +95,7 @@ def test_many_pods_are_written_to_one_after_the_other() -> None:
 def test_a_pod_is_told_no_earlier_because_another_is() -> None:
     bench = waiting()
     bench.run(seconds=1.5)
-    bench.claim(claim("late", request("r", OWN_CLASS)))
-    bench.pod(pod("late", "late"))
-    bench.run()
+    bench.serve("late", "late", request("r", OWN_CLASS))
     for _ in range(4):
         bench.run(seconds=0.5)
         assert bool(bench.condition("late")) == (bench.time >= 1003.5)

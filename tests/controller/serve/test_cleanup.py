@@ -20,9 +20,7 @@ STATUS = "resourceclaims/status"
 
 def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     bench.remove_pod("p")
     bench.run(seconds=100)
     assert bench.devices("c")
@@ -33,8 +31,7 @@ def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> 
 
 def test_two_pods_share_a_claim_that_is_allocated_once() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p1", "c"))
+    bench.ask("p1", "c")
     bench.pod(pod("p2", "c"))
     bench.run()
     assert bench.api.writes == ["resourceclaims", STATUS]
@@ -49,9 +46,7 @@ def test_two_pods_share_a_claim_that_is_allocated_once() -> None:
 
 def test_an_ended_claim_keeps_its_place_until_the_node_shows_no_slice_of_it() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("r", "mig-3g.20gb")))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("r", "mig-3g.20gb"))
     start = int(bench.devices("c")[0].rpartition("-")[2])
     held = instance("3g.20gb", start, uid="uid-c")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
@@ -67,9 +62,7 @@ def test_an_ended_claim_keeps_its_place_until_the_node_shows_no_slice_of_it() ->
 @pytest.mark.parametrize("how", ["node gone", "slice gone"])
 def test_a_deleted_claim_is_released(how: str) -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
     bench.delete_claim("c")
@@ -87,9 +80,7 @@ def test_a_deleted_claim_is_released(how: str) -> None:
 @pytest.mark.parametrize("node", ["node-a", "node-b"])
 def test_no_node_holds_a_claim_without_an_allocation(node: str) -> None:
     bench = Bench("node-a", "node-b")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
     bench.cluster.set_mignode(mignode(node, gpu(0, instances=(held,))))
     bench.delete_pod("p")
@@ -101,17 +92,13 @@ def test_no_node_holds_a_claim_without_an_allocation(node: str) -> None:
 
 def test_the_place_of_a_claim_that_lost_its_allocation_is_taken_while_its_slice_is_there() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
     bench.delete_pod("p")
     bench.delete_claim("c")
     bench.change_claim("c", allocation=None)
-    bench.claim(claim("whole", request("r", "mig-7g.40gb")))
-    bench.pod(pod("q", "whole"))
-    bench.run()
+    bench.serve("q", "whole", request("r", "mig-7g.40gb"))
     assert bench.devices("whole") == []
     bench.cluster.set_mignode(mignode("node-a"))
     bench.run()
@@ -120,9 +107,7 @@ def test_the_place_of_a_claim_that_lost_its_allocation_is_taken_while_its_slice_
 
 def test_a_node_without_its_mignode_cannot_tell_and_the_claim_waits() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     bench.cluster.remove_mignode("node-a")
     bench.delete_pod("p")
     bench.run(seconds=100)

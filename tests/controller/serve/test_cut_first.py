@@ -77,9 +77,7 @@ def test_what_is_reserved_is_taken_for_all_others() -> None:
     bench.run()
     assert {*reserved(bench)} == {"a", "b"}
     assert gpus_of(reserved(bench)["a"]) != gpus_of(reserved(bench)["b"])
-    bench.claim(claim("late"))
-    bench.pod(pod("pod-late", "late"))
-    bench.run()
+    bench.serve("pod-late", "late")
     assert bench.devices("late") == []
     bench.delete_pod("pod-a")
     bench.run()

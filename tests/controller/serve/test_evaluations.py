@@ -245,8 +245,7 @@ def test_claims_that_look_at_whole_gpus_are_asked_for_too() -> None:
     bench, asking = site(evaluator)
     looks = request("r", "gpu.dra.dev", adminAccess=True, allocationMode="All")
     looks["exactly"].pop("count", None)
-    bench.claim(claim("looks", looks))
-    bench.pod(pod("p", "looks"))
+    bench.ask("p", "looks", looks)
     answer_all(bench, asking)
     assert bench.devices("looks") == ["gpu-0"]
 

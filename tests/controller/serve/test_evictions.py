@@ -92,8 +92,19 @@ def test_a_bare_pod_is_by_its_own_label_only() -> None:
     assert evicted(stuck(label="evict", owner=None)) == ["p"]
 
 
-def test_the_claim_stands_above_its_class() -> None:
-    assert evicted(stuck(config("wait"), config("evict", "FromClaim"))) == ["p"]
+@pytest.mark.parametrize(
+    "configs",
+    [
+        [config("wait"), config("evict", "FromClaim")],
+        [config("evict"), config("never", "FromClaim")],
+        [config("evict"), config("wait", driver="nic.example")],
+        [config("evict"), {"opaque": {"driver": DRIVER}}],
+        [config("evict"), {"opaque": None}],
+    ],
+    ids=["claim above class", "no such wish", "another's", "no parameters", "nothing"],
+)
+def test_the_last_wish_that_can_be_read_counts(configs: list[Obj]) -> None:
+    assert evicted(stuck(*configs)) == ["p"]
 
 
 @pytest.mark.parametrize(

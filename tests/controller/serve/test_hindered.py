@@ -32,9 +32,7 @@ def bench_with_volumes() -> Bench:
 def with_volume(**spec: Any) -> Bench:
     """A claim that is allocated for a pod with a volume, which nobody has bound."""
     bench = bench_with_volumes()
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", **{"volumes": uses("data"), **spec}))
-    bench.run()
+    bench.serve("p", "c", **{"volumes": uses("data"), **spec})
     assert bench.devices("c")
     return bench
 

@@ -9,7 +9,7 @@ import pytest
 
 from controller import times
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, node, pod
+from tests.controller.helpers.objects import node, pod
 
 TAINT = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
@@ -31,9 +31,7 @@ def is_cordoned(bench: Bench) -> None:
 def allocated(**spec: Any) -> Bench:
     """A claim that is allocated on node-a, for a pod that nobody has bound; node-b comes later."""
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", **spec))
-    bench.run()
+    bench.serve("p", "c", **spec)
     assert bench.node_of("c") == "node-a"
     return bench
 
@@ -95,8 +93,7 @@ def test_a_pod_that_tolerates_the_taint_keeps_it_and_may_be_placed_there() -> No
         bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"
     for name, tolerations in (("tolerates", [{"operator": "Exists"}]), ("does-not", [])):
-        bench.claim(claim(name))
-        bench.pod(pod(f"p-{name}", name, tolerations=tolerations))
+        bench.ask(f"p-{name}", name, tolerations=tolerations)
     bench.run()
     assert bench.node_of("tolerates") == "node-a"
     assert not bench.devices("does-not")

@@ -124,9 +124,7 @@ def test_the_gate_is_lifted_before_it_is_written() -> None:
 
 def test_none_is_written_without_eager_creation() -> None:
     bench = Bench("node-a", eager_creation=False)
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     assert bench.devices("c")
     assert "labels" not in bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]
 

@@ -23,7 +23,6 @@ from tests.controller.helpers.objects import (
     gpu,
     instance,
     inventory,
-    mignode,
     pod,
     request,
     versioned,
@@ -256,10 +255,3 @@ def test_nodes_whose_gpus_the_scheduler_allocates_are_heard_too() -> None:
     bench.cluster.set_mignode(versioned(said))
     bench.run()
     assert marks(bench) == 1
-
-
-def test_a_node_that_says_nothing_is_no_occasion() -> None:
-    bench = bound()
-    bench.cluster.set_mignode(mignode("node-a"))
-    bench.run(seconds=600)
-    assert marks(bench) == 0

@@ -13,15 +13,11 @@ from tests.controller.helpers.objects import (
     versioned,
 )
 
-STATUS = "resourceclaims/status"
-
 
 @pytest.mark.parametrize("first", [True, False])
 def test_an_allocation_that_is_taken_back_goes_to_another_node(first: bool) -> None:  # noqa: FBT001
     bench = Bench("node-a", "node-b")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     assert bench.node_of("c") == "node-a"
     if not first:  # the same a second time: now both nodes are out
         bench.change_claim("c", allocation=None)
@@ -38,36 +34,6 @@ def test_an_allocation_that_is_taken_back_goes_to_another_node(first: bool) -> N
     bench.run()
     assert bench.node_of("c") == "node-b"
     assert "AllocationTakenBack" in bench.recorder.reasons("c")
-
-
-def test_a_node_that_refuses_again_and_again_is_not_asked_in_a_loop() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
-    allocations = 1
-    for _ in range(600):
-        if bench.devices("c"):
-            bench.change_claim("c", allocation=None)
-        before = len(bench.api.writes)
-        bench.run(seconds=1)
-        allocations += bench.api.writes[before:].count(STATUS)
-        bench.cluster.set_node(node("node-a", labels={"changing": str(bench.time)}))
-    assert 5 < allocations < 400
-
-
-def test_an_unchanged_node_is_asked_ever_more_rarely() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
-    bench.api.writes.clear()
-    for _ in range(600):
-        if bench.devices("c"):
-            bench.change_claim("c", allocation=None)
-        bench.run(seconds=1)
-    # After 5 s, then 10, 20, 40, 80 and 160; the next would be after 300.
-    assert bench.api.writes.count(STATUS) == 6
 
 
 def test_all_claims_of_a_pod_move_when_one_is_taken_back() -> None:
@@ -105,8 +71,7 @@ def test_where_others_have_to_end_for_a_pod_it_is_tried_once_more() -> None:
         bench.cluster.set_node(node(name, cpu="4"))
         bench.cluster.set_mignode(mignode(name))
         bench.cluster.set_pod(versioned(pod(f"on-{name}", cpu="4", nodeName=name)))
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c", cpu="3", priority=100))
+    bench.ask("p", "c", cpu="3", priority=100)
     nodes = []
     for _ in range(3):
         bench.run()

@@ -42,8 +42,7 @@ def born(name: str, device: str) -> Obj:
 def test_a_pod_waits_until_it_is_known_whose_its_class_is() -> None:
     bench, asking = site(Costing())
     for name, device in (("ours", "mig-1g.5gb"), ("p", "theirs")):
-        bench.claim(claim(name, request("r", device)))
-        bench.pod(pod(name, name))
+        bench.ask(name, name, request("r", device))
     bench.run()
     assert bench.devices("ours") == []
     assert bench.api.writes == []
@@ -76,8 +75,7 @@ def test_a_finalizer_stays_until_it_is_known_whose_the_class_is(*, used: bool) -
 
 def test_a_class_that_changes_is_judged_anew() -> None:
     bench, asking = site(Costing())
-    bench.claim(claim("c", request("r", "theirs")))
-    bench.pod(pod("p", "c"))
+    bench.ask("p", "c", request("r", "theirs"))
     answer_all(bench, asking)
     assert bench.devices("c") == []
     narrowed = device_class("theirs", f"device.driver == '{DRIVER}'")
@@ -88,8 +86,7 @@ def test_a_class_that_changes_is_judged_anew() -> None:
 
 def test_a_gated_pod_hears_that_its_class_is_not_ours_alone() -> None:
     bench, asking = site(Costing())
-    bench.claim(claim("c", request("r", "theirs")))
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.ask("p", "c", request("r", "theirs"), schedulingGates=[{"name": FINALIZER}])
     answer_all(bench, asking)
     (message, *_) = [m for _, name, _, m in bench.recorder.events if name == "p"]
     assert "DeviceClass 'theirs' selects devices of other drivers too" in message

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 
-from controller.write.requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -54,23 +53,9 @@ def test_a_claim_of_another_driver_does_not_keep_ours_from_its_slice() -> None:
     assert bench.devices("c")
 
 
-def test_a_stale_write_is_tried_again_on_the_new_state() -> None:
-    bench = Bench("node-a")
-    stored = bench.claim(claim("c"))
-    bench.api.put(RESOURCE_CLAIMS, stored)  # a change that was not watched yet
-    bench.pod(pod("p", "c"))
-    bench.run()
-    assert bench.devices("c") == []
-    bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
-    bench.run(seconds=1)
-    assert bench.devices("c")
-
-
 def test_an_old_state_that_arrives_late_is_ignored() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     late = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
     late["metadata"]["resourceVersion"] = str(int(late["metadata"]["resourceVersion"]) - 1)
     del late["status"]  # the answer to the finalizer, which the watch brings last
@@ -89,17 +74,14 @@ def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
     error: KubeError,
 ) -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("r", "mig-7g.40gb")))
-    bench.pod(pod("p", "c"))
+    bench.ask("p", "c", request("r", "mig-7g.40gb"))
     silence = once(STATUS, error)
     if written:
         bench.api.lost = silence
     else:
         bench.api.refuse = silence
     bench.run()
-    bench.claim(claim("d", request("r", "mig-7g.40gb")))
-    bench.pod(pod("q", "d"))
-    bench.run()
+    bench.serve("q", "d", request("r", "mig-7g.40gb"))
     assert bench.devices("d") == []
     if written:
         bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
@@ -110,8 +92,7 @@ def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
 
 def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_later() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c", request("r", "mig-7g.40gb")))
-    bench.pod(pod("p", "c"))
+    bench.ask("p", "c", request("r", "mig-7g.40gb"))
     bench.api.lost = once(STATUS, UnavailableError("no answer"))
     bench.run()
     refusals = [InvalidError("denied by a webhook", status=422)] * 2
@@ -119,9 +100,7 @@ def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_lat
     bench.run(seconds=1)
     assert len(refusals) == 1
     bench.remove_pod("p")
-    bench.claim(claim("d", request("r", "mig-7g.40gb")))
-    bench.pod(pod("q", "d"))
-    bench.run()
+    bench.serve("q", "d", request("r", "mig-7g.40gb"))
     assert bench.devices("c")
     assert bench.devices("d") == []
 
@@ -179,19 +158,8 @@ def test_a_refused_write_says_what_is_missing_and_is_tried_ever_more_rarely(
         return error if what == STATUS else None
 
     bench.api.refuse = refuse
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
+    bench.ask("p", "c")
     for _ in range(120):
         bench.run(seconds=1)
     assert attempts.count(STATUS) < 15
     assert any(r == "AllocationRefused" and told in m for _, _, r, m in bench.recorder.events)
-
-
-def test_nothing_is_written_by_one_who_does_not_lead() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.leads = False
-    with pytest.raises(NotLeadingError):
-        bench.run()
-    assert bench.api.writes == []

@@ -17,19 +17,6 @@ from tests.helpers.waiting import PATIENCE
 STATUS = "resourceclaims/status"
 
 
-def test_what_is_being_written_is_given_to_nobody_else() -> None:
-    bench, desk = at_desk("node-a")
-    wants(bench, "c")
-    bench.run()
-    wants(bench, "d")
-    bench.run()
-    assert bench.api.writes == []
-    assert "blocked by claim default/c" in bench.recorder.events[-1][3]
-    settle(bench, desk)
-    assert bench.devices("c")
-    assert not bench.devices("d")
-
-
 @pytest.mark.parametrize(
     "error", [InvalidError("no", status=422), ConflictError("stale", status=409)]
 )
@@ -60,9 +47,7 @@ def test_pods_that_share_a_claim_wait_for_the_one_write_of_it() -> None:
 
 def test_a_pod_that_waits_for_the_write_of_another_goes_on_when_that_fails() -> None:
     bench, desk = at_desk("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p1", "c"))
-    bench.run()
+    bench.serve("p1", "c")
     bench.pod(pod("p2", "c"))
     bench.run()
     on_write(bench, "resourceclaims", lambda: bench.delete_pod("p1"), UnavailableError("no answer"))
@@ -90,8 +75,7 @@ def test_a_pod_is_charged_to_its_node_as_soon_as_that_is_decided() -> None:
         bench.cluster.set_node(node(name, cpu="1"))
         bench.cluster.set_mignode(mignode(name))
     for name in ("c", "d"):
-        bench.claim(claim(name))
-        bench.pod(pod(name, name, cpu="700m"))
+        bench.ask(name, name, cpu="700m")
     settle(bench, desk)
     assert {bench.node_of("c"), bench.node_of("d")} == {"node-a", "node-b"}
 

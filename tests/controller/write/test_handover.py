@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from controller.write.requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import (
     ConflictError,
@@ -77,25 +76,6 @@ def test_what_was_sent_and_not_answered_may_still_be_made(error: Exception) -> N
 )
 def test_what_was_refused_is_not_made(error: Exception) -> None:
     bench, _ = refused(error)
-    assert left(bench) == []
-
-
-def test_what_was_made_is_made() -> None:
-    bench, desk = at_desk("node-a")
-    wants(bench, "c")
-    settle(bench, desk)
-    assert bench.devices("c")
-    assert left(bench) == []
-
-
-def test_what_was_decided_and_not_sent_is_not_made() -> None:
-    bench, desk = at_desk("node-a")
-    wants(bench, "c")
-    bench.run()
-    bench.leads = False
-    desk.work_off()
-    with pytest.raises(NotLeadingError):
-        bench.engine.absorb()
     assert left(bench) == []
 
 

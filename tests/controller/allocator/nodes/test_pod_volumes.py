@@ -303,9 +303,7 @@ def waiting(*objects: Obj, listed: bool = True, volumes: list[Obj] | None = None
         made.cluster.note_listed(resource)
     made.run()
     made.api.writes.clear()
-    made.claim(claim("p"))
-    made.pod(pod("p", "p", volumes=volumes or uses("data")))
-    made.run()
+    made.serve("p", "p", volumes=volumes or uses("data"))
     return made
 
 

@@ -105,9 +105,7 @@ def test_many_of_low_priority_are_ended_rather_than_one_of_higher() -> None:
 
 def test_a_pod_that_is_not_bound_yet_is_not_ended() -> None:
     made = site("a")
-    made.claim(claim("first"))
-    made.pod(pod("first", "first", cpu="4"))
-    made.run()
+    made.serve("first", "first", cpu="4")
     assert made.node_of("first") == "a"
     ask(made)
     assert made.devices("p") == []
@@ -150,9 +148,7 @@ def test_it_is_tried_again_when_a_pod_of_lower_priority_comes() -> None:
 def test_that_a_pod_of_low_priority_waits_says_nothing_of_one_of_high() -> None:
     made = site("a")
     other(made, "x", "a", cpu="4", priority=10)
-    made.claim(claim("low"))
-    made.pod(pod("low", "low", cpu="2"))
-    made.run()
+    made.serve("low", "low", cpu="2")
     assert made.devices("low") == []
     ask(made)
     assert made.node_of("p") == "a"

@@ -92,9 +92,7 @@ def test_a_pod_that_waits_for_a_strategy_is_served_once_a_node_has_it() -> None:
     bench = Bench("node-a")
     bench.claim(claim("c", config=[strategy("MPS")]))
     bench.pod(pod("p", "c"))
-    bench.claim(claim("plain"))
-    bench.pod(pod("q", "plain"))
-    bench.run()
+    bench.serve("q", "plain")
     assert bench.devices("c") == []
     assert bench.devices("plain")
     bench.cluster.set_mignode(offering("node-a", "MPS"))

@@ -31,17 +31,14 @@ def full(*nodes: str, gpus: int = 1) -> Bench:
     for name in nodes:
         bench.cluster.set_mignode(mignode(name, *(gpu(n, name) for n in range(gpus))))
         for number in range(gpus):
-            bench.claim(claim(f"{name}-{number}", WHOLE))
-            bench.pod(pod(f"{name}-{number}", f"{name}-{number}"))
+            bench.ask(f"{name}-{number}", f"{name}-{number}", WHOLE)
     bench.run()
     return bench
 
 
 def test_all_gpus_of_a_node_are_looked_at_whoever_holds_them() -> None:
     bench = full("a", gpus=2)
-    bench.claim(claim("view", EVERY))
-    bench.pod(pod("monitor", "view"))
-    bench.run()
+    bench.serve("monitor", "view", EVERY)
     found = bench.results("view")
     assert [(r["device"], r["adminAccess"]) for r in found] == [("gpu-0", True), ("gpu-1", True)]
     assert bench.finalizers("view") == [FINALIZER]
@@ -50,24 +47,17 @@ def test_all_gpus_of_a_node_are_looked_at_whoever_holds_them() -> None:
 def test_what_is_looked_at_is_still_given_out_and_looked_at_by_others() -> None:
     bench = Bench("a")
     for name in ("one", "two"):
-        bench.claim(claim(f"view-{name}", EVERY))
-        bench.pod(pod(name, f"view-{name}"))
-        bench.run()
+        bench.serve(name, f"view-{name}", EVERY)
         assert bench.devices(f"view-{name}") == ["gpu-0"]
-    bench.claim(claim("c", WHOLE))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", WHOLE)
     assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
     assert "adminAccess" not in bench.results("c")[0]
 
 
 def test_a_view_ends_with_its_pod_and_frees_nothing() -> None:
     bench = full("a")
-    bench.claim(claim("view", EVERY))
-    bench.pod(pod("monitor", "view"))
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.ask("monitor", "view", EVERY)
+    bench.serve("p", "c")
     bench.delete_pod("monitor")
     bench.run(seconds=10)
     assert not bench.devices("view")
@@ -80,9 +70,7 @@ def test_a_view_is_of_the_node_where_its_pod_can_run() -> None:
     field = {"key": "metadata.name", "operator": "In", "values": ["b"]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    bench.claim(claim("view", EVERY))
-    bench.pod(pod("monitor", "view", affinity=affinity))
-    bench.run()
+    bench.serve("monitor", "view", EVERY, affinity=affinity)
     assert bench.node_of("view") == "b"
 
 
@@ -122,21 +110,15 @@ def test_what_cannot_be_looked_at_is_told(requests: list[object], told: str) -> 
 def test_a_node_where_the_monitor_cannot_run_is_named() -> None:
     bench = full("a")
     bench.cluster.set_node(node("a", unschedulable=True))
-    bench.claim(claim("view", EVERY))
-    bench.pod(pod("monitor", "view"))
-    bench.run()
+    bench.serve("monitor", "view", EVERY)
     assert "a: node unschedulable" in bench.recorder.events[-1][3]
 
 
 def test_a_view_waits_apart_from_equal_claims_that_hold() -> None:
     bench = full("a")
-    bench.claim(claim("c", request("look", "gpu.dra.dev", allocationMode="All")))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("look", "gpu.dra.dev", allocationMode="All"))
     assert not bench.devices("c")
-    bench.claim(claim("view", EVERY))
-    bench.pod(pod("monitor", "view"))
-    bench.run()
+    bench.serve("monitor", "view", EVERY)
     assert bench.devices("view") == ["gpu-0"]
 
 
@@ -155,9 +137,7 @@ def test_a_pod_that_would_look_and_hold_is_told_to_be_two() -> None:
 def test_alternatives_beside_a_view_belong_into_another_claim() -> None:
     bench = Bench("a")
     other = first_available("r", ("x", "mig-1g.5gb", {}))
-    bench.claim(claim("both", EVERY, other))
-    bench.pod(pod("p", "both"))
-    bench.run()
+    bench.serve("p", "both", EVERY, other)
     assert "separate claims" in bench.recorder.events[-1][3]
 
 
@@ -176,12 +156,8 @@ def test_a_view_that_is_being_written_holds_nothing_either() -> None:
     later = Later()
     bench = Bench("a", send=later.send)
     later.waits = True
-    bench.claim(claim("view", EVERY))
-    bench.pod(pod("monitor", "view"))
-    bench.run()
-    bench.claim(claim("c", WHOLE))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("monitor", "view", EVERY)
+    bench.serve("p", "c", WHOLE)
     assert len(jobs) == 2
     for job in jobs:
         job()

@@ -72,8 +72,7 @@ def refuse(bench: Bench, name: str, error: KubeError = _NO) -> Callable[[], None
 def grouped(bench: Bench, *numbers: int) -> None:
     for number in numbers:
         name = f"a-{number}"
-        bench.claim(claim(name, request("r", "mig-3g.20gb")))
-        bench.pod(pod(name, name, schedulingGroup={"podGroupName": "a"}))
+        bench.ask(name, name, request("r", "mig-3g.20gb"), schedulingGroup={"podGroupName": "a"})
 
 
 def group(count: int) -> Obj:

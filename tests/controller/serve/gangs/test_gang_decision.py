@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,37 +39,6 @@ def places(outcome: GangOutcome) -> list[tuple[str, str]]:
     return [
         (p.node, pick.device) for p in outcome.placed if p.decision for pick in p.decision.picks
     ]
-
-
-def test_all_pods_get_places_beside_each_other_and_the_books_stay() -> None:
-    known = cluster("node-a", "node-b")
-    asked = problems(known, *(member("g", n) for n in range(4)))
-    before = books(known)
-    found = decided(known, asked, 4)
-    assert found.fits
-    assert len({*places(found)}) == 4
-    assert books(known) == before
-
-
-def test_where_all_do_not_fit_it_says_how_many_do_and_what_is_in_the_way() -> None:
-    known = cluster("node-a")
-    asked = problems(known, *(member("g", n) for n in range(4)))
-    before = books(known)
-    found = decided(known, asked, 4)
-    assert not found.fits
-    assert len(found.placed) == 2
-    assert found.failed is not None
-    assert found.obstacle is not None
-    assert "gpu-0" in found.obstacle.message
-    assert books(known) == before
-
-
-def test_no_more_are_placed_than_are_needed() -> None:
-    known = cluster("node-a", "node-b")
-    asked = problems(known, *(member("g", n) for n in range(4)))
-    found = decided(known, asked, 2)
-    assert found.fits
-    assert len(found.placed) == 2
 
 
 def test_what_found_no_room_goes_first_the_next_time() -> None:
@@ -121,39 +89,6 @@ def test_pods_that_share_a_claim_go_where_it_is_decided() -> None:
     assert found.fits
     assert len({p.node for p in found.placed}) == 1
     assert [p.decision is None for p in found.placed] == [False, True, True]
-
-
-@pytest.mark.parametrize("steps", [1, 60, 200])
-def test_in_parts_it_comes_to_the_same(steps: int) -> None:
-    known = cluster("node-a", "node-b", "node-c")
-    asked = problems(known, *(member("g", n) for n in range(6)))
-    before, parts = books(known), 1
-    ongoing = decision(known, asked, 6)
-    found = ongoing.go_on(steps=steps)
-    while found is None:
-        assert books(known) == before
-        parts += 1
-        found = ongoing.go_on(steps=steps)
-    assert found.fits
-    assert len({*places(found)}) == 6
-    assert parts > 1
-    assert books(known) == before
-
-
-def test_what_was_taken_between_two_parts_is_decided_anew() -> None:
-    known = cluster("node-a", "node-b")
-    asked = problems(known, *(member("g", n) for n in range(3)))
-    ongoing = decision(known, asked, 3)
-    assert ongoing.go_on(steps=101) is None
-    other = problems(known, member("other", 0))
-    (taken,) = decided(known, other, 1).placed
-    assert taken.decision is not None
-    ref = other[0].claims[0].claim.ref
-    known.fleet.hold(ref, taken.decision.allocation(ref, known.driver))
-    found = ongoing.go_on()
-    assert found is not None
-    assert found.fits
-    assert len({*places(found), (taken.node, taken.decision.picks[0].device)}) == 4
 
 
 @settings(max_examples=40, deadline=None)

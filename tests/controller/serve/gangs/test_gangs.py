@@ -7,7 +7,7 @@ import pytest
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk
-from tests.controller.helpers.objects import FINALIZER, claim, pod, request
+from tests.controller.helpers.objects import FINALIZER, pod, request
 from tests.controller.serve.gangs.gangpods import NODES, create, delete, held, refuse, told
 
 
@@ -41,16 +41,6 @@ def test_a_gang_waits_until_enough_of_its_pods_are_there() -> None:
     create(bench, "a", 3)
     bench.run()
     assert len(held(bench, "a")) == 4
-
-
-def test_others_are_served_while_a_gang_waits() -> None:
-    bench = Bench("node-a")
-    create(bench, "a", *range(4))
-    bench.run()
-    bench.claim(claim("c", request("r", "mig-7g.40gb")))
-    bench.pod(pod("p", "c"))
-    bench.run()
-    assert bench.devices("c")
 
 
 def test_pods_beyond_those_that_are_needed_are_served_one_by_one() -> None:
@@ -134,9 +124,7 @@ def test_at_once_where_somebody_else_took_the_room_of_the_last() -> None:
     allowed = refuse(bench, "a-3")
     bench.run()
     assert len(held(bench, "a")) == 3
-    bench.claim(claim("c", request("r", "mig-3g.20gb")))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c", request("r", "mig-3g.20gb"))
     allowed()
     for _ in range(3):
         bench.run(seconds=1.0)
@@ -237,9 +225,7 @@ def test_a_pod_without_claims_counts_for_its_gang() -> None:
 
 def test_a_pod_that_is_not_among_those_that_are_needed_is_served_by_itself() -> None:
     bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
+    bench.serve("p", "c")
     create(bench, "a", 0, size="2", profile="7g.40gb")
     create(bench, "a", 1, 2, size="2", profile="1g.5gb")
     bench.run()

@@ -12,7 +12,7 @@ from dra.gangs.membership import NAME_LABEL
 from dra.kube.errors import ConflictError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, node, pod, request
-from tests.controller.queue.test_held_back import HOUR, big, for_ever, idle_share, with_two_gpus
+from tests.controller.queue.test_held_back import big, for_ever
 from tests.controller.queue.test_overtaking import Stream
 from tests.controller.serve.gangs.gangpods import create, delete, held, refuse
 
@@ -183,26 +183,6 @@ def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
     for _ in range(4):
         stream.second()
     assert len(held(stream.bench, "a")) == 3
-
-
-def test_what_does_not_move_is_used_by_others() -> None:
-    bench = with_two_gpus("node-a")
-    for_ever(bench)
-    stream = Stream(bench, life=300)
-    for _ in range(3):
-        stream.second()
-    create(bench, "a", 0, 1, size="2", profile="7g.40gb", cpu="10m")
-    assert idle_share(stream, HOUR, 60.0) < 0.3
-    assert "NextInLine" in bench.recorder.reasons("a-0")
-
-
-def test_what_is_held_back_for_a_gang_does_not_bind_a_higher_priority() -> None:
-    stream = holding()
-    bench = stream.bench
-    bench.claim(claim("urgent"))
-    bench.pod(pod("p-urgent", "urgent", priority=1000))
-    bench.run()
-    assert bench.devices("urgent")
 
 
 def test_no_pod_takes_what_is_held_back_for_another_of_its_gang() -> None:

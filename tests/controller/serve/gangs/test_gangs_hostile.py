@@ -11,7 +11,7 @@ from dra.pods import selectors as labelselector
 from dra.pods.pods import Pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.needs import affine, selector
-from tests.controller.helpers.objects import claim, node, pod, request
+from tests.controller.helpers.objects import node, pod, request
 from tests.controller.serve.gangs.gangpods import NODES, create, held, told
 
 
@@ -44,8 +44,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 def single(bench: Bench, name: str) -> None:
-    bench.claim(claim(name, request("r", "mig-1g.5gb")))
-    bench.pod(pod(name, name))
+    bench.ask(name, name, request("r", "mig-1g.5gb"))
 
 
 def step(bench: Bench) -> None:
@@ -67,8 +66,7 @@ def test_a_gang_is_decided_once_for_all_its_pods(counted: Counted) -> None:
 def test_room_that_is_of_no_use_to_a_gang_does_not_have_it_decided_anew(counted: Counted) -> None:
     bench = Bench("node-a", "node-b")
     for name in ("large-0", "large-1"):
-        bench.claim(claim(name, request("r", "mig-4g.20gb")))
-        bench.pod(pod(name, name))
+        bench.ask(name, name, request("r", "mig-4g.20gb"))
     single(bench, "p")
     bench.run()
     create(bench, "a", *range(2), size="2", profile="7g.40gb")
