@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from controller.cluster.cluster import Cluster
+from dra.common.resources import Obj
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
 from dra.gpu.shares import ShareOffer
@@ -14,6 +15,11 @@ from tests.controller.helpers.objects import gpu, mignode, node
 
 GPUS = {"node-a": 1, "node-b": 1}
 SHARING = ShareOffer(3)
+
+
+def _node(name: str) -> Obj:
+    """A node with the label that each kubelet gives its own."""
+    return node(name, cpu="1", labels={"kubernetes.io/hostname": name})
 
 
 class Nodes:
@@ -28,7 +34,7 @@ class Nodes:
         self._cluster = cluster
         self._draw = draw
         for name in GPUS:
-            cluster.set_node(node(name, cpu="1"))
+            cluster.set_node(_node(name))
             self.report(name)
 
     def go(self) -> str:
@@ -53,7 +59,7 @@ class Nodes:
         if self.away:
             name, cluster = min(self.away), self._cluster
             self.away.remove(name)
-            self.told.append(lambda: cluster.set_node(node(name, cpu="1")))
+            self.told.append(lambda: cluster.set_node(_node(name)))
             self.report(name)
 
     def report(self, name: str) -> None:
