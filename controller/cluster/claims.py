@@ -34,7 +34,7 @@ class KnownClaims:
         self._specs = specs
         self._others = others
         self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
-        self._key_of_uid: dict[str, ObjectKey] = {}
+        self.key_of_uid: dict[str, ObjectKey] = {}
         self.records: dict[str, ClaimRecord] = {}
 
     def record(self, claim: ClaimRef) -> ClaimRecord:
@@ -42,7 +42,7 @@ class KnownClaims:
         known = self.records.get(claim.uid)
         if known is None:
             known = ClaimRecord(claim)
-            if claim.uid in self._key_of_uid:
+            if claim.uid in self.key_of_uid:
                 self.records[claim.uid] = known
         return known
 
@@ -59,7 +59,7 @@ class KnownClaims:
             return False
         claim = read_claim(obj, self._specs.requests)
         self.by_key[key] = KnownClaim(claim, obj)
-        self._key_of_uid[claim.ref.uid] = key
+        self.key_of_uid[claim.ref.uid] = key
         self._account(known.claim if known else None, claim)
         self._account_others(known.claim.allocation if known else None, claim.allocation)
         self._effects.claims.add(key)
@@ -71,7 +71,7 @@ class KnownClaims:
         if known is None:
             return False
         uid = known.claim.ref.uid
-        self._key_of_uid.pop(uid, None)
+        self.key_of_uid.pop(uid, None)
         record = self.records.pop(uid, None) or ClaimRecord(known.claim.ref)
         self._effects.gone_claims.append(record)
         writing, record.writing = record.writing, None
@@ -129,7 +129,7 @@ class KnownClaims:
         return ""
 
     def keys_of(self, uids: Iterable[str]) -> list[ObjectKey]:
-        return [self._key_of_uid[uid] for uid in uids if uid in self._key_of_uid]
+        return [self.key_of_uid[uid] for uid in uids if uid in self.key_of_uid]
 
     def touch(self, uids: Iterable[str]) -> None:
         self._effects.claims.update(self.keys_of(uids))

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from controller.cluster.claims import KnownClaims
 from controller.cluster.gangs import KnownGangs
 from controller.cluster.pods import KnownPods
-from controller.cluster.records import ClaimRecord, Effects, PodRecord
+from controller.cluster.records import Effects
 from controller.cluster.templates import KnownTemplates
 from controller.cluster.trim import ParsedSpecs
 from dra.allocator.fleet import Fleet
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
-from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.otherdevices import OtherDevices
 from dra.claims.reader import KnownClaim
@@ -80,9 +79,9 @@ class NodeRecord:
 class Cluster:
     """Nodes, GPUs, pods, claims and classes, by name and by what they refer to.
 
-    Volumes and namespaces are mirrored where the controller may read them; without, the refusals of
-    kube-scheduler tell. ``unreadable`` are nodes that are left out as their MigNodes cannot be
-    read, and why.
+    ``pod_index`` and ``claim_index`` have the records of pods and claims. Volumes and namespaces
+    are mirrored where the controller may read them; without, the refusals of kube-scheduler tell.
+    ``unreadable`` are nodes that are left out as their MigNodes cannot be read, and why.
     """
 
     def __init__(
@@ -105,23 +104,25 @@ class Cluster:
         self._effects, specs = Effects(), ParsedSpecs()
         self._nodes: dict[str, NodeRecord] = {}
         self._unlisted = {*VOLUMES}
-        self._claims = KnownClaims(self.fleet, finalizer, self._effects, specs, others=self.others)
-        self._pods = KnownPods(self.hosts, self._claims, self.classes, self._effects, specs)
+        self.claim_index = KnownClaims(
+            self.fleet, finalizer, self._effects, specs, others=self.others
+        )
+        self.pod_index = KnownPods(self.hosts, self.claim_index, self.classes, self._effects, specs)
         self.templates = KnownTemplates(driver, self._effects)
 
     @property
     def pods(self) -> dict[ObjectKey, Pod]:
         """Every known pod; not to be changed."""
-        return self._pods.by_key
+        return self.pod_index.by_key
 
     @property
     def claims(self) -> dict[ObjectKey, KnownClaim]:
         """Every known claim; not to be changed."""
-        return self._claims.by_key
+        return self.claim_index.by_key
 
     @property
     def gangs(self) -> KnownGangs:
-        return self._pods.gangs
+        return self.pod_index.gangs
 
     @property
     def has_effects(self) -> bool:
@@ -165,7 +166,7 @@ class Cluster:
 
     def remove_node(self, name: str) -> None:
         self.hosts.drop_node(name)
-        self._claims.touch(self._claims_on(name))
+        self.claim_index.touch(self._claims_on(name))
         self._touch_pods_of(self.fleet.claims_on(name))
 
     def set_mignode(self, obj: Obj) -> None:
@@ -184,9 +185,9 @@ class Cluster:
         self.unreadable.pop(name, None)
         self._effects.classes = self._effects.classes or self._offered(name) != offered
         if before is None:
-            self._claims.touch(self.fleet.claims_on(name))
+            self.claim_index.touch(self.fleet.claims_on(name))
         else:
-            self._claims.touch(before - (self.fleet.instance_claims(name) or frozenset()))
+            self.claim_index.touch(before - (self.fleet.instance_claims(name) or frozenset()))
         if inventory.driver == self.driver:
             self._touch_pods_of(self._set_own(NodeRecord(inventory, SpecReservations.of(obj))))
         else:
@@ -205,7 +206,7 @@ class Cluster:
         self._effects.reserved.add(name)
         self._effects.labels.add(name)
         self._effects.classes = self._effects.classes or self._offered(name) != offered
-        self._claims.touch(touched)
+        self.claim_index.touch(touched)
 
     def _set_own(self, known: NodeRecord) -> frozenset[str]:
         """Take a MigNode of our driver.
@@ -240,8 +241,8 @@ class Cluster:
         return self.fleet.claims_on(node) | (self.fleet.instance_claims(node) or frozenset())
 
     def _touch_pods_of(self, claims: Iterable[str]) -> None:
-        for key in self._claims.keys_of(claims):
-            self._pods.touch(key)
+        for key in self.claim_index.keys_of(claims):
+            self.pod_index.touch(key)
 
     def set_slice(self, obj: Obj) -> None:
         self.others.set_slice(obj)
@@ -269,18 +270,18 @@ class Cluster:
             if claim.allocation is None and any(
                 choice.class_name == device_class for r in claim.requests for choice in r.choices
             ):
-                yield from (pod.key for pod in self.pods_of(key))
+                yield from (pod.key for pod in self.pod_index.of_claim(key))
 
     # -- volumes and namespaces
 
     def set_volume_claim(self, obj: Obj) -> None:
         claim = read_volume_claim(obj)
         if self.hosts.volumes.set_claim(claim):
-            self._effects.pods.update(self._pods.watchers.of_volume_claim(claim.key))
+            self._effects.pods.update(self.pod_index.watchers.of_volume_claim(claim.key))
 
     def remove_volume_claim(self, key: ObjectKey) -> None:
         self.hosts.volumes.remove_claim(key)
-        self._effects.pods.update(self._pods.watchers.of_volume_claim(key))
+        self._effects.pods.update(self.pod_index.watchers.of_volume_claim(key))
 
     def set_volume(self, obj: Obj) -> None:
         if self.hosts.volumes.set_volume(read_volume(obj)):
@@ -299,7 +300,7 @@ class Cluster:
         self._touch_users_of_volumes()
 
     def _touch_users_of_volumes(self) -> None:
-        self._effects.pods.update(self._pods.watchers.of_volumes())
+        self._effects.pods.update(self.pod_index.watchers.of_volumes())
 
     def set_namespace(self, obj: Obj) -> None:
         name, labels = obj["metadata"]["name"], at(obj, "metadata", "labels", default={})
@@ -316,43 +317,21 @@ class Cluster:
     def set_pod(self, obj: Obj) -> None:
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         before = self.pods.get(key)
-        self._pods.set(obj)
+        self.pod_index.set(obj)
         self.templates.change(before, self.pods[key])
 
     def remove_pod(self, key: ObjectKey) -> None:
         before = self.pods.get(key)
-        self._pods.remove(key)
+        self.pod_index.remove(key)
         self.templates.change(before, None)
-
-    def pods_of(self, claim: ObjectKey) -> list[Pod]:
-        return self._pods.of_claim(claim)
-
-    def record(self, pod: Pod) -> PodRecord:
-        """The record of a pod, made where there is none."""
-        return self._pods.record(pod)
-
-    def recorded_pod(self, uid: str) -> PodRecord | None:
-        return self._pods.records.get(uid)
 
     def waiting_claims(self) -> Iterator[tuple[str, Reason, str]]:
         """UID, reason and time of creation of each claim that a pod waits with. For any thread."""
-        for record in [*self._pods.records.values()]:  # one step, which no other thread divides
+        for record in [*self.pod_index.records.values()]:  # one step, which no other thread divides
             if (reason := record.waits_for) is not None:
                 for uid, created in record.waiting_claims:
-                    if self.has_claim(uid):
+                    if uid in self.claim_index.key_of_uid:
                         yield uid, reason, created
-
-    def template_of(self, pod: Pod) -> str:
-        """Equal for pods that are alike: what kube-scheduler says of one holds for the others."""
-        return self._pods.template(pod)
-
-    def sent_to(self, pod: Pod) -> str:
-        """The node that was decided for a pod that is not bound; empty without one."""
-        return "" if pod.node else self._pods.sent_to(pod)
-
-    def end_charge(self, key: ObjectKey) -> None:
-        """Keep nothing free on its node any more for a pod that is allocated and not bound."""
-        self._pods.end_charge(key)
 
     # -- claims
 
@@ -362,45 +341,31 @@ class Cluster:
         An older state than the known one is ignored: the answers to our writes may be known
         before the watch reports them. Not if the server itself is ``rewound`` to an older state.
         """
-        if self._claims.set(obj, rewound=rewound):
-            self._pods.adopt(obj)
-            self._pods.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        if self.claim_index.set(obj, rewound=rewound):
+            self.pod_index.adopt(obj)
+            self.pod_index.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
 
     def remove_claim(self, key: ObjectKey) -> None:
-        if self._claims.remove(key):
-            self._pods.touch(key)
-
-    def claim_record(self, claim: ClaimRef) -> ClaimRecord:
-        """The record of a claim, made where there is none."""
-        return self._claims.record(claim)
-
-    def recorded_claim(self, uid: str) -> ClaimRecord | None:
-        return self._claims.records.get(uid)
-
-    def has_claim(self, uid: str) -> bool:
-        return bool(self._claims.keys_of([uid]))
+        if self.claim_index.remove(key):
+            self.pod_index.touch(key)
 
     def begin_write(self, claim: ClaimRef, allocation: Allocation | None = None) -> None:
         """A write of ours to a claim begins: of ``allocation``, which counts from now on.
 
         Without one, the claim loses what it has by our own doing. ``end_write`` must follow.
         """
-        self._claims.begin_write(claim, allocation)
+        self.claim_index.begin_write(claim, allocation)
         if allocation is not None:
-            self._pods.recharge(claim.key)
+            self.pod_index.recharge(claim.key)
 
     def end_write(self, claim: ClaimRef) -> None:
         """The outcome of a write is known: from now on only what the claim says counts."""
-        if self._claims.end_write(claim):
-            self._pods.recharge(claim.key)
-
-    def read_claim(self, obj: Obj) -> Claim:
-        """A claim as it would be known, from an answer of the API server."""
-        return self._claims.read(obj)
+        if self.claim_index.end_write(claim):
+            self.pod_index.recharge(claim.key)
 
     def confirm_claim(self, obj: Obj) -> None:
         """Take the answer to a write of ours, unless the claim is gone meanwhile."""
-        trimmed = self._claims.trimmed(obj)
+        trimmed = self.claim_index.trimmed(obj)
         if trimmed is not None:
             self.set_claim(trimmed)
 
@@ -409,6 +374,6 @@ class Cluster:
 
         For a controller that starts anew: it then judges as one that made those allocations.
         """
-        for allocation in self._claims.latest_allocations(_REMEMBERED):
+        for allocation in self.claim_index.latest_allocations(_REMEMBERED):
             for profile in self.fleet.profiles_in(allocation):
                 self.fleet.demand.observe(profile)

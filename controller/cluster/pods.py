@@ -244,6 +244,7 @@ class KnownPods:
             self._charge(self.by_key[key])
 
     def end_charge(self, key: ObjectKey) -> None:
+        """Keep nothing free on its node any more for a pod that is allocated and not bound."""
         pod = self.by_key[key]
         if node := self.sent_to(pod):
             self.record(pod).charge_ended = node
@@ -262,8 +263,13 @@ class KnownPods:
         self._place(pod, node, was=was)
 
     def sent_to(self, pod: Pod) -> str:
-        """The node that was decided for a pod: where another pod's claim is, says nothing of it."""
-        return self._claims.node_of(pod.claim_keys, pod.uid) if pod.pending else ""
+        """The node that was decided for a pod that is not bound; empty without one.
+
+        Where another pod's claim is, says nothing of it.
+        """
+        if pod.node or not pod.pending:
+            return ""
+        return self._claims.node_of(pod.claim_keys, pod.uid)
 
     def _place(self, pod: Pod, node: str, *, was: Pod | None) -> None:
         residents = self._hosts.residents

@@ -152,12 +152,11 @@ _FIELD = ".metadata.labels."
 
 
 class NodeLabels:
-    """Writes the labels of one node at a time; none without the option ``node_labels``."""
+    """Writes the labels of one node at a time."""
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
         self._writer = world.writers.objects
-        self._enabled = world.options.node_labels
         self._objects: KeptObjects[str] = KeptObjects(
             "labels of a node", world.in_flight, world.now
         )
@@ -169,9 +168,8 @@ class NodeLabels:
         return self._objects.due
 
     def note(self, effects: Effects) -> None:
-        if self._enabled:
-            for node in sorted(effects.labels):
-                self._objects.add(node)
+        for node in sorted(effects.labels):
+            self._objects.add(node)
 
     def work_if_due(self) -> bool:
         node = self._objects.next()

@@ -19,30 +19,30 @@ _log = logging.getLogger(__name__)
 
 
 class NodeClasses:
-    """Looks at files and at Nodes that changed. Without a directory no class is configured."""
+    """Looks at the files of a folder and at Nodes that changed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, folder: Path) -> None:
         self._cluster = world.cluster
         self._reporter = world.reporter
         self._now = world.now
-        self._folder = world.options.node_classes
+        self._folder = folder
         self._failure = ""
         self._known: Classes | None = None
         self._changed: set[str] = set()
         self._told: dict[str, str] = {}
-        self.due: float | None = world.now() if self._folder is not None else None
+        self.due: float | None = world.now()
 
     def note(self, effects: Effects) -> None:
-        if self._folder is not None and effects.labels:
+        if effects.labels:
             self._changed |= effects.labels
             self.due = self._now()
 
     def work_if_due(self) -> bool:
         """Look at the files, and at the Nodes that this may concern; False when not due."""
-        if self._folder is None or self.due is None or self.due > self._now():
+        if self.due is None or self.due > self._now():
             return False
         self.due = self._now() + times.CLASS_FILES
-        found = self._read(self._folder)
+        found = self._read()
         if found is not None and found != self._known:
             self._known = found
             self._changed |= self._cluster.hosts.facts.keys()
@@ -55,12 +55,12 @@ class NodeClasses:
             self._tell(node, self._problem(node, self._known))
         return True
 
-    def _read(self, folder: Path) -> Classes | None:
+    def _read(self) -> Classes | None:
         """Content of all files, valid or not; None while the directory cannot be read."""
         try:
             files = sorted(
                 path
-                for path in folder.iterdir()
+                for path in self._folder.iterdir()
                 if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
             )
         except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from controller.cluster.records import Effects, PodRecord, TakenBack
 from controller.keep.classes import GeneratedClasses
-from controller.keep.keeper import Keepers
+from controller.keep.keeper import Keeper, Keepers
 from controller.keep.labels import NodeLabels
 from controller.keep.node_classes import NodeClasses
 from controller.keep.templates import LimitTemplates
@@ -38,17 +38,13 @@ class Engine:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._keepers = Keepers(
-            [
-                GeneratedClasses(world),
-                LimitTemplates(world),
-                NodeLabels(world),
-                NodeClasses(world),
-                world.reporter.conditions,
-                world.reservations,
-            ],
-            world.now,
-        )
+        keepers: list[Keeper] = [GeneratedClasses(world), LimitTemplates(world)]
+        if world.options.node_labels:
+            keepers.append(NodeLabels(world))
+        if world.options.node_classes is not None:
+            keepers.append(NodeClasses(world, world.options.node_classes))
+        keepers += [world.reporter.conditions, world.reservations]
+        self._keepers = Keepers(keepers, world.now)
         self._is_keepers_turn = True
 
     def absorb(self) -> None:
@@ -190,9 +186,9 @@ class Engine:
     def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
         world = self._world
         pod = world.cluster.pods.get(key)
-        record = world.cluster.recorded_pod(pod.uid) if pod is not None else None
+        record = world.cluster.pod_index.records.get(pod.uid) if pod is not None else None
         if pod is not None and is_bound_now:
-            world.refusals.bound(world.cluster.template_of(pod), pod.node)
+            world.refusals.bound(world.cluster.pod_index.template(pod), pod.node)
             if record is not None:
                 placing.prove(world, record)
         if not world.agenda.add_pod(key) and pod is not None and pod.claims:
@@ -225,11 +221,11 @@ class Engine:
         """Somebody took an allocation back: that node does not suit the pods that wait for it."""
         world, node = self._world, taken.node
         known = world.cluster.claims.get(taken.claim)
-        for pod in world.cluster.pods_of(taken.claim) if known is not None else ():
+        for pod in world.cluster.pod_index.of_claim(taken.claim) if known is not None else ():
             if not pod.pending or pod.node or known is None:
                 continue
-            placing.refute(world, world.cluster.record(pod))
-            template = world.cluster.template_of(pod)
+            placing.refute(world, world.cluster.pod_index.record(pod))
+            template = world.cluster.pod_index.template(pod)
             if self._is_crowded(pod, node) and world.refusals.spare(template, node):
                 then = "tried once more, as others may be ending there for the pod"
             else:

@@ -96,7 +96,9 @@ class Fence:
             if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
         }
         self._open = lacking
-        living = (key for key in lacking if any(pod.live for pod in cluster.pods_of(key)))
+        living = (
+            key for key in lacking if any(pod.live for pod in cluster.pod_index.of_claim(key))
+        )
         self._named = dict.fromkeys(living)
         self._rest_until: float | None = None
         self._gaps = False

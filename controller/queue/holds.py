@@ -204,8 +204,8 @@ class HeldBack:
     def unmoving(self, waiter: Waiter) -> frozenset[str]:
         """UIDs of what is not to be waited for: claims that rest, and holds that bind it."""
         now, yielding = self._now(), self.yielding_to(waiter.uid, priority(waiter.place))
-        left = [*filter(self._cluster.has_claim, self._unmoved)]  # what is gone has moved
-        self._unmoved = {uid: self._unmoved[uid] for uid in left}
+        known = self._cluster.claim_index.key_of_uid  # what is gone has moved
+        self._unmoved = {uid: until for uid, until in self._unmoved.items() if uid in known}
         resting = {uid for uid, until in self._unmoved.items() if until > now}
         self._resting = {node: until for node, until in self._resting.items() if until > now}
         own = self._holds.get(waiter.uid)

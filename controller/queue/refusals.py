@@ -77,7 +77,7 @@ _NOTHING = _Template()
 class Refusals:
     """Nodes by template, and GPUs by node. ``now`` gives monotonic seconds. Not thread-safe.
 
-    A template is what ``Cluster.template_of`` says: one of many pods, or the UID of one that is
+    A template is what ``KnownPods.template`` says: one of many pods, or the UID of one that is
     like no other. Of too many those are forgotten that were refused least lately.
     """
 
@@ -210,7 +210,7 @@ class Refusals:
             gpu = _failed_gpu(failed, inventory, self._cluster) if inventory is not None else ""
             if not gpu:
                 continue
-            record = self._cluster.claim_record(failed.claim)
+            record = self._cluster.claim_index.record(failed.claim)
             if failed.gpu not in record.refused_by:
                 record.refused_by |= {failed.gpu}
                 self.leave_out(node, gpu)

@@ -46,7 +46,7 @@ class Reporter:
         """Of classes and nodes."""
 
     def waiting(self, pod: Pod, obstacle: Obstacle, claims: Iterable[KnownClaim]) -> None:
-        known, record = [*claims], self._cluster.record(pod)
+        known, record = [*claims], self._cluster.pod_index.record(pod)
         record.waits_for = obstacle.reason
         record.waiting_claims = tuple((k.claim.ref.uid, _created(k.obj)) for k in known)
         self.conditions.waits(record, obstacle)
@@ -63,7 +63,7 @@ class Reporter:
     def served(self, pod: Pod) -> None:
         self._waits_no_more(pod)
         # Of most pods that run nothing is to be noted.
-        self.conditions.served(self._cluster.recorded_pod(pod.uid) or PodRecord(pod))
+        self.conditions.served(self._cluster.pod_index.records.get(pod.uid) or PodRecord(pod))
 
     def left(self, pod: Pod) -> None:
         """The pod does not wait for us now: it runs, ends, or somebody else holds it back."""
@@ -74,7 +74,7 @@ class Reporter:
             self.conditions.leave(pod)
 
     def _waits_no_more(self, pod: Pod) -> None:
-        if (record := self._cluster.recorded_pod(pod.uid)) is not None:
+        if (record := self._cluster.pod_index.records.get(pod.uid)) is not None:
             record.waits_for = None
             record.said.pop("waiting", None)
 
@@ -93,7 +93,7 @@ class Reporter:
             "claim",
             obstacle,
             [_typed(known.obj, RESOURCE_CLAIMS)],
-            said=(self._cluster.claim_record(ref).said, "claim"),
+            said=(self._cluster.claim_index.record(ref).said, "claim"),
             warning=warning,
             claim=str(ref),
         )
@@ -106,7 +106,7 @@ class Reporter:
             what,
             obstacle,
             [_typed(pod.obj, PODS), *(_typed(k.obj, RESOURCE_CLAIMS) for k in claims)],
-            said=(self._cluster.record(pod).said, obstacle.reason.value),
+            said=(self._cluster.pod_index.record(pod).said, obstacle.reason.value),
             level=logging.WARNING if warns else logging.INFO,
             pod=str(pod),
         )

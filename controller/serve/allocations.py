@@ -46,7 +46,7 @@ def repeat_uncertain_writes(world: World, record: PodRecord) -> Iterator[Act]:
     """Write again what may have been written for the pod."""
     found = []
     for known in world.claims_of(record.pod):
-        claim = world.cluster.recorded_claim(known.claim.ref.uid)
+        claim = world.cluster.claim_index.records.get(known.claim.ref.uid)
         if claim is not None and claim.uncertain is not None:
             found.append(claim.uncertain)
             claim.uncertain = None
@@ -64,13 +64,17 @@ def lift_gate(world: World, pod: Pod) -> Write:
 
 def is_gated(world: World, pod: Pod) -> bool:
     """True if our gate is still to be lifted from ``pod``."""
-    return world.cluster.finalizer in pod.gates and not world.cluster.record(pod).gate_lifted
+    return (
+        world.cluster.finalizer in pod.gates and not world.cluster.pod_index.record(pod).gate_lifted
+    )
 
 
 def note_claim(world: World, key: ObjectKey) -> None:
     """A claim may have changed: if it is not as it was written to, the outcome is known."""
     known = world.cluster.claims.get(key)
-    record = world.cluster.recorded_claim(known.claim.ref.uid) if known is not None else None
+    record = (
+        world.cluster.claim_index.records.get(known.claim.ref.uid) if known is not None else None
+    )
     if known is None or record is None or record.uncertain is None:
         return
     if known.claim.resource_version != record.uncertain.wants.claim.resource_version:
@@ -87,7 +91,7 @@ def _write(
     def answered(answer: WriteAnswer) -> None:
         _take(world, pod, writes, answer)
         if lifting and answer.error is None:
-            cluster.record(pod).gate_lifted = True
+            cluster.pod_index.record(pod).gate_lifted = True
             _log.info("gate lifted", extra={"pod": str(pod)})
         done(answer.error)
 
@@ -174,7 +178,7 @@ def _take(world: World, pod: Pod, writes: list[AllocationWrite], answer: WriteAn
             tried = False
             if write.uncertain or is_open:
                 # However the same is refused later: the first one may have been written.
-                cluster.claim_record(claim.ref).uncertain = replace(
+                cluster.claim_index.record(claim.ref).uncertain = replace(
                     write, wants=replace(write.wants, claim=claim), uncertain=True
                 )
                 note_claim(world, write.wants.claim.ref.key)
@@ -216,7 +220,7 @@ def _as_stored(world: World, key: ObjectKey, obj: Obj) -> Claim:
     known = world.cluster.claims.get(key)
     if known is not None and known.claim.resource_version == obj["metadata"]["resourceVersion"]:
         return known.claim
-    return world.cluster.read_claim(obj)
+    return world.cluster.claim_index.read(obj)
 
 
 def _was_labelled(world: World, claim: Claim) -> bool:

@@ -52,12 +52,12 @@ def serve_claim(world: World, key: ObjectKey) -> bool:
 def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
     """Label a claim that a pod waits for on a node of ours, if it is time."""
     node = _unnamed_node(world, known)
-    record = world.cluster.recorded_claim(known.claim.ref.uid)
+    record = world.cluster.claim_index.records.get(known.claim.ref.uid)
     due: float | None = None
     if node and known.claim.by_others(world.cluster.driver):
         due = world.now() if _is_of_node(world, known, node) else None
     elif node and _may_be_asked_for(world, known):
-        record = world.cluster.claim_record(known.claim.ref)
+        record = world.cluster.claim_index.record(known.claim.ref)
         due = _label_time(world, known, record)
     if due is not None and due > world.now():
         yield Look(due)
@@ -84,13 +84,13 @@ def _may_be_taken_back(world: World, known: KnownClaim) -> bool:
 
     It rests for long then.
     """
-    pods = world.cluster.pods_of(known.claim.ref.key)
+    pods = world.cluster.pod_index.of_claim(known.claim.ref.key)
     return any(other.claim.allocation is None for pod in pods for other in world.claims_of(pod))
 
 
 def _may_be_asked_for(world: World, known: KnownClaim) -> bool:
     """True if kubelet has not prepared the claim for a pod, nor tried, as far as is known."""
-    waits = any(pod.pending for pod in world.cluster.pods_of(known.claim.ref.key))
+    waits = any(pod.pending for pod in world.cluster.pod_index.of_claim(known.claim.ref.key))
     return waits and not at(known.obj, "status", "devices")
 
 
@@ -122,7 +122,7 @@ def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
     true. Where the finalizer is put at creation it stays until the deletion, otherwise from the
     decision on them until nobody uses them. It never stays on others' claims.
     """
-    claim, record = known.claim, world.cluster.recorded_claim(known.claim.ref.uid)
+    claim, record = known.claim, world.cluster.claim_index.records.get(known.claim.ref.uid)
     since = record.unused_since if record is not None else None
     if record is not None:
         record.unused_since = None
@@ -146,7 +146,7 @@ def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
         # The claims of a pod go with it; that is somebody else's work, usually under way.
         since = world.now() if since is None else since
         if world.now() < since + times.OWNED_CLAIM_UNUSED:
-            world.cluster.claim_record(claim.ref).unused_since = since
+            world.cluster.claim_index.record(claim.ref).unused_since = since
             yield Look(since + times.OWNED_CLAIM_UNUSED)
             return
     told = partial(_log.info, "deallocated: no pod uses it", extra=fields)
@@ -175,7 +175,7 @@ def _is_over(world: World, known: KnownClaim) -> bool:
         )
         if at_creation and claim.allocation is None:
             return False
-        if any(pod.live for pod in cluster.pods_of(known.claim.ref.key)):
+        if any(pod.live for pod in cluster.pod_index.of_claim(known.claim.ref.key)):
             return False
     if claim.allocation is not None and is_on_node(world, claim.allocation.node, claim.ref.uid):
         _log.debug("the node still has a slice of an ended claim", extra={"claim": str(claim.ref)})

@@ -219,7 +219,7 @@ def _of_gang(world: World, gang: Gang, unused: Unused) -> Unused:
         for known, _ in unused
         if all(
             pod.key in gang.members
-            for pod in world.cluster.pods_of(known.claim.ref.key)
+            for pod in world.cluster.pod_index.of_claim(known.claim.ref.key)
             if pod.live
         )
     ]

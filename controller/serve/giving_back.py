@@ -93,7 +93,7 @@ def _unused_on(world: World, known: KnownClaim) -> str:
         return ""
     if claim.deleting or cluster.finalizer not in claim.finalizers:
         return ""
-    pods = cluster.pods_of(known.claim.ref.key)
+    pods = cluster.pod_index.of_claim(known.claim.ref.key)
     waiting = {p.uid for p in pods if p.pending and not p.node}
     used = any(p.live and p.uid not in waiting for p in pods)
     reserved = {consumer.uid for consumer in claim.reserved_for}
@@ -126,7 +126,8 @@ def lost_node(world: World, record: PodRecord, unused: Unused) -> Cause | None:
         for known, node in unused
         if (why := _barrier(world, record.pod, node))
         and all(
-            _barrier(world, other, node) for other in world.cluster.pods_of(known.claim.ref.key)
+            _barrier(world, other, node)
+            for other in world.cluster.pod_index.of_claim(known.claim.ref.key)
         )
     ]
     if not lost:
@@ -154,7 +155,7 @@ def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
     a scheduler ever bind a pod that lacks nothing: its node is kept free for it for a minute.
     """
     cluster, pod, now = world.cluster, record.pod, world.now()
-    if not unused and not cluster.sent_to(pod):
+    if not unused and not cluster.pod_index.sent_to(pod):
         record.idle = None
         return None
     hindrance = _hindrance(world, record) if unused else None
@@ -165,7 +166,7 @@ def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
         record.idle.reason, record.idle.reason_since = reason, now
     kept_until = record.idle.since + times.CHARGED
     if kept_until <= now and not pod.nominated:
-        cluster.end_charge(pod.key)
+        cluster.pod_index.end_charge(pod.key)
     if hindrance is None:
         return Cause(kept_until) if now < kept_until else None
     patience = times.POD_NOT_BOUND if hindrance is NOT_BOUND else times.POD_HINDERED
@@ -193,12 +194,12 @@ def _hindered_claims(
     """Allocations of a hindered pod to give back, and of others too; they rest then."""
     found = []
     for known, _ in unused:
-        pods = world.cluster.pods_of(known.claim.ref.key)
+        pods = world.cluster.pod_index.of_claim(known.claim.ref.key)
         others = [p for p in pods if p.pending and p.uid != record.pod.uid]
         if hindrance is NOT_BOUND:
             why = f"no scheduler bound its pod within {times.POD_NOT_BOUND:g} s"
             for other in others:
-                _rest(world, world.cluster.record(other), hindrance)
+                _rest(world, world.cluster.pod_index.record(other), hindrance)
         elif all(examine(p, world.cluster, world.reader).hindrance for p in others):
             why = f"its pod cannot run: {hindrance.message}"
         else:
@@ -254,7 +255,10 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
     why = failed_prepare(known.obj, driver=cluster.driver)
     if not why or cluster.finalizer not in claim.finalizers:
         return
-    node, pods = claim.allocation.node, [p for p in cluster.pods_of(known.claim.ref.key) if p.live]
+    node, pods = (
+        claim.allocation.node,
+        [p for p in cluster.pod_index.of_claim(known.claim.ref.key) if p.live],
+    )
     if claim.reserved_for or any(p.node for p in pods):
         for pod in pods:
             if pod.node and pod.pending:
@@ -263,7 +267,7 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
     if not pods or not node or is_on_node(world, node, claim.ref.uid):
         return
     for pod in pods:
-        world.refusals.refuse(cluster.template_of(pod), node)
+        world.refusals.refuse(cluster.pod_index.template(pod), node)
     message = f"node {node} cannot prepare the claim, it is placed elsewhere: {why}"
     told = partial(world.reporter.on_claim, known, Obstacle(Reason.PREPARE_FAILED, message))
     yield world.claim_write(known, world.writers.claims.deallocate, told)
@@ -331,5 +335,7 @@ def _is_movable(world: World, known: KnownClaim, pod: Pod) -> bool:
         and cluster.finalizer in claim.finalizers
         and all(consumer.uid == pod.uid for consumer in claim.reserved_for)
         and not claim.deleting
-        and all(p.uid == pod.uid or not p.live for p in cluster.pods_of(known.claim.ref.key))
+        and all(
+            p.uid == pod.uid or not p.live for p in cluster.pod_index.of_claim(known.claim.ref.key)
+        )
     )

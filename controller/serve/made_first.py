@@ -156,7 +156,7 @@ def _fail(
             continue
         if answer is not None and answer.state is AnswerState.REFUSED:
             # By what its namespace had made for nothing: that is nothing to the GPU's others.
-            world.refusals.refuse(world.cluster.template_of(record.pod), decision.node)
+            world.refusals.refuse(world.cluster.pod_index.template(record.pod), decision.node)
             continue
         for gpu in {pick.gpu for pick in decision.of(ref)}:
             world.refusals.leave_out(decision.node, gpu)

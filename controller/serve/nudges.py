@@ -131,9 +131,9 @@ def _occasions(world: World, pod: Pod) -> frozenset[str]:
                 found.append(inventory.resumed)
             found.append(unasked_since(known.obj, driver=driver))
         elif _is_blocked(failure, devices, inventory):
-            world.cluster.claim_record(ref).blocked_at = failure.time
+            world.cluster.claim_index.record(ref).blocked_at = failure.time
             return frozenset()
-        elif failure.passing or world.cluster.claim_record(ref).blocked_at == failure.time:
+        elif failure.passing or world.cluster.claim_index.record(ref).blocked_at == failure.time:
             found.append(failure.time)
     return frozenset(filter(None, found))
 

@@ -58,7 +58,7 @@ def wait_for_others(world: World, record: PodRecord, *, is_known: bool) -> Wait 
     Not so where ``is_known`` which nodes the other driver could serve, unless more was refuted of
     that than proven.
     """
-    template, now, uid = world.cluster.template_of(record.pod), world.now(), record.pod.uid
+    template, now, uid = world.cluster.pod_index.template(record.pod), world.now(), record.pod.uid
     known = world.alike.find(template)
     if known is None or (is_known and known.earned >= 0):
         return None
@@ -98,7 +98,7 @@ def begin_unproven(
     world: World, record: PodRecord, node: str = "", claims: tuple[Claim, ...] = ()
 ) -> Look:
     """A pod is being allocated on ``node``, where others are to serve ``claims``."""
-    record.alike = world.cluster.template_of(record.pod)
+    record.alike = world.cluster.pod_index.template(record.pod)
     known = world.alike.get(record.alike, AlikePods)
     known.held.pop(record.pod.uid, None)
     end = world.now() + times.ANOTHER_DRIVER_SERVES
@@ -108,7 +108,7 @@ def begin_unproven(
 
 def watch_unproven(world: World, record: PodRecord) -> Iterator[Act]:
     """A pod is allocated, maybe since an earlier leader, and not served by the other."""
-    known = world.alike.find(world.cluster.template_of(record.pod))
+    known = world.alike.find(world.cluster.pod_index.template(record.pod))
     sent = known.unproven.get(record.pod.uid) if known is not None else None
     if sent is None:
         yield begin_unproven(world, record)
@@ -188,7 +188,7 @@ def without_excluded(world: World, problem: Problem, suited: Collection[str] | N
 
     Nor with those that are not ``suited``: another driver has not what the pod asks of it.
     """
-    excluded = world.refusals.excluded(world.cluster.template_of(problem.pod))
+    excluded = world.refusals.excluded(world.cluster.pod_index.template(problem.pod))
     if suited is not None:
         excluded |= dict.fromkeys(world.cluster.hosts.facts.keys() - suited, NOT_THERE)
     excluded.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
@@ -215,7 +215,7 @@ def suited(world: World, problem: Problem) -> Collection[str] | None:
 
 def attempts(world: World, problem: Problem) -> Iterator[Problem]:
     """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
-    template = world.cluster.template_of(problem.pod)
+    template = world.cluster.pod_index.template(problem.pod)
     awaited = unproven_nodes(world, template)
     for last in world.refusals.tried_last(template, world.cluster.hosts.facts, awaited):
         yield replace(problem, excluded={**dict.fromkeys(last, BY_SCHEDULER), **problem.excluded})

@@ -39,7 +39,7 @@ def serve(world: World, key: ObjectKey) -> bool:
     world.agenda.leave(key)
     if pod is None:
         return False
-    record = world.cluster.record(pod)
+    record = world.cluster.pod_index.record(pod)
     record.examined = None
     _ask(world, record, NUDGES)
     if world.in_flight.is_about(pod.claim_keys):

@@ -229,7 +229,7 @@ class World:
             if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
                 known = (claims[ref.key] for ref in wait.claims if ref.key in claims)
                 self.reporter.waiting(pod, wait.why, known)
-        ends = (wait.at, self.refusals.next_end(cluster.template_of(pod)))
+        ends = (wait.at, self.refusals.next_end(cluster.pod_index.template(pod)))
         at = min((end for end in ends if end is not None), default=float("inf"))
         self.agenda.wait(pod, wait.group, at=min(at, self.now() + times.WAITING_POD_AGAIN))
 
@@ -285,7 +285,7 @@ class World:
         if error is not None:
             self.agenda.let_rest(key, is_claim=True)
         pause = self.claim_looked_at(key, error)
-        for pod in self.cluster.pods_of(key) if error is not None else ():
+        for pod in self.cluster.pod_index.of_claim(key) if error is not None else ():
             self.agenda.add_pod(pod.key, at=self.now() + pause)
 
     def claim_looked_at(self, key: ObjectKey, error: Exception | None) -> float:

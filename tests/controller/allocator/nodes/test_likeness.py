@@ -40,7 +40,7 @@ def template(
     body["metadata"]["namespace"] = namespace
     change(body)
     bench.cluster.set_pod(body)
-    return bench.cluster.template_of(bench.cluster.pods[namespace, name])
+    return bench.cluster.pod_index.template(bench.cluster.pods[namespace, name])
 
 
 def test_pods_without_an_owner_are_alike_if_they_ask_the_same(bench: Bench) -> None:
@@ -87,7 +87,7 @@ def test_a_pod_that_names_the_owner_of_another_namespaces_pods_is_not_like_these
         owner = {"kind": "ReplicaSet", "uid": "set", "controller": True}
         body["metadata"] |= {"namespace": namespace, "ownerReferences": [owner]}
         bench.cluster.set_pod(versioned(body))
-        found.add(bench.cluster.template_of(bench.cluster.pods[namespace, "p"]))
+        found.add(bench.cluster.pod_index.template(bench.cluster.pods[namespace, "p"]))
     assert len(found) == 2
 
 
@@ -95,15 +95,18 @@ def test_it_is_known_once_all_claims_are(bench: Bench) -> None:
     body = versioned(pod("a", "a", "other-a"))
     bench.cluster.set_pod(body)
     bench.cluster.set_claim(versioned(claim("a")))
-    assert bench.cluster.template_of(bench.cluster.pods["default", "a"]) == body["metadata"]["uid"]
+    assert (
+        bench.cluster.pod_index.template(bench.cluster.pods["default", "a"])
+        == body["metadata"]["uid"]
+    )
     assert template(bench, "a") == template(bench, "b")
 
 
 def test_few_are_remembered(bench: Bench) -> None:
     cluster = bench.cluster
     known: BoundedCache[str, str] = BoundedCache(2)
-    cluster._pods._alike = known
+    cluster.pod_index._alike = known
     for name in "abcde":
         template(bench, name)
-    assert len({cluster.template_of(each) for each in cluster.pods.values()}) == 1
+    assert len({cluster.pod_index.template(each) for each in cluster.pods.values()}) == 1
     assert len(known) == 2
