@@ -70,13 +70,17 @@ class World:
         api = self.api = self.bench.api
         self._stored = api.put
         api.put = self._put  # type: ignore[method-assign]
-        for resource in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES):
-            self.bench.cluster.note_listed(resource)
+        self.list_volumes()
         self.nodes = Nodes(self.bench.cluster, self.draw)
         self.told["nodes"] = self.nodes.told
         self.settle()
         api.refuse = lambda _: self._trouble(_STALE, _NO, _SILENCE)
         api.lost = self._meanwhile
+
+    def list_volumes(self) -> None:
+        """There is none: volumes that pods name are missing."""
+        for resource in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES):
+            self.bench.cluster.note_listed(resource)
 
     # -- what happens
 
@@ -156,8 +160,12 @@ class World:
         if self.troubled and self.draw.random() < 0.5:
             self.draw.choice([self._erase, self._delete_claim, self._delete_pod, self._tell])()
             self._tell()
-            self.bench.run()
+            self.look()
         return self._trouble(_STALE, _SILENCE)
+
+    def look(self) -> None:
+        """Whoever leads takes what was told."""
+        self.bench.run()
 
     def _run(self) -> None:
         self.bench.run(seconds=self.draw.choice((0.0, 0.05, 1.0, 6.0)))

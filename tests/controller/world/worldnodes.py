@@ -31,9 +31,13 @@ class Nodes:
         self.slices: dict[tuple[str, int, int, str], tuple[Profile, ClaimRef]] = {}
         """Slices that are prepared, by node, GPU, start, and UID of the claim."""
         self.told: list[Callable[[], None]] = []
-        self._cluster = cluster
         self._draw = draw
-        for name in GPUS:
+        self.be_seen_by(cluster)
+
+    def be_seen_by(self, cluster: Cluster) -> None:
+        """Those that are there are listed by somebody, to whom all is told from now on."""
+        self._cluster = cluster
+        for name in GPUS.keys() - self.away:
             cluster.set_node(_node(name))
             self.report(name)
 
