@@ -38,15 +38,6 @@ class Listeners:
         """Add some that find out what has changed: the others are told of that with the rest."""
         self._first.extend(first)
 
-    def start(self) -> None:
-        """Begin; what was said before is told now."""
-        self.thread.start()
-
-    def stop(self) -> None:
-        """End; nobody is told of anything from now on."""
-        self.thread.stop()
-        self.thread.join()
-
     def __call__(self) -> None:
         """Tell all soon that something may have changed. From any thread."""
         self.thread.notify()

@@ -112,15 +112,6 @@ class EarlySlices:
         self._busy: set[str] = set()
         self.thread = Loop("early slices", self._turn, clock=context.clock)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
-    def stop(self) -> None:
-        """End the thread; what is under way is finished by its task."""
-        self.thread.stop()
-        self.thread.join()
-
     def expect(self, ref: ClaimRef, devices: tuple[str, ...], *, again: bool = False) -> None:
         """Have the slices among ``devices`` made for a claim; with none, those made given back.
 

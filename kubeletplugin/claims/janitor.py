@@ -93,14 +93,6 @@ class Janitor:
             clock=context.clock,
         )
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
-    def stop(self) -> None:
-        """End the thread without waiting for the work that is under way."""
-        self.thread.stop()
-
     def check_soon(self) -> None:
         """Check in the next round what is held, its CDI specs among it."""
         self._next_check = self._clock.monotonic()

@@ -16,6 +16,7 @@ from dra.gpu.inventory import (
     Reservation,
 )
 from dra.kube.client import KubeApi
+from dra.kube.loop import Loop
 from kubeletplugin import times
 from kubeletplugin.common import build_common
 from kubeletplugin.daemon.build_claims import build_claims
@@ -75,14 +76,9 @@ class Daemon:
         self._ending = stop
         remove_stale(self.common.options)
         self.kubelet.server.start()
-        self.common.changed.start()
-        self.publishing.statuses.start()
-        self.gpus.looks.start()
-        self.gpus.loop.start()
-        self.gpus.monitor.start()
+        for thread in self._threads:
+            thread.start()
         self.gpus.node_watch.start()
-        self.claims.janitor.start()
-        self.claims.early.start()
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
@@ -102,27 +98,25 @@ class Daemon:
             lambda: common.reports.report_journal(common.journal.failure),
             self.kubelet.health.notify,
             self.publishing.statuses.thread.notify,
-            self.publishing.mignode.notify,
-            self.publishing.slices.notify,
-            gpus.monitor.notify,
+            self.publishing.mignode.thread.notify,
+            self.publishing.slices.thread.notify,
+            gpus.monitor.thread.notify,
             gpus.loop.notify,
         )
 
+    @property
+    def _threads(self) -> tuple[Loop, ...]:
+        """Threads that run before the first MigNode is written."""
+        gpus, claims = self.gpus, self.claims
+        first = (self.common.changed, self.publishing.statuses, gpus.looks, gpus.loop, gpus.monitor)
+        return tuple(part.thread for part in (*first, claims.janitor, claims.early))
+
     def _begin_probes(self) -> None:
+        publishers = (self.publishing.mignode.thread, self.publishing.slices.thread)
         self.common.telemetry.liveness.begin(
             self.kubelet.sockets,
             self.common.readiness,
-            threads=[
-                self.common.changed.thread.problem,
-                self.gpus.loop.thread.problem,
-                self.gpus.looks.thread.problem,
-                self.claims.janitor.thread.problem,
-                self.claims.early.thread.problem,
-                self.gpus.monitor.thread.problem,
-                self.publishing.mignode.thread.problem,
-                self.publishing.slices.thread.problem,
-                self.publishing.statuses.thread.problem,
-            ],
+            threads=[thread.problem for thread in (*self._threads, *publishers)],
             overdue=self.gpus.library.overdue,
         )
 
@@ -139,20 +133,18 @@ class Daemon:
         self.common.telemetry.liveness.end()
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.stop()
-        self.claims.early.stop()
+        _finish(self.claims.early.thread)
         self.kubelet.server.withdraw(self.kubelet.sockets.registration)
         self.kubelet.health.close()
         self.kubelet.server.stop(times.DRAIN_SECONDS)
         self.claims.node.tasks.wait_idle(times.DRAIN_SECONDS)
-        self.claims.janitor.stop()
+        self.claims.janitor.thread.stop()
         self.claims.janitor.give_up_idle()
         self.claims.node.tasks.stop()
         self.claims.recovery.leave()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
-        self.gpus.loop.stop()
-        self.gpus.looks.stop()
-        self.common.changed.stop()
+        _finish(self.gpus.loop.thread, self.gpus.looks.thread, self.common.changed.thread)
         self.publishing.slices.stop()
         self.publishing.mignode.stop()
         self.publishing.statuses.stop()
@@ -216,6 +208,13 @@ class Daemon:
         self.claims.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
             statuses.show_devices(ref, common.journal.of_claim(ref.uid))
+
+
+def _finish(*threads: Loop) -> None:
+    """End them one after another, each with what it is at."""
+    for thread in threads:
+        thread.stop()
+        thread.join()
 
 
 def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:

@@ -56,15 +56,6 @@ class HardwareLoop:
         beat = common.telemetry.liveness.hardware.beat
         self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
-    def stop(self) -> None:
-        """End the thread after the look that is under way."""
-        self.thread.stop()
-        self.thread.join()
-
     def hurry(self) -> None:
         """Look at once: something else is wanted of the GPUs."""
         self._hurried = True
@@ -211,15 +202,6 @@ class Looks:
         self._read_back: dict[str, set[EntryKey]] = {}
         self._busy = False
         self.thread = Loop("looks", self._turn, clock=clock)
-
-    def start(self) -> None:
-        """Begin."""
-        self.thread.start()
-
-    def stop(self) -> None:
-        """End after the look that is under way."""
-        self.thread.stop()
-        self.thread.join()
 
     def ask(self, gpu: str, read_back: Iterable[EntryKey] | None = None) -> None:
         """Have a GPU looked at soon. Waits for nothing.

@@ -32,10 +32,9 @@ from kubeletplugin.journal.entries import HELD, Entry, EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, GpuReleasedError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.events import (
     APPLICATION_XIDS,
+    Changed,
     Event,
     GpuEvents,
-    InstancesChanged,
-    RecoveryChanged,
     Scope,
     Xid,
 )
@@ -85,10 +84,6 @@ class HealthMonitor:
         backoff = Backoff(first=times.REVIEW_SECONDS)
         self.thread = Loop("health", self._turn, backoff=backoff, clock=clock)
 
-    def start(self) -> None:
-        """Start the threads."""
-        self.thread.start()
-
     def stop(self) -> None:
         """End the threads; a watch whose GPU hangs is left behind."""
         self.thread.stop()
@@ -98,10 +93,6 @@ class HealthMonitor:
         end = self._clock.monotonic() + times.XID_JOIN_SECONDS
         for watch in self._watches.values():
             watch.join(max(0.0, end - self._clock.monotonic()))
-
-    def notify(self) -> None:
-        """Look soon, as something may have changed."""
-        self.thread.notify()
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All GPUs as last seen, with their problems."""
@@ -246,9 +237,9 @@ class HealthMonitor:
         match event:
             case Xid():
                 self.take_xid(gpu, event)
-            case RecoveryChanged():
+            case Changed.RECOVERY:
                 self._on_doubt()
-            case InstancesChanged():
+            case Changed.INSTANCES:
                 self._hardware.look(gpu)
                 self._on_instances()
             case GpuLostError():
@@ -279,15 +270,9 @@ class XidWatch:
         self._gpu = gpu
         self._tell = tell
         self._said = ""
-        self._listens = False
         again = Backoff(first=times.XID_AGAIN_SECONDS)
         self._loop = Loop(f"XIDs {gpu}", self._turn, backoff=again, clock=clock)
         self._loop.start()
-
-    @property
-    def listens(self) -> bool:
-        """True if it has registered for events, so that it hears of what happens from now on."""
-        return self._listens
 
     def stop(self) -> None:
         """End soon; does not wait."""
@@ -321,12 +306,10 @@ class XidWatch:
         # Waiting for nothing must not look like a call that hangs.
         wait = min(times.XID_WAIT_SECONDS, self._session.seconds / 2)
         self._said = ""
-        self._listens = True
         try:
             while not (self._loop.is_stopping() or events.stale):
                 event = events.next(wait, self._loop.is_stopping)
                 if event is not None:
                     self._tell(self._gpu, event)
         finally:
-            self._listens = False
             events.close()

@@ -35,20 +35,20 @@ class Xid:
     ci_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InstancesChanged:
-    """Notice that instances were made or destroyed, by this program or another."""
+class Changed(Enum):
+    """What the driver says that something has become of; nvml.h documents no data but XIDs'."""
+
+    INSTANCES = auto()
+    """They were made or destroyed, by this program or another."""
+    RECOVERY = auto()
+    """Something else is to be done about the GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryChanged:
-    """Notice that the driver wants something else to be done about the GPU; it does not say what.
-
-    nvml.h documents the event's data for XIDs only.
-    """
-
-
-Event = Xid | InstancesChanged | RecoveryChanged
+Event = Xid | Changed
+_CHANGES = {
+    pynvml.nvmlEventMigConfigChange: Changed.INSTANCES,
+    pynvml.nvmlEventTypeGpuRecoveryAction: Changed.RECOVERY,
+}
 
 
 class GpuEvents:
@@ -122,12 +122,8 @@ class GpuEvents:
                 break
             if self.stale or ended():
                 return None
-        if data.eventType == pynvml.nvmlEventMigConfigChange:
-            return InstancesChanged()
-        if data.eventType == pynvml.nvmlEventTypeGpuRecoveryAction:
-            return RecoveryChanged()
         if data.eventType != pynvml.nvmlEventTypeXidCriticalError:
-            return None
+            return _CHANGES.get(data.eventType)
         return Xid(
             int(data.eventData), _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
         )

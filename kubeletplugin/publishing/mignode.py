@@ -249,7 +249,7 @@ class MigNodePublisher(WriteLoop):
             self._answer = None
         elif change.kind == "added" or _version(change.new) in self._versions:
             return
-        self.notify()
+        self.thread.notify()
 
     def _hear_of_reservations(self, obj: Obj) -> None:
         try:
@@ -283,7 +283,7 @@ class MigNodePublisher(WriteLoop):
         except (ConflictError, ObjectNotFoundError):
             # Somebody changed or deleted it meanwhile.
             self._read_or_create(wanted, owner)
-            self.notify()
+            self.thread.notify()
         return None
 
     def _read_or_create(self, wanted: Obj, owner: Obj) -> Obj:

@@ -119,7 +119,7 @@ class SlicePublisher(WriteLoop):
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):
             self._disturbances += 1
-            self.notify()
+            self.thread.notify()
 
     def _publish(self) -> float | None:
         if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
@@ -200,7 +200,7 @@ class SlicePublisher(WriteLoop):
                 return
             _log.warning("%s; devices that cannot be used are left out instead", error)
             self._features = replace(features, taints=False)
-            self.notify()
+            self.thread.notify()
             return
         except LayoutError as error:
             self._give_up("LimitExceeded", str(error))

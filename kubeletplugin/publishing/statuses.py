@@ -184,7 +184,7 @@ class ClaimStatuses(WriteLoop):
         with self._condition:
             self._wanted[ref.uid] = _Wanted(ref, wish, due, awaited=awaited)
         if awaited:
-            self.notify()
+            self.thread.notify()
         else:
             self._later()
 

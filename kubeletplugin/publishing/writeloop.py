@@ -47,10 +47,6 @@ class WriteLoop(ABC):
         self.thread.stop()
         self.thread.join()
 
-    def notify(self) -> None:
-        """Ask for a publication, since the state may have changed."""
-        self.thread.notify()
-
     @abstractmethod
     def _publish(self) -> float | None:
         """Write what is not true yet; returns seconds after which to look again anyhow."""

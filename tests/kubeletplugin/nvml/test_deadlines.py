@@ -46,21 +46,6 @@ def test_a_call_that_hangs_is_left_and_the_next_for_that_gpu_fails_at_once(
     assert "nvmlX" in pool.hangs("GPU-1")
 
 
-def test_another_gpu_is_served_meanwhile(release: threading.Event) -> None:
-    pool = CallPool(0.1)
-    hang(pool, release)
-    assert pool.run("nvmlY", lambda: 7, gpu="GPU-2", factor=PATIENTLY) == 7
-    assert pool.hangs("GPU-2") == ""
-
-
-def test_a_gpu_is_served_again_when_its_call_comes_back(release: threading.Event) -> None:
-    pool = CallPool(0.1)
-    hang(pool, release)
-    release.set()
-    wait_for("the call", lambda: not pool.hangs("GPU-1"))
-    assert pool.run("nvmlY", lambda: 7, gpu="GPU-1", factor=PATIENTLY) == 7
-
-
 def test_changes_have_more_time_and_are_shown_as_hanging_before_it_is_over(
     release: threading.Event,
 ) -> None:

@@ -40,7 +40,7 @@ def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
 
 def test_a_claim_is_read_once_for_prepare_and_its_statuses(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.stop()  # which asks what has become of claims
+    rig.daemon.claims.janitor.thread.stop()  # which asks what has become of claims
     ref = rig.claim(SLICE)
     asked: list[str] = []
     rig.http.refuse = lambda method, path: asked.append(f"{method} {path.rpartition('/')[2]}")

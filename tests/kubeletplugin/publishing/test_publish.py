@@ -96,7 +96,7 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     publisher = rig.daemon.publishing.mignode
     for _ in range(5):
         rig.daemon.gpus.hardware.poll()
-        publisher.notify()
+        publisher.thread.notify()
         wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     rig.stop()
     assert rig.http.writes == []
@@ -117,7 +117,7 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     assert rig.daemon is not None
     publisher = rig.daemon.publishing.mignode
     wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
-    publisher.notify()
+    publisher.thread.notify()
     wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     publisher.stop()
     assert rig.http.writes == []
@@ -181,7 +181,7 @@ def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(
     publisher = rig.daemon.publishing.mignode
     monkeypatch.setattr(publisher._mirror.store, "list", lambda: [early])
     publisher._changed(Change("modified", early, early))
-    publisher.notify()
+    publisher.thread.notify()
     wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     assert status not in asked
     publisher._changed(Change("modified", early, early, rewound=True))

@@ -100,7 +100,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
     publisher = rig.daemon.publishing.slices
     asked = gate.order.count("probe")
     for _ in range(3):
-        publisher.notify()
+        publisher.thread.notify()
         wait_for("a look", lambda: not publisher.thread._wake.is_set())
     assert gate.order.count("probe") == asked
     assert publisher._retry_schedule.due() > 500

@@ -22,11 +22,12 @@ def test_changes_of_a_moment_are_told_of_once_and_in_order_in_a_thread_of_its_ow
         changed.add(lambda name=name: told.append((name, threading.get_ident() == maker)))  # type: ignore[misc]
     changed()
     assert told == []
-    changed.start()
+    changed.thread.start()
     wait_for("both", lambda: len(told) == 2)
     changed()
     wait_for("both again", lambda: len(told) == 4)
-    changed.stop()
+    changed.thread.stop()
+    changed.thread.join()
     assert told == [("a", False), ("b", False)] * 2
 
 
@@ -48,9 +49,10 @@ def test_what_is_found_out_first_is_told_of_with_the_rest_and_not_once_more() ->
         changed()
 
     changed.add_first(find_out)
-    changed.start()
+    changed.thread.start()
     changed()
     wait_for("the listener", lambda: "listener" in told)
-    changed.stop()
+    changed.thread.stop()
+    changed.thread.join()
     assert told == ["first", "listener"]
     assert clock.turns == 1

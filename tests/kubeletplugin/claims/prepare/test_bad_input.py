@@ -138,7 +138,8 @@ def test_while_a_gpu_cannot_be_read_the_others_are_looked_at_once_a_round(
     rig.machine.inject(fault)
     rig.start()
     assert rig.daemon is not None
-    rig.daemon.gpus.loop.stop()
+    rig.daemon.gpus.loop.thread.stop()
+    rig.daemon.gpus.loop.thread.join()
     hardware, looks = rig.daemon.gpus.hardware, list[str]()
     read = hardware._reader.read
 

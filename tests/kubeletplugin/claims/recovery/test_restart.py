@@ -40,7 +40,7 @@ def test_a_restart_at_rest_changes_no_hardware_no_file_and_writes_nothing_to_the
         assert rig.daemon is not None
         rig.daemon.gpus.hardware.poll()
         rig.daemon.claims.janitor.tend()
-        rig.daemon.publishing.mignode.notify()
+        rig.daemon.publishing.mignode.thread.notify()
     assert [rig.prepared(ref) for ref in refs]
     rig.stop()
     assert rig.machine.snapshot() == hardware

@@ -125,13 +125,6 @@ def test_what_has_a_reason_is_dropped_for_one_gpu() -> None:
     assert problems.of_gpu("GPU-b") is not None
 
 
-def test_what_concerns_a_gpu_is_forgotten_with_its_slices() -> None:
-    problems = known(WHOLE, OF_SLICE, replace(WHOLE, gpu="GPU-b"))
-    assert set(problems.forget("GPU-a")) == {WHOLE, OF_SLICE}
-    assert problems.forget("GPU-a") == ()
-    assert problems.of_gpu("GPU-b") is not None
-
-
 REVIEWED = {
     "it is lost": [LOST],
     "it is not among the GPUs any more": [],

@@ -310,5 +310,5 @@ def test_nobody_waits_any_more_for_the_events_of_a_gpu_that_left(rig: Rig) -> No
         state.gpus.pop()
     assert rig.daemon is not None
     rig.daemon.gpus.hardware.discover()
-    rig.daemon.gpus.monitor.notify()
+    rig.daemon.gpus.monitor.thread.notify()
     wait_for("the end of one", lambda: waiting() == {first})
