@@ -179,6 +179,7 @@ def _command(
 
 
 _WIDE = ("text", "wide", "json")
+_MANY = click.IntRange(1, 100)
 _COMMANDS = (
     _command(
         "map",
@@ -205,6 +206,13 @@ _COMMANDS = (
             "explain claim/c -o json",
         ),
         forms=_WIDE,
+    ),
+    _command(
+        "plan",
+        "Say where slices of a profile would go; without room, what would have to move for them.",
+        _option("-p", "--profile", text="such as 3g.40gb", required=True, metavar="NAME"),
+        _option("-n", "--number", text="of slices, default: 1", type=_MANY, default=1),
+        examples=("plan --profile 3g.40gb", "plan -p 1g.10gb -n 4 -o json"),
     ),
     _command(
         "profiles",

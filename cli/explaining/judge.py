@@ -79,7 +79,7 @@ class Judge:
         for known in facts.claims.values():
             if known.claim.allocation is not None:
                 self._fleet.hold(known.claim.ref, known.claim.allocation)
-        self._allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
+        self.allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
 
     def read(self, claims: Iterable[KnownClaim]) -> ReadClaims:
         """Requests of claims to this driver, and what is wrong with them."""
@@ -87,13 +87,13 @@ class Judge:
 
     def explain(self, problem: Problem) -> Explanation:
         """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates."""
-        outcome = self._allocator.outcome(problem)
-        found = explain(problem, self._allocator, given_up=outcome.given_up, detail=Detail.FULL)
+        outcome = self.allocator.outcome(problem)
+        found = explain(problem, self.allocator, given_up=outcome.given_up, detail=Detail.FULL)
         return replace(found, nodes=self._all_nodes(found.nodes))
 
     def preemption(self, problem: Problem) -> Preemption | None:
         """Pods that have to end for ``problem``, which fits nowhere; None if that is no help."""
-        decision = self._allocator.outcome(problem, preempts=True).decision
+        decision = self.allocator.outcome(problem, preempts=True).decision
         facts = self._facts.hosts.facts.get(decision.node) if decision is not None else None
         if facts is None:
             return None
@@ -150,7 +150,7 @@ class Judge:
             return about_hindered(gang, count, len(problems), others)
         posed = problems[:MOST_PODS]
         trial = Trial(self._fleet, self._facts.hosts, pods=len(posed))
-        questions = Questions(lambda _: self._allocator)
+        questions = Questions(lambda _: self.allocator)
         outcome = GangDecision(posed, count.need, trial, questions).go_on()
         return None if outcome is None or outcome.fits else about_room(gang, count, outcome)
 

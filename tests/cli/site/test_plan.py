@@ -1,0 +1,82 @@
+"""``kubectl mig plan``: room for slices, the moves that make it, and what it costs."""
+
+from __future__ import annotations
+
+from dra.common.resources import PODS
+from tests.cli.conftest import Mig
+from tests.cli.world import World
+from tests.controller.helpers.objects import gpu
+
+
+def holds(world: World, name: str, device: str, *, owner: str = "ReplicaSet") -> None:
+    """A running pod with a slice, which somebody makes anew if it ends."""
+    world.hold(f"c-{name}", "node-a", device, pod_name=name)
+    if owner:
+        reference = {"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o"}
+        body = {"metadata": {"ownerReferences": [{**reference, "controller": True}]}}
+        world.api.patch(PODS, name, body, namespace="default")
+
+
+def with_gpus(world: World, number: int) -> None:
+    world.add_node("node-a", *(gpu(minor, "node-a") for minor in range(number)))
+    world.add_classes(*(p.name for p in (gpu().geometry or ()).profiles))  # type: ignore[union-attr]
+
+
+def test_room_is_shown_where_the_controller_would_give_it(world: World, mig: Mig) -> None:
+    with_gpus(world, 1)
+    ran = mig("plan", "--profile", "3g.20gb")
+    assert (
+        ran.out
+        == """\
+room for 1 slice of 3g.20gb
+  3g.20gb at node-a gpu-0 4:4
+
+  room for 1g.5gb: 7 -> 4
+  room for 1g.10gb: 4 -> 2
+  room for 2g.10gb: 3 -> 2
+  room for 3g.20gb: 2 -> 1
+  room for 7g.40gb: 1 -> 0
+  cost: 0.30 memory slices that others are likely to lack, by the default policy
+"""
+    )
+    assert ran.code == 0
+
+
+def test_the_pods_to_move_are_named_with_their_places(world: World, mig: Mig) -> None:
+    with_gpus(world, 2)
+    holds(world, "a", "gpu-0-mig-1g5gb-19-1")
+    holds(world, "b", "gpu-1-mig-1g5gb-19-1")
+    holds(world, "c", "gpu-1-mig-1g5gb-19-4")
+    ran = mig("plan", "--profile", "7g.40gb")
+    assert ran.code == 1
+    assert ran.out.splitlines()[:3] == [
+        "room after moves for 1 slice of 7g.40gb",
+        "  1. pod default/a ends, and its 1g.5gb goes node-a gpu-0 1:1 -> node-a gpu-1 0:1",
+        "  7g.40gb at node-a gpu-0 0:8",
+    ]
+    [move] = mig("plan", "-p", "7g.40gb", "-o", "json").json["moves"]
+    assert move["pod"] == {"namespace": "default", "name": "a"}
+
+
+def test_a_pod_that_nobody_makes_anew_is_not_moved(world: World, mig: Mig) -> None:
+    with_gpus(world, 2)
+    holds(world, "a", "gpu-0-mig-1g5gb-19-1", owner="")
+    holds(world, "b", "gpu-1-mig-1g5gb-19-1", owner="DaemonSet")
+    ran = mig("plan", "--profile", "7g.40gb")
+    assert (ran.code, ran.out.splitlines()[0]) == (
+        1,
+        "no room for 1 slice of 7g.40gb; room for 0 now",
+    )
+
+
+def test_several_slices_need_room_together(world: World, mig: Mig) -> None:
+    with_gpus(world, 1)
+    assert mig("plan", "-p", "3g.20gb", "-n", "2").code == 0
+    assert "room for 2 now" in mig("plan", "-p", "3g.20gb", "-n", "3").out
+
+
+def test_a_profile_that_nobody_has_is_refused_with_the_nearest(world: World, mig: Mig) -> None:
+    with_gpus(world, 1)
+    ran = mig("plan", "-p", "3g.21gb")
+    assert ran.code == 4
+    assert "did you mean 'mig-3g.20gb'?" in ran.err
