@@ -51,6 +51,7 @@ _OF_THE_CONTROLLER = {MisfitReason.LEFT_OUT}
 LINES = [
     ["map"],
     ["profiles"],
+    ["plan", "-p", "7g.40gb"],
     ["explain", "waiting"],
     ["explain", "runner"],
     ["doctor"],
@@ -137,7 +138,7 @@ def _fields(value: Any, *, free: bool = False) -> Iterator[str]:
         for key, inner in value.items():
             if not free:
                 yield key
-            data = key in ("placeable", "summary", "unreadable", "notEvicted")
+            data = key in ("placeable", "summary", "unreadable", "notEvicted", "room")
             if key != "configuration":  # its fields are Kueue's
                 yield from _fields(inner, free=data)
     if isinstance(value, list):
