@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.connection import Connection
@@ -22,38 +22,15 @@ from dra.kube.kubeconfig import SERVICE_ACCOUNT, load_access, pod_access
 
 PatchContent = Literal["merge", "json", "strategic"]
 
-PATCH_TYPES: dict[PatchContent, str] = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
-"""Content types by name."""
-
-
-class PatchApi(Protocol):
-    """An API server that takes patches; :class:`dra.kube.client.KubeApi` is one."""
-
-    def patch(  # noqa: PLR0913 - the API's own parameters
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        content: PatchContent = "merge",
-        field_manager: str = "",
-    ) -> Obj:
-        """Change one object and return it.
-
-        ``body`` is a dict for ``merge`` and ``strategic``, a list of operations for ``json``.
-        """
-
-
 _FIRST_PAGE, LARGEST_PAGE = 25, 250
 _PAGE_BYTES = 4 * 2**20
 """Size of a page beyond which the next page is made smaller."""
 
+_PATCHES: dict[PatchContent, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
 _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
 
@@ -271,7 +248,7 @@ class KubeApi:
             resource.path(namespace, name, subresource),
             query={"fieldManager": field_manager},
             body=body,
-            content_type=PATCH_TYPES[content],
+            content_type=_PATCHES[content],
         )
 
     def apply(  # noqa: PLR0913 - the API's own parameters, and what to read of the answer

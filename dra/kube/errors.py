@@ -67,9 +67,7 @@ class KubeError(Exception):
     def too_large_resource_version(self) -> bool:
         """True for 504 "Too large resource version": this server lags behind; list anew."""
         causes = at(self.details, "causes")
-        return any(cause.get("reason") == _TOO_LARGE_VERSION for cause in causes) or (
-            "Too large resource version" in self.message
-        )
+        return any(cause.get("reason") == _TOO_LARGE_VERSION for cause in causes)
 
 
 class KubeConfigError(KubeError):

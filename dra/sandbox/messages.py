@@ -1,12 +1,9 @@
 """Messages between a caller and the process that evaluates, and what the latter may take.
 
-The messages are frames with JSON on two pipes.
+They go as JSON over two pipes, in the frames of multiprocessing's connections.
 """
 
 from __future__ import annotations
-
-import os
-from typing import TypeVar
 
 import msgspec
 
@@ -27,11 +24,6 @@ NICENESS = 10
 """Niceness of the workers: the process that decides goes first."""
 
 
-_LENGTH = 4
-
-M = TypeVar("M", bound=msgspec.Struct)
-
-
 class Call(msgspec.Struct, frozen=True):
     """A job, by a number that the reply has too."""
 
@@ -50,36 +42,3 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: Answer | None = None
     ended: str = ""
     leaves: bool = False
-
-
-class EndError(Exception):
-    """The other side has closed its pipe."""
-
-
-def send(fd: int, message: msgspec.Struct) -> None:
-    """Write a message. Raises OSError."""
-    body = msgspec.json.encode(message)
-    left = memoryview(len(body).to_bytes(_LENGTH, "big") + body)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
-def receive(fd: int, kind: type[M]) -> M:
-    """Read a message, and not a byte more.
-
-    Raises:
-        EndError: there is none any more.
-        msgspec.DecodeError: what was read is no such message.
-    """
-    size = int.from_bytes(_exactly(fd, _LENGTH), "big")
-    return msgspec.json.decode(_exactly(fd, size), type=kind)
-
-
-def _exactly(fd: int, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = os.read(fd, size - len(parts))
-        if not part:
-            raise EndError
-        parts += part
-    return bytes(parts)

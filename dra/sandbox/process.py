@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from dra.cel.questions import Answer, Job
-from dra.sandbox.messages import MEBIBYTES, SECONDS, Call, EndError, Reply, receive, send
+from dra.sandbox.messages import MEBIBYTES, SECONDS, Call, Reply
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +38,8 @@ class Sandbox:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._calls: Connection | None = None
+        self._replies: Connection | None = None
         self._number = 0
         self._answered = 0
 
@@ -66,21 +67,22 @@ class Sandbox:
         """End the process. Idempotent; another answer would start it again."""
         self.stop()
         process, self._process = self._process, None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout):
+        for pipe in (self._calls, self._replies):
             if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        process.wait()
+                pipe.close()
+        self._calls = self._replies = None
+        if process is not None:
+            process.wait()
 
     def _ask(self, job: Job, *, tries: int = 3) -> Reply:
         self._number += 1
         try:
-            process = self._running()
-            send(_fd(process.stdin), Call(self._number, job))
+            calls, replies = self._pipes()
+            calls.send_bytes(msgspec.json.encode(Call(self._number, job)))
             while True:
-                reply = self._receive(_fd(process.stdout))
+                if not replies.poll(PATIENCE_SECONDS):
+                    raise TimeoutError(f"no answer within {PATIENCE_SECONDS:.0f} s")
+                reply = msgspec.json.decode(replies.recv_bytes(), type=Reply)
                 if reply.leaves:
                     self._answered = 0
                 if reply.number == self._number:
@@ -88,7 +90,7 @@ class Sandbox:
                 if reply.ended and tries > 1:  # a worker that may have been reading the request
                     self.close()
                     return self._ask(job, tries=tries - 1)
-        except (OSError, EndError, msgspec.MsgspecError) as error:
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
             self.close()
             raise SandboxError(
                 f"selectors cannot be evaluated: the process for it has failed ({error!r})"
@@ -97,28 +99,30 @@ class Sandbox:
             self._answered += 1
         return reply
 
-    def _receive(self, fd: int) -> Reply:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        if not poll.poll(PATIENCE_SECONDS * 1000):
-            raise TimeoutError(f"no answer within {PATIENCE_SECONDS:.0f} s")
-        return receive(fd, Reply)
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+    def _pipes(self) -> tuple[Connection, Connection]:
+        """The pipes for calls and for replies, of a process that runs."""
+        process, calls, replies = self._process, self._calls, self._replies
+        if process and calls and replies and process.poll() is None:
+            return calls, replies
         self.close()
         self._answered = 0
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        self._process = subprocess.Popen(
-            # -P: nothing is imported from wherever somebody calls kubectl mig.
-            [sys.executable, "-P", "-m", "dra.sandbox.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**environment, "PYTHONPATH": str(_ROOT)},
-            start_new_session=True,
-        )
-        return self._process
+        (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
+        self._calls = calls = Connection(writing, readable=False)
+        self._replies = replies = Connection(reading, writable=False)
+        try:
+            self._process = subprocess.Popen(
+                # -P: nothing is imported from wherever somebody calls kubectl mig.
+                [sys.executable, "-P", "-m", "dra.sandbox.worker"],
+                stdin=stdin,
+                stdout=stdout,
+                env={**environment, "PYTHONPATH": str(_ROOT)},
+                start_new_session=True,
+            )
+        finally:
+            os.close(stdin)
+            os.close(stdout)
+        return calls, replies
 
 
 _TOO_MUCH = {
@@ -128,9 +132,3 @@ _TOO_MUCH = {
     "runtime fail: compare attributes as they are, without replace(), join() or + of "
     "long texts, and without optionals in lists or maps",
 }
-
-
-def _fd(pipe: IO[bytes] | None) -> int:
-    if pipe is None:
-        raise EndError
-    return pipe.fileno()

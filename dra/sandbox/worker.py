@@ -18,6 +18,7 @@ import signal
 import struct
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ from dra.cel.questions import Answer, SelectorError
 from dra.cel.selectors import Selectors
 from dra.sandbox import messages
 from dra.sandbox.confinement import confine
-from dra.sandbox.messages import Call, EndError, Reply, receive, send
+from dra.sandbox.messages import Call, Reply
 
 _IN, _OUT = 0, 1
 _END, _LEAVE, _NO_MEMORY = 0, 3, 4
@@ -34,6 +35,7 @@ _BAD_ALLOC = "std::bad_alloc"
 _NUMBER = struct.Struct("q")
 _PAGE = resource.getpagesize()
 _STATM_BYTES = 200
+_encode, _decode = msgspec.json.encode, msgspec.json.decode
 
 
 def main() -> int:
@@ -44,11 +46,12 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text("1000")
     gc.freeze()
     current = mmap.mmap(-1, _NUMBER.size)
+    calls, replies = Connection(_IN, writable=False), Connection(_OUT, readable=False)
     while True:
         _NUMBER.pack_into(current, 0, 0)
         pid = os.fork()
         if not pid:
-            os._exit(_work(selectors, current))
+            os._exit(_work(selectors, calls, replies, current))
         _, status = os.waitpid(pid, 0)
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         if code == _END:
@@ -58,19 +61,19 @@ def main() -> int:
             in_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
             ended = "time" if in_time else "memory"
             try:
-                send(_OUT, Reply(number, ended=ended, leaves=True))
+                replies.send_bytes(_encode(Reply(number, ended=ended, leaves=True)))
             except BrokenPipeError:  # nobody is interested any more
                 return 0
 
 
-def _work(selectors: Selectors, current: mmap.mmap) -> int:
+def _work(selectors: Selectors, calls: Connection, replies: Connection, current: mmap.mmap) -> int:
     """Answer until there is nothing more to answer; returns the exit status."""
     statm = _limit()
     most = _resident(statm) + messages.KEPT_MEBIBYTES * 2**20 // _PAGE
     confine()
     try:
         while True:
-            request = receive(_IN, Call)
+            request = _decode(calls.recv_bytes(), type=Call)
             _NUMBER.pack_into(current, 0, request.number)
             signal.setitimer(signal.ITIMER_PROF, messages.SECONDS)
             began = time.process_time()
@@ -79,13 +82,13 @@ def _work(selectors: Selectors, current: mmap.mmap) -> int:
             signal.setitimer(signal.ITIMER_PROF, 0)
             leaves = _resident(statm) > most
             answer = msgspec.structs.replace(answer, cost=cost)
-            send(_OUT, Reply(request.number, answer, leaves=leaves))
+            replies.send_bytes(_encode(Reply(request.number, answer, leaves=leaves)))
             _NUMBER.pack_into(current, 0, 0)
             if leaves:
                 return _LEAVE
     except MemoryError:
         return _NO_MEMORY
-    except (EndError, OSError):
+    except (EOFError, OSError):
         return _END
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import TracebackType
@@ -65,6 +66,16 @@ class FifoLock:
             taken = not self._held
             self._held = True
             return taken
+
+    @contextmanager
+    def if_free(self) -> Iterator[bool]:
+        """Hold the lock if nobody else does; False, without it, if somebody does."""
+        taken = self.try_enter()
+        try:
+            yield taken
+        finally:
+            if taken:
+                self.leave()
 
     def leave(self) -> None:
         """Hand the lock to whoever has waited longest."""

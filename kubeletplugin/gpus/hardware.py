@@ -177,17 +177,11 @@ class Hardware:
             foremost = self._conflict()
         for unit in units:
             unit.change(conflict=foremost)
-            if unit.lock.try_enter():
-                try:
+            with unit.lock.if_free() as free:
+                if free:
                     self._reader.show_again(unit)
-                finally:
-                    unit.lock.leave()
-            else:
+            if not free:
                 self._look_later(unit.uuid)
-
-    def listed_by_kernel(self) -> frozenset[str]:
-        """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
-        return listed_gpus(self._roots)
 
     def poll(self) -> None:
         """Look at every GPU that nobody is working on.
@@ -216,12 +210,10 @@ class Hardware:
         True also while somebody works on it, who asks for the same when done. Never raises.
         """
         unit = self.unit(uuid)
-        if unit is None or not unit.lock.try_enter():
+        if unit is None:
             return True
-        try:
-            return self._reader.follow(unit, read_back)
-        finally:
-            unit.lock.leave()
+        with unit.lock.if_free() as free:
+            return not free or self._reader.follow(unit, read_back)
 
     def look(self, uuid: str) -> None:
         """Look at a GPU now, or, while somebody works on it, soon. Never raises."""
@@ -233,13 +225,10 @@ class Hardware:
         unit = self.unit(uuid)
         if unit is None:
             return True
-        if not unit.lock.try_enter():
-            return False
-        try:
-            self.observe(unit)
-        finally:
-            unit.lock.leave()
-        return True
+        with unit.lock.if_free() as free:
+            if free:
+                self.observe(unit)
+            return free
 
     def _conflict(self) -> Conflict | None:
         """The reason that counts of those that there are: one that freezes, else the oldest."""
@@ -252,7 +241,7 @@ class Hardware:
         if not gone:
             return None
         known = {g.card.pci_bus_id for g in gpus if g.card.pci_bus_id}
-        return sorted((known | self.listed_by_kernel()) - gone)
+        return sorted((known | listed_gpus(self._roots)) - gone)
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
         root = pcie_root(card.pci_bus_id, self._roots)

@@ -127,15 +127,13 @@ class Regaining:
 
     No source says whether a GPU that was reset, or found again on the bus, answers in the session
     in which it was lost. Opening anew ends the waits for events of all GPUs for a moment, so that
-    it is tried ever more seldom while a GPU stays lost, and at once when the kernel lists one
-    again. For the thread that looks at the hardware.
+    it is tried ever more seldom while a GPU stays lost. For the thread that looks at the hardware.
     """
 
     def __init__(self, hardware: Hardware, *, clock: Clock) -> None:
         self._hardware = hardware
         self._clock = clock
         self._lost: frozenset[str] = frozenset()
-        self._listed: frozenset[str] = frozenset()
         first, longest = times.REGAIN_FIRST_SECONDS, times.REGAIN_LONGEST_SECONDS
         self._backoff = Backoff(first=first, limit=longest, jitter=0.0)
         self._at = 0.0
@@ -147,13 +145,12 @@ class Regaining:
             NvmlError: the driver cannot be asked after that.
             HostError: names cannot be kept.
         """
-        lost, listed = self._missing(), self._hardware.listed_by_kernel()
-        back, self._listed = listed - self._listed if self._lost else frozenset(), listed
+        lost = self._missing()
         if lost - self._lost:
             self._backoff.reset()
             self._at = self._clock.monotonic() + self._backoff.next_delay()
         self._lost = lost
-        if not lost or not (back or self._clock.monotonic() >= self._at):
+        if not lost or self._clock.monotonic() < self._at:
             return
         delay = self._backoff.next_delay()
         self._at = self._clock.monotonic() + delay

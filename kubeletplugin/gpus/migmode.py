@@ -75,13 +75,13 @@ class MigMode:
                 first, longest = times.MODE_FIRST_SECONDS, times.MODE_LONGEST_SECONDS
                 again = RetrySchedule(self._clock, first=first, longest=longest)
                 change = unit.mode_change = ModeChange(mode, again)
-            if not unit.known.released and not change.again.due() and unit.lock.try_enter():
+            if unit.known.released or change.again.due():
+                continue
+            with unit.lock.if_free() as free:
                 try:
-                    changed = self._gpu(unit, change) or changed
+                    changed = (free and self._gpu(unit, change)) or changed
                 except NvmlError as error:
                     _log.error("MIG mode of %s: %s", unit.name, error)
-                finally:
-                    unit.lock.leave()
         if changed:
             # Minor numbers may be others now.
             self._hardware.discover()
@@ -97,18 +97,15 @@ class MigMode:
             return False
         if known.released or known.conflict is not None or not session.names_processes:
             return False
-        if self._journal.of_gpu(gpu) or not unit.lock.try_enter():
-            return False
-        try:
-            if self._journal.of_gpu(gpu) or self._is_used(unit):
+        with unit.lock.if_free() as free:
+            try:
+                if not free or self._journal.of_gpu(gpu) or self._is_used(unit):
+                    return False
+                mode = pynvml.NVML_COMPUTEMODE_DEFAULT
+                session.call(pynvml.nvmlDeviceSetComputeMode, session.device(gpu), mode, gpu=gpu)
+            except NvmlError as error:
+                _log.error("compute mode of %s: %s", unit.name, error)
                 return False
-            mode = pynvml.NVML_COMPUTEMODE_DEFAULT
-            session.call(pynvml.nvmlDeviceSetComputeMode, session.device(gpu), mode, gpu=gpu)
-        except NvmlError as error:
-            _log.error("compute mode of %s: %s", unit.name, error)
-            return False
-        finally:
-            unit.lock.leave()
         _log.warning("compute mode of %s (%s) was ExclusiveProcess, is Default", unit.name, gpu)
         return True
 

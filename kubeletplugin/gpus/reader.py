@@ -66,21 +66,20 @@ class GpuReader:
         """
         if unit.known.released:
             return True
-        if not unit.lock.try_enter():
-            # Whoever works on it looks when done, which may be never.
-            if hangs := self._session.hangs(unit.uuid):
-                self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
-            return True
         current = True
-        try:
-            current = self._is_current(unit)
-            self.read(unit)
-        except DriverUnavailableError:
-            raise
-        except NvmlError as error:
-            self._show_failure(unit, error)
-        finally:
-            unit.lock.leave()
+        with unit.lock.if_free() as free:
+            if not free:
+                # Whoever works on it looks when done, which may be never.
+                if hangs := self._session.hangs(unit.uuid):
+                    self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
+                return True
+            try:
+                current = self._is_current(unit)
+                self.read(unit)
+            except DriverUnavailableError:
+                raise
+            except NvmlError as error:
+                self._show_failure(unit, error)
         return current
 
     def observe(self, unit: GpuUnit) -> None:

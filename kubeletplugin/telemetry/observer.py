@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -168,19 +169,21 @@ class NodeObserver:
             registry=registry,
             buckets=_WAIT_SECONDS,
         )
-        self._nvml_calls = Counter(
+        nvml_calls = Counter(
             f"{PREFIX}nvml_calls_total",
             "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
             ["operation", "code"],
             registry=registry,
         )
-        self._nvml_times = Histogram(
+        nvml_times = Histogram(
             f"{PREFIX}nvml_call_duration_seconds",
             "Time that calls of NVML took, or until they were given up.",
             ["operation"],
             buckets=_NVML_SECONDS,
             registry=registry,
         )
+        # A Prepare makes dozens of calls, and looking a series up takes as long as counting.
+        self._nvml_calls, self._nvml_times = cache(nvml_calls.labels), cache(nvml_times.labels)
         self._actions = Counter(
             f"{PREFIX}recovery_actions_total",
             "What the plugin did without being asked to.",
@@ -203,8 +206,8 @@ class NodeObserver:
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
         """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
-        self._nvml_calls.labels(operation, code).inc()
-        self._nvml_times.labels(operation).observe(seconds)
+        self._nvml_calls(operation, code).inc()
+        self._nvml_times(operation).observe(seconds)
 
     def lock_wait(self, seconds: float) -> None:
         """A GPU's lock was waited for, with or without getting it."""

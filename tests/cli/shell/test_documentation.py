@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from cli.exits import Exit
-from cli.explaining.findings import REMEDIES, Progress, Why
+from cli.explaining.findings import REMEDIES, Why
 from cli.program import PROGRAM
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.reasons import Reason
@@ -67,14 +65,6 @@ LINES = [
 """Each command at least once."""
 
 
-def test_every_reason_and_state_is_explained() -> None:
-    reasons = {r for r in Reason if r not in _NOT_OF_WAITING}
-    known = {*Why, *AnswerReason, *MisfitReason, *Progress, *reasons} - _OF_THE_CONTROLLER
-    missing = {str(r) for r in known} - NAMED
-    assert not missing, f"docs/troubleshooting.md, 'Of explain alone', lacks {sorted(missing)}"
-    assert not {str(r) for r in _OF_THE_CONTROLLER} & NAMED
-
-
 def test_every_reason_has_a_remedy_or_needs_none() -> None:
     reasons = {*Why, *AnswerReason, *MisfitReason, *Reason} - _NOT_OF_WAITING
     missing = {str(r) for r in reasons - REMEDIES.keys() - _WITHOUT_REMEDY}
@@ -82,29 +72,6 @@ def test_every_reason_has_a_remedy_or_needs_none() -> None:
         f"say in cli/explaining/findings.py what to do about {sorted(missing)}, or, where the "
         f"message says it or there is nothing to be done, name them in {Path(__file__).name}"
     )
-
-
-def test_every_exit_code_is_explained() -> None:
-    missing = {code.name for code in Exit if f"\n| {int(code)} | " not in PAGE}
-    assert not missing, f"docs/kubectl-mig.md, in the table of exit codes, lacks {missing}"
-
-
-def test_every_command_is_in_the_table() -> None:
-    table = PAGE.partition("\n| command | answers |\n")[2].partition("\n\n")[0]
-    told = {name for row in table.splitlines() for name in re.findall(r"`([a-z]+)", row)}
-    missing = sorted(set(PROGRAM.commands) - told)
-    assert not missing, f"give {missing} a row in docs/kubectl-mig.md, '| command | answers |'"
-
-
-def test_completion_knows_the_arguments_of_every_command() -> None:
-    unknown = {
-        f"{name} {param.name}"
-        for name, command in PROGRAM.commands.items()
-        for param in command.params
-        if isinstance(param, click.Argument)
-        and not (param._custom_shell_complete or isinstance(param.type, click.Path))
-    }
-    assert not unknown, f"say in cli/program.py what to offer for {sorted(unknown)}"
 
 
 def test_the_json_of_every_command_is_tried() -> None:

@@ -24,10 +24,6 @@ def served(found: FairQueue[str, str]) -> str:
     return order
 
 
-def test_groups_take_turns_and_within_one_the_oldest_goes_first() -> None:
-    assert served(queue(many="abcde", few="xy", one="m")) == "AXMBYCDE"
-
-
 def test_an_entry_that_is_changed_keeps_its_place() -> None:
     found = queue(many="abc")
     found.put("many", "a", "Z")
@@ -40,17 +36,6 @@ def test_what_is_taken_out_is_not_served() -> None:
     for key in ("a", "m", "gone"):
         found.discard(key)
     assert served(found) == "BC"
-
-
-def test_what_is_too_much_is_dropped_from_the_group_that_has_most() -> None:
-    found = queue(one="m", many="abc", few="xy")
-    found.drop_of_largest()
-    found.drop_of_largest()
-    assert found.get("m")
-    assert found.get("a") is None
-    assert len(found) == 4
-    found.clear()
-    assert (len(found), found.first()) == (0, None)
 
 
 def compared_per_turn(groups: int) -> float:

@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -158,18 +157,6 @@ def test_status_details_may_carry_the_pause(stub: Stub, api: KubeApi) -> None:
     assert caught.value.retry_after == 900
 
 
-def test_many_threads_may_use_one_client(stub: Stub, api: KubeApi) -> None:
-    names = [f"p{number}" for number in range(200)]
-
-    def echo(handler: Handler) -> None:
-        handler.send_json(thing(handler.path.rsplit("/", 1)[1]), 200, {})
-
-    stub.calls += [echo] * len(names)
-    with ThreadPoolExecutor(8) as threads:
-        read = list(threads.map(lambda name: api.get(PODS, name, namespace="ns"), names))
-    assert read == [thing(name) for name in names]
-
-
 def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi) -> None:
     patient = KubeApi(HttpClient(api._http._connection, user_agent="t", timeout_seconds=600))
     stub.calls.append(refuse(429, retry_after=300))
@@ -214,22 +201,6 @@ def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> N
     client.close()
     assert client.call("GET", "/api") == thing("n")
     assert ports[0] == ports[1] != ports[2]
-
-
-def test_a_write_goes_out_anew_where_the_server_closed_an_idle_connection(
-    stub: Stub, api: KubeApi
-) -> None:
-    closed = threading.Event()
-
-    def answer_and_close(handler: Handler) -> None:
-        handler.send_json(thing("n"), 200, {})
-        handler.cut_connection()
-        closed.set()
-
-    stub.calls += [answer_and_close, reply(thing("n"))]
-    api.get(NODES, "n")
-    closed.wait(PATIENCE)
-    assert api.create(NODES, thing("n", namespace="")) == thing("n")
 
 
 @pytest.mark.parametrize(

@@ -236,13 +236,6 @@ def test_text_is_read_up_to_a_bound(stub: Stub, api: KubeApi) -> None:
     assert stub.requests[0].query == {"tailLines": "3"}
 
 
-def test_fields_that_nobody_knows_survive_a_read_and_a_write(stub: Stub, api: KubeApi) -> None:
-    stored: Obj = thing("p", future={"nested": [{"a": None}, 1.5, "1e3"]})
-    stub.calls += [reply(stored), reply(stored)]
-    api.replace(PODS, api.get(PODS, "p", namespace="ns"))
-    assert stub.requests[1].body == stored
-
-
 def test_objects_may_nest_as_deeply_as_the_server_lets_them(stub: Stub, tmp_path: Path) -> None:
     listed = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [thing("p", spec="DEEP")]})
     limit = sys.getrecursionlimit()

@@ -7,17 +7,14 @@ import pytest
 from dra.common.resources import PODS
 from dra.kube import client as transport
 from dra.kube.client import KubeApi
-from dra.kube.errors import GoneError, UnavailableError
+from dra.kube.errors import UnavailableError
 from dra.kube.http import WatchEvent, WatchStream
 from tests.dra.kube.stub import (
     Handler,
     Stub,
-    drop,
     events,
     eventually,
     hang,
-    refuse,
-    status_object,
     thing,
 )
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -83,29 +80,6 @@ def test_close_wakes_a_reader_and_hangs_up(stub: Stub, api: KubeApi) -> None:
     stream.close()
 
 
-def test_an_expired_version_is_gone_whether_as_event_or_as_answer(stub: Stub, api: KubeApi) -> None:
-    stub.watches += [events(("ERROR", status_object(410, "Expired"))), refuse(410, "Gone")]
-    with pytest.raises(GoneError):
-        list(watch(api))
-    with pytest.raises(GoneError):
-        watch(api)
-
-
-def test_a_version_that_the_server_has_not_reached_is_recognised(stub: Stub, api: KubeApi) -> None:
-    causes = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large"}]}
-    stub.watches += [
-        refuse(504, "Timeout", "Timeout: x", details=causes),
-        refuse(504, "Timeout", "Timeout: Too large resource version: 9, current: 7"),
-        refuse(504, "Timeout", "Timeout: something else"),
-    ]
-    recognised = []
-    for _ in range(3):
-        with pytest.raises(UnavailableError) as caught:
-            watch(api)
-        recognised.append(caught.value.too_large_resource_version)
-    assert recognised == [True, True, False]
-
-
 def test_a_broken_connection_is_an_error_and_a_proper_end_is_not(stub: Stub, api: KubeApi) -> None:
     stub.watches += [events(("ADDED", thing("a")), then="drop"), events(("ADDED", thing("a")))]
     stream = watch(api)
@@ -113,15 +87,6 @@ def test_a_broken_connection_is_an_error_and_a_proper_end_is_not(stub: Stub, api
     with pytest.raises(UnavailableError, match="watch of pods broke"):
         next(stream)
     assert len(list(watch(api))) == 1
-
-
-def test_a_connection_dropped_before_any_answer_is_tried_once_more(
-    stub: Stub, api: KubeApi
-) -> None:
-    stub.watches += [drop, drop]
-    with pytest.raises(UnavailableError):
-        watch(api)
-    assert len(stub.requests) == 2
 
 
 def test_silence_beyond_the_time_of_the_watch_is_a_broken_connection(

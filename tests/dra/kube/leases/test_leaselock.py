@@ -106,29 +106,6 @@ def test_the_holders_own_promise_counts_not_the_candidates(
     assert other.try_hold() is not None
 
 
-def test_a_released_lease_is_acquired_at_once(server: LeaseServer, clock: FakeClock) -> None:
-    leader, other = candidate(server, clock, "a"), candidate(server, clock, "b")
-    leader.try_hold()
-    assert other.try_hold() is None
-    leader.release()
-    assert server.spec["holderIdentity"] == ""
-    assert other.try_hold() == 100
-    assert leader.try_hold() is None
-
-
-def test_release_leaves_the_lease_of_another_alone(server: LeaseServer, clock: FakeClock) -> None:
-    leader, other = candidate(server, clock, "a"), candidate(server, clock, "b")
-    leader.try_hold()
-    other.try_hold()
-    clock.at += 15
-    other.try_hold()
-    leader.release()
-    other.release()
-    leader.release()
-    assert server.spec["holderIdentity"] == ""
-    assert server.writes == 3
-
-
 def test_a_lease_that_somebody_annotated_is_still_held(
     server: LeaseServer, clock: FakeClock
 ) -> None:
