@@ -22,7 +22,7 @@ from dra.kube.kubeconfig import SERVICE_ACCOUNT, load_access, pod_access
 
 PatchContent = Literal["merge", "json", "strategic"]
 
-_FIRST_PAGE, LARGEST_PAGE = 25, 250
+_FIRST_PAGE, _LARGEST_PAGE = 25, 250
 _PAGE_BYTES = 4 * 2**20
 """Size of a page beyond which the next page is made smaller."""
 
@@ -114,22 +114,20 @@ class KubeApi:
         """Read what is no JSON, such as a log or metrics: at most ``limit_bytes`` of it."""
         return self._http.text(path, query=query, limit_bytes=limit_bytes)
 
-    def list(  # noqa: PLR0913 - the API's own parameters, and what to keep
+    def list(
         self,
         resource: Resource,
         *,
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        page_size: int = LARGEST_PAGE,
         keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> ObjectList:
         """Read all matching objects, page by page; namespace "" reads all namespaces.
 
         Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. Of each,
         ``keep`` says what is returned, so that no more than one is held whole: an object may be a
-        megabyte of JSON, and many times that in memory. Pages grow up to ``page_size`` as long as
-        they are small.
+        megabyte of JSON, and many times that in memory. Pages grow as long as they are small.
         """
 
         def kept(page: Page) -> Iterator[Obj]:
@@ -141,12 +139,12 @@ class KubeApi:
 
         path = resource.path(namespace)
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        limit = min(_FIRST_PAGE, page_size)
+        limit = _FIRST_PAGE
         page, size = self._http.page(path, query=query | {"limit": str(limit)})
         version = _list_meta(page, "resourceVersion")
         items = [*kept(page)]
         while token := _list_meta(page, "continue"):
-            limit = min(page_size, limit * 2) if size < _PAGE_BYTES else max(1, limit // 2)
+            limit = min(_LARGEST_PAGE, limit * 2) if size < _PAGE_BYTES else max(1, limit // 2)
             try:
                 page, size = self._http.page(
                     path, query=query | {"limit": str(limit), "continue": token}

@@ -59,20 +59,12 @@ class Backoff:
         until: monotonic time at which the pause is over, where :meth:`fail` was told the time.
     """
 
-    __slots__ = ("_delay", "_first", "_jitter", "_limit", "_rng", "failures", "until")
+    __slots__ = ("_delay", "_first", "_jitter", "_limit", "failures", "until")
 
-    def __init__(
-        self,
-        *,
-        first: float = 0.2,
-        limit: float = 30.0,
-        jitter: float = 0.5,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, *, first: float = 0.2, limit: float = 30.0, jitter: float = 0.5) -> None:
         self._first = first
         self._limit = limit
         self._jitter = jitter
-        self._rng = rng
         self._delay = 0.0
         self.failures = 0
         self.until = 0.0
@@ -87,10 +79,7 @@ class Backoff:
         delay = min(self._limit, self._first * 2.0 ** min(self.failures, 32))
         self.failures += 1
         if self._jitter:
-            if self._rng is None:
-                # Made at the first failure: a Random weighs 2.5 KB, and most users never fail.
-                self._rng = random.Random()  # noqa: S311 - no secret
-            delay = self._rng.uniform(delay * (1 - self._jitter), delay)
+            delay = random.uniform(delay * (1 - self._jitter), delay)  # noqa: S311 - no secret
         self._delay = max(at_least or 0.0, delay)
         return self._delay
 

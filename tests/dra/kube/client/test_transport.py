@@ -178,12 +178,15 @@ def test_list_follows_pages_and_names_the_kind_of_each_item(stub: Stub, api: Kub
         listing({"metadata": {"name": "a"}}, version=5, token="more"),
         listing({"metadata": {"name": "b"}}, version=5),
     ]
-    listed = api.list(RESOURCE_CLAIMS, label_selector="x=y", field_selector="f=g", page_size=1)
+    listed = api.list(RESOURCE_CLAIMS, label_selector="x=y", field_selector="f=g")
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
     assert listed.items == [kind | {"metadata": {"name": name}} for name in "ab"]
     assert listed.resource_version == "5"
-    asked = {"labelSelector": "x=y", "fieldSelector": "f=g", "limit": "1"}
-    assert [request.query for request in stub.requests] == [asked, asked | {"continue": "more"}]
+    asked = {"labelSelector": "x=y", "fieldSelector": "f=g", "limit": "25"}
+    assert [request.query for request in stub.requests] == [
+        asked,
+        asked | {"limit": "50", "continue": "more"},
+    ]
 
 
 def test_of_a_list_no_more_than_a_page_is_held_whole(stub: Stub, api: KubeApi) -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from dra.kube.errors import UnavailableError
-from dra.kube.lease import LeaseTimes
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.leases.leases import TIMES, LeaseServer, Link, candidate
 
@@ -181,17 +180,3 @@ def test_losing_a_race_is_no_error(server: LeaseServer, clock: FakeClock) -> Non
     server.on_answer = the_other_is_faster  # after the first rival's read
     assert rivals[0].try_hold() is None
     assert server.spec["holderIdentity"] == "b"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"lease_duration": 10, "renew_deadline": 10},
-        {"retry_period": 10, "renew_deadline": 10},
-        {"retry_period": 9, "renew_deadline": 10},
-        {"retry_period": 0},
-    ],
-)
-def test_times_that_could_give_two_leaders_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="renew_deadline"):
-        LeaseTimes(**wrong)  # type: ignore[arg-type]
