@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from controller import times
-from dra.common.queues import Timers, Turns
+from dra.common.queues import Ranked
 from dra.kube.timing import Backoff
 
 K = TypeVar("K", bound=Hashable)
@@ -25,7 +25,7 @@ class _Ready(Generic[K]):
         self._group = group
         self._rank = rank
         self._groups: dict[str, list[tuple[Any, int, K]]] = {}
-        self._turns = Turns()
+        self._turns: Ranked[str] = Ranked()
         self._ticket = 0
 
     def put(self, key: K, order: Any) -> None:
@@ -47,16 +47,16 @@ class _Ready(Generic[K]):
         group = self._turns.first()
         if group is not None:
             if is_served:
-                self._turns.leave(group)
+                self._turns.discard(group)
             heapq.heappop(self._groups[group])
             self._wait(group)
 
     def _wait(self, group: str) -> None:
         if self._groups[group]:
-            self._turns.wait(group, self._rank(self._groups[group][0][0]))
+            self._turns.put(group, self._rank(self._groups[group][0][0]))
         else:
             del self._groups[group]
-            self._turns.leave(group)
+            self._turns.discard(group)
 
 
 class WorkList(Generic[K]):
@@ -79,7 +79,7 @@ class WorkList(Generic[K]):
         self._pauses = pauses
         self._order: dict[K, Any] = {}
         self._ready: _Ready[K] = _Ready(group, rank)
-        self._later: Timers[K] = Timers()
+        self._later: Ranked[K] = Ranked()
         self._failures: dict[K, Backoff] = {}
 
     def add(self, key: K, order: Any, *, at: float | None = None) -> None:
@@ -87,7 +87,7 @@ class WorkList(Generic[K]):
         if at is not None and at > self._now():
             if key not in self._order or (due is not None and due > at):
                 self._order[key] = order
-                self._later.set(key, at)
+                self._later.put(key, at)
         elif key not in self._order or due is not None or self._order[key] != order:
             self._order[key] = order
             self._later.discard(key)
@@ -116,8 +116,10 @@ class WorkList(Generic[K]):
         """The ``order`` of the next key that is due, None when none is."""
         if not self._order:
             return None
-        for key in self._later.take(self._now()):
-            self._ready.put(key, self._order[key])
+        now = self._now()
+        while (late := self._later.first()) is not None and self._later.get(late) <= now:
+            self._later.discard(late)
+            self._ready.put(late, self._order[late])
         while (found := self._ready.first()) is not None:
             key, order = found
             if key in self._order and self._order[key] == order and self._later.get(key) is None:
@@ -135,4 +137,7 @@ class WorkList(Generic[K]):
 
     def next_due(self) -> float | None:
         """The monotonic time of the next key: now or in the past when one is ready."""
-        return self._now() if len(self._order) > len(self._later) else self._later.next()
+        if len(self._order) > len(self._later):
+            return self._now()
+        late = self._later.first()
+        return None if late is None else self._later.get(late)

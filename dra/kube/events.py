@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Protocol
 
 from dra.common.cache import BoundedCache
-from dra.common.queues import FairQueue
 from dra.common.resources import EVENTS, Obj
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
@@ -189,11 +188,10 @@ class EventRecorder:
         )
         self._hurried = threading.Event()
         # Used by the sending thread only.
-        self._sent: BoundedCache[Occurrence, _Sent] = BoundedCache(
-            _REMEMBERED
-        )  # used by the sending thread only
+        self._sent: BoundedCache[Occurrence, _Sent] = BoundedCache(_REMEMBERED)
         self._changed = threading.Condition()
-        self._waiting: FairQueue[Occurrence, _Waiting] = FairQueue()
+        # By namespace, whose turn comes first.
+        self._waiting: dict[str, dict[Occurrence, _Waiting]] = {}
         self._sending = False
         self._started = False
         self._closed = False
@@ -220,7 +218,7 @@ class EventRecorder:
             self._drop()
             return
         with self._changed:
-            if waiting := self._waiting.get(occurrence):
+            if waiting := self._waiting.get(occurrence.namespace, {}).get(occurrence):
                 waiting.count += 1
                 waiting.last = now
                 return
@@ -228,9 +226,12 @@ class EventRecorder:
                 self._drop()
                 return
             waiting = _Waiting(first=now, last=now, at=at)
-            self._waiting.put(occurrence.namespace, occurrence, waiting)
-            if len(self._waiting) > _MOST_WAITING:
-                self._waiting.drop_of_largest()
+            self._waiting.setdefault(occurrence.namespace, {})[occurrence] = waiting
+            if self._number() > _MOST_WAITING:
+                largest = max(self._waiting, key=lambda name: len(self._waiting[name]))
+                del self._waiting[largest][next(iter(self._waiting[largest]))]
+                if not self._waiting[largest]:
+                    del self._waiting[largest]
                 self._drop()
             if not self._started:
                 self._started = True
@@ -259,11 +260,23 @@ class EventRecorder:
         self.flush(timeout)
         with self._changed:
             self._closed = True
-            for _ in range(len(self._waiting)):
-                self._drop()
+            self._dropped += self._number()
             self._waiting.clear()
             self._changed.notify_all()
         self._loop.stop()
+
+    def _number(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def _take(self) -> tuple[Occurrence, _Waiting]:
+        """Take the oldest event of a namespace, which is the last to have a turn again."""
+        namespace, own = next(iter(self._waiting.items()))
+        del self._waiting[namespace]
+        occurrence = next(iter(own))
+        waiting = own.pop(occurrence)
+        if own:
+            self._waiting[namespace] = own
+        return occurrence, waiting
 
     def _drop(self) -> None:
         with self._changed:  # re-entrant: Condition's default lock is an RLock
@@ -274,11 +287,9 @@ class EventRecorder:
         if not self._keep_pace():
             return None
         with self._changed:
-            head = self._waiting.first()
-            if head is None:
+            if not self._waiting:
                 return None
-            occurrence = head[0]
-            waiting = self._waiting.take(occurrence)
+            occurrence, waiting = self._take()
             self._sending = True
         try:
             self._send_patiently(occurrence, waiting)
@@ -306,10 +317,10 @@ class EventRecorder:
         Does not pause if somebody waits for the rest.
         """
         with self._changed:
-            head = self._waiting.first()
-        if head is None:
+            heads = (next(iter(own.values())) for own in self._waiting.values())
+            oldest = next(heads, None)
+        if oldest is None:
             return False
-        oldest = head[1]
         if not self._loop.is_stopping():
             wait = oldest.at + self._limits.delay_seconds - self._clock.monotonic()
             if wait > 0:

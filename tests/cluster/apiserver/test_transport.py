@@ -122,12 +122,11 @@ def test_an_allocation_without_timestamp_is_accepted_and_then_immutable(
 
 
 def test_a_list_follows_its_pages(kube: KubeApi, claim: Obj) -> None:
-    for number in range(5):
-        kube.create(RESOURCE_CLAIMS, new_claim(f"page-{number}", part="pages"))
-    listed = kube.list(
-        RESOURCE_CLAIMS, namespace=NAMESPACE, label_selector="part=pages", page_size=2
-    )
-    assert [item["metadata"]["name"] for item in listed.items] == [f"page-{n}" for n in range(5)]
+    names = [f"page-{number:02}" for number in range(30)]  # the first page has 25
+    for name in names:
+        kube.create(RESOURCE_CLAIMS, new_claim(name, part="pages"))
+    listed = kube.list(RESOURCE_CLAIMS, namespace=NAMESPACE, label_selector="part=pages")
+    assert [item["metadata"]["name"] for item in listed.items] == names
     assert {item["kind"] for item in listed.items} == {"ResourceClaim"}
 
 
