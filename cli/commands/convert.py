@@ -63,7 +63,7 @@ def _print(out: Output, objects: Sequence[Obj], remarks: Sequence[Remark]) -> No
         out.json("Conversion", {"objects": objects, "remarks": [r.as_json for r in remarks]})
     else:
         for remark in remarks:
-            out.line(f"# {remark.shown}")
+            out.line(f"# {remark.shown()}")
         for number, each in enumerate(objects):
             if number:
                 out.line("---")

@@ -32,9 +32,10 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
         summary = {level.value: counts[level] for level in Level}
         out.json("LintReport", {"remarks": [r.as_json for r in remarks], "summary": summary})
     else:
+        paint = {Level.ERROR: out.bad, Level.WARNING: out.odd, Level.HINT: out.dim}
         for remark in remarks:
             if hints or remark.level is not Level.HINT:
-                _show(remark, out)
+                out.line(remark.shown(paint[remark.level](remark.level.value)))
         shown = [counted(counts[level], level.value) for level in Level if counts[level]]
         if counts[Level.HINT] and not hints:
             shown[-1] += " (see --hints)"
@@ -60,12 +61,3 @@ def _check(documents: Sequence[Document], known: Manifests) -> Iterator[Remark]:
         if pods and key not in named:
             message = "no pod in these files names it: claims are allocated for pods"
             yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)
-
-
-def _show(remark: Remark, out: Output) -> None:
-    paint = {Level.ERROR: out.bad, Level.WARNING: out.odd, Level.HINT: out.dim}[remark.level]
-    about = ": ".join(part for part in (remark.subject, remark.field) if part)
-    where = f"{remark.file}:{remark.line}"
-    out.line(
-        f"{where}: {paint(remark.level.value)}: {about + ': ' if about else ''}{remark.message}"
-    )

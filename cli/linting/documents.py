@@ -50,11 +50,10 @@ class Remark:
             "message": self.message,
         }
 
-    @property
-    def shown(self) -> str:
-        """File, line, level, object, field and message, in one line."""
+    def shown(self, level: str = "") -> str:
+        """File, line, level or its word in colour, object, field and message, in one line."""
         about = "".join(f"{part}: " for part in (self.subject, self.field) if part)
-        return f"{self.file}:{self.line}: {self.level.value}: {about}{self.message}"
+        return f"{self.file}:{self.line}: {level or self.level.value}: {about}{self.message}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from cel_expr_python import cel
 
 from dra.cel.data import Opaque
-from dra.cel.library import BOOL, INT, MAP, STRING, declare, function, method
+from dra.cel.library import BOOL, INT, MAP, STRING, accepts, declare, function, method
 
 Address = IPv4Address | IPv6Address
 
@@ -37,7 +37,7 @@ def _addresses() -> Iterable[Any]:
         function(lambda text: {"ip": str(_parse_ip(text))}, MAP, STRING),
         method(lambda net: {"ip": str(_net(net)[0])}, MAP, MAP),
     )
-    yield declare("isIP", function(_accepts(_parse_ip), BOOL, STRING))
+    yield declare("isIP", function(accepts(_parse_ip), BOOL, STRING))
     yield declare("ip.isCanonical", function(lambda t: str(_parse_ip(t)) == t, BOOL, STRING))
     yield declare("family", method(lambda a: _ip(a).version, INT, MAP))
     for name, test in (
@@ -52,7 +52,7 @@ def _addresses() -> Iterable[Any]:
 
 def _networks() -> Iterable[Any]:
     yield declare("cidr", function(_cidr, MAP, STRING))
-    yield declare("isCIDR", function(_accepts(_parse_cidr), BOOL, STRING))
+    yield declare("isCIDR", function(accepts(_parse_cidr), BOOL, STRING))
     yield declare(
         "containsIP",
         method(lambda net, text: _contains(net, _parse_ip(text)), BOOL, MAP, STRING),
@@ -79,17 +79,6 @@ def _urls() -> Iterable[Any]:
         "getQuery",
         method(lambda u: parse_qs(urlsplit(u["url"]).query, keep_blank_values=True), _QUERY, MAP),
     )
-
-
-def _accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    def accepts(text: str) -> bool:
-        try:
-            parse(text)
-        except ValueError:
-            return False
-        return True
-
-    return accepts
 
 
 def _parse_ip(text: str) -> Address:
@@ -163,7 +152,7 @@ def _url(text: str) -> Opaque:
 
 def is_url(text: str) -> bool:
     """True if it is a URL, or an absolute path."""
-    return _accepts(_url)(text)
+    return accepts(_url)(text)
 
 
 def _host(value: Opaque) -> str:

@@ -20,13 +20,12 @@ from dra.cel.data import (
     SEMVER,
     Opaque,
     Semver,
-    SemverError,
     parse_semver,
     quantity,
     quantity_of,
     semver,
 )
-from dra.common.quantity import QuantityError, parse_quantity
+from dra.common.quantity import parse_quantity
 
 BOOL, INT, STRING, DYN = cel.Type.BOOL, cel.Type.INT, cel.Type.STRING, cel.Type.DYN
 MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
@@ -54,6 +53,19 @@ def declare(name: str, *overloads: Overload) -> Any:
     """The function ``name``, for ``cel.NewEnv``."""
     made = [overload(f"own:{name}_{n}") for n, overload in enumerate(overloads)]
     return cel.FunctionDecl(name, made)
+
+
+def accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    """Tells texts that ``parse`` reads from those for which it raises ValueError."""
+
+    def told(text: str) -> bool:
+        try:
+            parse(text)
+        except ValueError:
+            return False
+        return True
+
+    return told
 
 
 _ORDER = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}
@@ -293,17 +305,6 @@ def _compare(left: Opaque, right: Opaque) -> int:
     return (first > second) - (first < second)
 
 
-def _accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    def accepts(text: str) -> bool:
-        try:
-            parse(text)
-        except (QuantityError, SemverError):
-            return False
-        return True
-
-    return accepts
-
-
 def _comparisons() -> Iterable[Any]:
     yield declare("compareTo", method(_compare, INT, MAP, MAP))
     yield declare("isLessThan", method(lambda a, b: _compare(a, b) < 0, BOOL, MAP, MAP))
@@ -312,7 +313,7 @@ def _comparisons() -> Iterable[Any]:
 
 def _quantities() -> Iterable[Any]:
     yield declare("quantity", function(quantity, MAP, STRING))
-    yield declare("isQuantity", function(_accepts(parse_quantity), BOOL, STRING))
+    yield declare("isQuantity", function(accepts(parse_quantity), BOOL, STRING))
     yield declare("sign", function(lambda q: (_number(q) > 0) - (_number(q) < 0), INT, MAP))
     yield declare("isInteger", method(lambda q: _number(q).denominator == 1, BOOL, MAP))
     yield declare("asInteger", method(_integer, INT, MAP))
@@ -330,7 +331,7 @@ def _versions() -> Iterable[Any]:
         return {SEMVER: str(parse_semver(text, normalize=bool(normalize)))}
 
     def is_version(text: str, normalize: object) -> bool:
-        return _accepts(lambda t: parse_semver(t, normalize=bool(normalize)))(text)
+        return accepts(lambda t: parse_semver(t, normalize=bool(normalize)))(text)
 
     yield declare(
         "semver",
@@ -339,7 +340,7 @@ def _versions() -> Iterable[Any]:
     )
     yield declare(
         "isSemver",
-        function(_accepts(parse_semver), BOOL, STRING),
+        function(accepts(parse_semver), BOOL, STRING),
         function(is_version, BOOL, STRING, BOOL),
     )
     yield declare("major", method(lambda v: _version(v).major, INT, MAP))
