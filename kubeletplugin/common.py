@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra.kube.client import KubeApi
 from dra.kube.events import EventRecorder
 from dra.kube.loop import Loop
-from dra.kube.timing import Clock
+from dra.kube.timing import Clock, SystemClock
 from dra.monitoring.metrics import CountingSink
 from kubeletplugin import times
 from kubeletplugin.journal.journal import Journal
@@ -69,6 +69,7 @@ class Common:
     reports: Reports
     readiness: Readiness
     journal: Journal
+    clock: Clock = field(default_factory=SystemClock)
 
 
 def build_common(options: Options, api: KubeApi, telemetry: Telemetry) -> Common:

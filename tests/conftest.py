@@ -51,7 +51,7 @@ LONGEST = (
     "controller/report/test_metrics.py",
     "sim/conformance/clients/test_kubectl.py",
     "controller/allocator/devices/test_single.py",
-    "kubeletplugin/claims/recovery/test_restart.py",
+    "kubeletplugin/claims/test_restart.py",
     "kubeletplugin/check/test_checked.py",
 )
 """Files with the longest single tests. They come first, lest one runs alone at the end."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import partial
 
 from dra.claims.allocation import label_of, node_label
@@ -17,6 +16,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj, picked
 from dra.gpu.inventory import ClaimRef
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Clock
+from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.lookup import CUT, IDENTITY, ClaimReader, expected_devices, trim_claim
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.times import FRESH_SECONDS
@@ -25,10 +25,10 @@ from kubeletplugin.times import FRESH_SECONDS
 class ClaimWatch:
     """Tells of each claim which devices of this node it is expected to use, and of none when none.
 
-    ``outcomes`` hears, before that, whether kube-scheduler waits for them, and ``untold``, after
-    it, that the claim's status does not say of them what that waits for; both in the thread of the
-    watch, and they must not block. The last state of each claim is kept for a moment, unless its
-    parameters are more than the controller reads. Thread-safe.
+    ``outcomes`` hears, before ``early``, whether kube-scheduler waits for them, and ``early`` has
+    them made again where the claim's status does not say of them what that waits for; both in the
+    thread of the watch. The last state of each claim is kept for a moment, unless its parameters
+    are more than the controller reads. Thread-safe.
 
     Any user may set the label, on as many claims of any driver as he likes: of a claim little more
     than its name is held, and nothing but what is for this node is looked at.
@@ -38,15 +38,13 @@ class ClaimWatch:
         self,
         claims: ClaimReader,
         outcomes: Outcomes,
+        early: EarlySlices,
         *,
-        expect: Callable[[ClaimRef, tuple[str, ...]], None],
-        untold: Callable[[ClaimRef, tuple[str, ...]], None],
         clock: Clock,
     ) -> None:
         self._places = {"driver": claims.driver, "pool": claims.pool}
         self._outcomes = outcomes
-        self._expect = expect
-        self._untold = untold
+        self._early = early
         self._clock = clock
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, tuple[Claim, float]] = OrderedDict()
@@ -90,9 +88,8 @@ class ClaimWatch:
             frozenset(c.uid for c in claim.reserved_for) if wanted else frozenset(),
             says_made=bool(made),
         )
-        self._expect(claim.ref, names)
-        if is_news and not failed and made != wanted:
-            self._untold(claim.ref, names)
+        is_untold = is_news and not failed and made != wanted
+        self._early.expect(claim.ref, names, again=is_untold)
 
     def _keep(self, claim: Claim) -> None:
         now = self._clock.monotonic()

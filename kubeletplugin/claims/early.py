@@ -4,6 +4,11 @@ What kubelet asks for goes first: a slice is made early only on a GPU on which n
 a time. Such a slice is recorded as one that a Prepare has made and not told of yet, so that a
 Prepare finds it, a process that is killed leaves nothing behind that is not on record, and nothing
 that fails here is anybody's answer: Prepare tries again.
+
+Reservations are of claims that are to be allocated here once their slices are made. The controller
+writes them into ``spec`` of the MigNode, the answers stand in its ``status``. The time of one is
+counted here, from the moment at which it is first seen. A restart counts anew: whoever reserved
+gives up earlier by its own clock, or is gone.
 """
 
 from __future__ import annotations
@@ -14,20 +19,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from dra.gpu.inventory import AnswerState, ClaimRef
+from api.mignode import MOST_RESERVATIONS
+from dra.claims.allocation import AllocatedDevice
+from dra.gpu.inventory import Answer, AnswerState, ClaimRef, Reservation
 from dra.gpu.names import DeviceNameError, MigDevice, gpu_name, parse_device
 from dra.kube.loop import Loop
 from dra.kube.timing import Clock
-from kubeletplugin.claims.context import Context
-from kubeletplugin.claims.lookup import ClaimFate
-from kubeletplugin.claims.outcomes import Outcomes
-from kubeletplugin.claims.prepare import Preparer
-from kubeletplugin.claims.removal import ClaimRemoval
-from kubeletplugin.claims.reservations import Reservations
-from kubeletplugin.claims.tasks import ClaimTasks, patiently
+from kubeletplugin.claims.lookup import ClaimFate, ClaimReader
+from kubeletplugin.claims.node import Node
+from kubeletplugin.claims.tasks import patiently
+from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, PluginError, StartingError
 from kubeletplugin.gpus.gpu import GpuUnit
-from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.entries import HELD, Entry, State
 from kubeletplugin.telemetry.observer import Action
 from kubeletplugin.telemetry.reports import about
 from kubeletplugin.times import (
@@ -45,10 +49,23 @@ from kubeletplugin.times import (
 _log = logging.getLogger(__name__)
 MOST_OF_NAMESPACE = 8
 MOST_OF_GPU = 16
+_MESSAGE = 512
+_MADE = {State.CI_CREATED} | HELD
 _REFUSED = (
     "nothing is made early for it: it is a share of a slice, too many slices were made for nothing "
     "for its namespace or GPU lately, or the GPU is not known"
 )
+
+
+@dataclass(slots=True)
+class _Reserved:
+    """A reservation, until when its slices wait, and what came of it."""
+
+    asked: Reservation
+    until: float
+    is_allocated: bool = False
+    state: AnswerState | None = None
+    message: str = ""
 
 
 @dataclass(slots=True)
@@ -59,7 +76,7 @@ class _Claim:
     last wish is ``open`` until they are made or refused, and not tried before ``not_before``.
     ``doubted``: it is to be looked at whether what was made is still needed. ``early_since``: its
     slices are made early; ``whole_since``: all of them are whole, and its pod may be bound.
-    ``is_overdue``: that was told.
+    ``is_overdue``: that was told. ``reserved`` is None without a reservation.
     """
 
     ref: ClaimRef
@@ -71,11 +88,13 @@ class _Claim:
     early_since: float | None = None
     whole_since: float | None = None
     is_overdue: bool = False
+    reserved: _Reserved | None = None
 
     @property
     def is_over(self) -> bool:
         """True if there is nothing to know of it any more."""
-        return not (self.devices or self.doubted or self.early_since is not None)
+        is_wanted = bool(self.devices) or self.reserved is not None
+        return not (is_wanted or self.doubted or self.early_since is not None)
 
 
 class EarlySlices:
@@ -85,39 +104,70 @@ class EarlySlices:
     somebody waits for the answer: they are tried for longer, and kept without a limit.
     """
 
-    def __init__(  # noqa: PLR0913 - what makes and removes, and whom it tells
-        self,
-        context: Context,
-        preparer: Preparer,
-        removal: ClaimRemoval,
-        tasks: ClaimTasks,
-        *,
-        reservations: Reservations,
-        outcomes: Outcomes,
-        seconds: float,
-    ) -> None:
-        self._context = context
-        self._journal = context.journal
-        self._clock = context.clock
-        self._hardware = removal.hardware
-        self._preparer = preparer
-        self._removal = removal
-        self._tasks = tasks
-        self._reservations = reservations
-        self._outcomes = outcomes
+    def __init__(self, common: Common, node: Node, claims: ClaimReader, *, seconds: float) -> None:
+        self._journal = common.journal
+        self._clock = common.clock
+        self._readiness = common.readiness
+        self._acted = common.telemetry.metrics.acted
+        self._on_change = common.changed
+        self._node = node
+        self._hardware = node.removal.hardware
+        self._outcomes = node.outcomes
+        self._reader = claims
         self._seconds = seconds
-        self._allowance = Allowance(context.clock)
+        self._allowance = Allowance(common.clock)
         self._lock = threading.Lock()
         self._claims: dict[str, _Claim] = {}
         self._busy: set[str] = set()
-        self.thread = Loop("early slices", self._turn, clock=context.clock)
+        self.thread = Loop("early slices", self._turn, clock=common.clock)
+
+    # -- what is wanted
 
     def expect(self, ref: ClaimRef, devices: tuple[str, ...], *, again: bool = False) -> None:
-        """Have the slices among ``devices`` made for a claim; with none, those made given back.
+        """Have the slices of ``devices``, which a claim was given here, made; without any, not.
 
-        With the same as before it does nothing, so that what was given back is not made once more,
-        unless ``again`` says that nobody was told what came of it.
+        What was made is given back then, unless the claim is reserved here. With the same devices
+        as before it does nothing, so that what was given back is not made once more, unless
+        ``again`` says that nobody was told what came of it.
         """
+        with self._lock:
+            reserved = self._reserved(ref.uid)
+            if reserved is not None:
+                reserved.is_allocated = bool(devices)
+            is_kept = not devices and self._holds(reserved)
+        if not is_kept:
+            self._want(ref, devices, again=again)
+
+    def take(self, asked: Iterable[Reservation]) -> None:
+        """Take all present reservations; the last one of a claim counts."""
+        now = self._clock.monotonic()
+        wanted = {r.claim.uid: r for r in [*asked][:MOST_RESERVATIONS]}
+        with self._lock:
+            before = {u: c.reserved for u, c in self._claims.items() if c.reserved is not None}
+            ended = [r for u, r in before.items() if u not in wanted or wanted[u].id != r.asked.id]
+            for each in ended:
+                self._claims[each.asked.claim.uid].reserved = None
+            begun = [r for u, r in wanted.items() if self._reserved(u) is None]
+            for reservation in begun:
+                ref = reservation.claim
+                claim = self._claims.setdefault(ref.uid, _Claim(ref))
+                claim.reserved = _Reserved(reservation, now + reservation.seconds)
+        for each in ended:
+            if not each.is_allocated:
+                self._want(each.asked.claim, ())
+        for reservation in begun:
+            _log.info("reserved", extra=about(reservation.claim, detail=reservation.id))
+            self._want(reservation.claim, tuple(d.device for d in reservation.devices))
+        if ended or begun:
+            self._on_change()
+
+    def doubt(self, ref: ClaimRef) -> None:
+        """Look again whether a slice that was made early is still needed. Waits for nothing."""
+        with self._lock:
+            self._claims.setdefault(ref.uid, _Claim(ref)).doubted = True
+        self.thread.notify()
+
+    def _want(self, ref: ClaimRef, devices: tuple[str, ...], *, again: bool = False) -> None:
         with self._lock:
             claim = self._claims.setdefault(ref.uid, _Claim(ref))
             if devices and devices == claim.devices and (claim.open or not again):
@@ -129,14 +179,77 @@ class EarlySlices:
             self._outcomes.forget(ref)
         self.thread.notify()
 
-    def doubt(self, ref: ClaimRef) -> None:
-        """Look again whether a slice that was made early is still needed. Waits for nothing."""
+    # -- what is known of reservations
+
+    def fate(self, ref: ClaimRef) -> ClaimFate:
+        """``HERE`` while the claim is reserved here; otherwise the API server is asked for it."""
         with self._lock:
-            self._claims.setdefault(ref.uid, _Claim(ref)).doubted = True
-        self.thread.notify()
+            is_held = self._holds(self._reserved(ref.uid))
+        return ClaimFate.HERE if is_held else self._reader.fate(ref)
+
+    def devices(self, ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
+        """Devices as they will be allocated to a claim; none if it is not reserved here.
+
+        Raises:
+            DeviceError: a GPU of that name is another by now.
+        """
+        with self._lock:
+            reserved = self._reserved(ref.uid)
+        if reserved is None or reserved.state:
+            return ()
+        for each in reserved.asked.devices:
+            try:
+                uuid = self._hardware.named(gpu_name(parse_device(each.device).minor)).uuid
+            except (DeviceNameError, PluginError) as error:
+                raise DeviceError(str(error)) from error
+            if uuid != each.gpu:
+                raise DeviceError(f"{each.device} is of GPU {uuid} now, not of {each.gpu}")
+        return tuple(
+            AllocatedDevice(each.request, self._reader.driver, self._reader.pool, each.device)
+            for each in reserved.asked.devices
+        )
+
+    def answers(self) -> tuple[Answer, ...]:
+        """Answers as they are to be published; none as long as a reservation is worked on."""
+        with self._lock:
+            known = [c.reserved for c in self._claims.values() if c.reserved is not None]
+        found = []
+        for each in known:
+            state = each.state or (AnswerState.MADE if self._is_made(each.asked) else None)
+            if state is not None:
+                found.append(Answer(each.asked.id, state, each.message))
+        return tuple(found)
+
+    def _is_made(self, asked: Reservation) -> bool:
+        entries = {e.device: e for e in self._journal.of_claim(asked.claim.uid)}
+        found = ((entries.get(d.device), d.gpu) for d in asked.devices)
+        return all(e is not None and e.state in _MADE and e.gpu == gpu for e, gpu in found)
+
+    def _reserved(self, uid: str) -> _Reserved | None:
+        claim = self._claims.get(uid)
+        return None if claim is None else claim.reserved
+
+    def _holds(self, reserved: _Reserved | None) -> bool:
+        is_open = reserved is not None and reserved.state is None
+        return is_open and self._left(reserved) > 0
+
+    def _left(self, reserved: _Reserved | None) -> float:
+        """Time for which reserved slices still wait."""
+        return 0.0 if reserved is None else reserved.until - self._clock.monotonic()
+
+    def _end(self, claim: _Claim, state: AnswerState, why: str) -> bool:
+        """Answer that nothing comes of the claim's reservation; False if it has none."""
+        reserved = claim.reserved
+        if reserved is None:
+            return False
+        with self._lock:
+            reserved.state = reserved.state or state
+            reserved.message = reserved.message or why[:_MESSAGE]
+        self._on_change()
+        return True
 
     def _turn(self) -> float | None:
-        if not self._context.readiness.is_ready or self._journal.rebuild:
+        if not self._readiness.is_ready or self._journal.rebuild:
             return UNREADY_SECONDS
         claims = self._look_at_journal()
         pauses = [pause for c in claims for pause in (self._give_back(c), self._overdue(c))]
@@ -159,14 +272,13 @@ class EarlySlices:
                 entries = of_claim.get(uid, [])
                 claim.early_since = _since(claim.early_since, now, any(e.early for e in entries))
                 whole = bool(entries) and all(e.early and e.ci_id is not None for e in entries)
-                claim.whole_since = _since(claim.whole_since, now, whole and self._is_bound(uid))
+                claim.whole_since = _since(claim.whole_since, now, whole and self._is_bound(claim))
                 claim.is_overdue = claim.is_overdue and claim.whole_since is not None
             return [*self._claims.values()]
 
-    def _is_bound(self, uid: str) -> bool:
+    def _is_bound(self, claim: _Claim) -> bool:
         """True if a claim's pod may be bound by now: nobody waits for its slices before."""
-        awaited = self._outcomes.is_awaited(uid)
-        return not awaited and self._reservations.seconds_left(uid) is None
+        return claim.reserved is None and not self._outcomes.is_awaited(claim.ref.uid)
 
     # -- given back
 
@@ -182,11 +294,11 @@ class EarlySlices:
         if claim.early_since is None:
             return None
         pauses = []
-        reserved = self._reservations.seconds_left(claim.ref.uid)
-        if reserved is not None:
-            if reserved <= 0:
+        if claim.reserved is not None:
+            left = self._left(claim.reserved)
+            if left <= 0:
                 self._begin_giving_back(claim, is_over=False)
-            pauses.append(max(reserved, UNREADY_SECONDS))
+            pauses.append(max(left, UNREADY_SECONDS))
         if not self._outcomes.is_awaited(claim.ref.uid):
             left = claim.early_since + self._seconds - self._clock.monotonic()
             if left <= 0:
@@ -196,23 +308,23 @@ class EarlySlices:
 
     def _begin_giving_back(self, claim: _Claim, *, is_over: bool) -> bool:
         uid = claim.ref.uid
-        if not self._made_early(uid) and self._tasks.idle(uid):
+        if not self._made_early(uid) and self._node.tasks.idle(uid):
             return True
         work = partial(self._give_back_now, claim, is_over=is_over)
-        return self._tasks.begin(uid, "give back", work) is not None
+        return self._node.tasks.begin(uid, "give back", work) is not None
 
     def _give_back_now(self, claim: _Claim, *, is_over: bool) -> None:
         """Remove what was made early for a claim; as its only task, so that it is not in use."""
         ref, entries = claim.ref, self._made_early(claim.ref.uid)
         if not entries:
             return
-        if not is_over and self._reservations.fate(ref) in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
+        if not is_over and self.fate(ref) in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
             return
-        left = str(self._removal.remove_unfinished(ref.uid, patience=UNDO_SECONDS))
+        left = str(self._node.removal.remove_unfinished(ref.uid, patience=UNDO_SECONDS))
         self._allowance.waste(ref.namespace, [e.gpu for e in entries])
-        self._context.observer.acted(Action.RETURNED)
+        self._acted(Action.RETURNED)
         why = "no pod came for it in time" if is_over else "it is not to be used here"
-        self._reservations.end(ref, AnswerState.EXPIRED, why)
+        self._end(claim, AnswerState.EXPIRED, why)
         if claim.is_overdue:
             self._outcomes.given_back(ref)
         _log.info("given back: %s", why, extra=about(ref, error=left))
@@ -250,7 +362,7 @@ class EarlySlices:
         if not (uuids and is_time and self._allowance.is_left(ref.namespace, uuids)):
             if awaited and units:
                 return EARLY_AGAIN_SECONDS
-            self._reservations.end(ref, AnswerState.REFUSED, _REFUSED)
+            self._end(claim, AnswerState.REFUSED, _REFUSED)
             self._close(claim, claim.wishes)
             return None
         with self._lock:
@@ -259,7 +371,7 @@ class EarlySlices:
             self._busy |= uuids
         work = partial(self._make, claim, claim.wishes, uuids)
         is_free = not any(u.lock.is_held for u in units)
-        if is_free and self._tasks.begin(ref.uid, "make early", work):
+        if is_free and self._node.tasks.begin(ref.uid, "make early", work):
             return None
         with self._lock:
             self._busy -= uuids
@@ -268,23 +380,23 @@ class EarlySlices:
     def _make(self, claim: _Claim, wish: int, uuids: set[str]) -> None:
         ref, done = claim.ref, True
         try:
-            done = self._attempt(ref)
+            done = self._attempt(claim)
         except PluginError as error:
             done = not (isinstance(error, StartingError) and self._outcomes.is_awaited(ref.uid))
             if done:
-                self._failed(ref, error)
+                self._failed(claim, error)
                 self._allowance.waste(ref.namespace, uuids)
             else:
                 claim.not_before = self._clock.monotonic() + EARLY_AGAIN_SECONDS
-            self._context.observer.acted(Action.REFUSED)
+            self._acted(Action.REFUSED)
             _log.info("not made early", extra=about(ref, error=str(error)))
         except Exception as error:  # noqa: BLE001 - kubelet is told by Prepare
-            self._context.observer.acted(Action.REFUSED)
+            self._acted(Action.REFUSED)
             _log.exception("not made early", extra=about(ref))
-            self._failed(ref, PluginError(f"internal error (see the log): {error!r}"))
+            self._failed(claim, PluginError(f"internal error (see the log): {error!r}"))
         else:
             if done and self._made_early(ref.uid):
-                self._context.observer.acted(Action.AHEAD)
+                self._acted(Action.AHEAD)
                 _log.info("made early", extra=about(ref))
                 self._outcomes.made_early(ref)
         finally:
@@ -296,22 +408,22 @@ class EarlySlices:
                 self._claims.setdefault(ref.uid, claim)
             self.thread.notify()
 
-    def _attempt(self, ref: ClaimRef) -> bool:
+    def _attempt(self, claim: _Claim) -> bool:
         """Make a claim's slices; what passes is waited for if nobody else tries again."""
-        is_reserved = self._reservations.seconds_left(ref.uid) is not None
-        if not is_reserved and not self._outcomes.is_awaited(ref.uid):
-            return self._preparer.make_early(ref)
-        patience = RESERVED_SECONDS if is_reserved else AWAITED_SECONDS
+        work = partial(self._node.preparer.make_early, claim.ref)
+        if claim.reserved is None and not self._outcomes.is_awaited(claim.ref.uid):
+            return work()
+        patience = AWAITED_SECONDS if claim.reserved is None else RESERVED_SECONDS
         return patiently(
-            partial(self._preparer.make_early, ref),
+            work,
             end=self._clock.monotonic() + patience,
             longest=UNDO_SECONDS,
             clock=self._clock,
         )
 
-    def _failed(self, ref: ClaimRef, error: PluginError) -> None:
-        if not self._reservations.end(ref, AnswerState.FAILED, str(error)):
-            self._outcomes.not_made_early(ref, error)
+    def _failed(self, claim: _Claim, error: PluginError) -> None:
+        if not self._end(claim, AnswerState.FAILED, str(error)):
+            self._outcomes.not_made_early(claim.ref, error)
 
     def _close(self, claim: _Claim, wish: int) -> None:
         """Do no more for a wish; one that has replaced it meanwhile stays."""
@@ -333,22 +445,20 @@ class EarlySlices:
 
         None either if it is reserved shares of slices: a reservation does not say how large.
         """
-        uid = claim.ref.uid
-        is_reserved = self._reservations.seconds_left(uid) is not None
-        if self._is_held(uid):
+        if self._is_held(claim.ref.uid):
             return []
         found: dict[str, GpuUnit] = {}
         for name in claim.devices:
             try:
                 device = parse_device(name)
                 if isinstance(device, MigDevice):
-                    if device.shared and is_reserved:
+                    if device.shared and claim.reserved is not None:
                         return []
                     unit = self._hardware.named(gpu_name(device.minor))
                     found[unit.uuid] = unit
             except (DeviceNameError, PluginError) as error:
-                if self._outcomes.is_awaited(uid):
-                    self._failed(claim.ref, DeviceError(f"{name}: {error}"))
+                if self._outcomes.is_awaited(claim.ref.uid):
+                    self._failed(claim, DeviceError(f"{name}: {error}"))
                 return []
         return [*found.values()]
 
@@ -369,27 +479,26 @@ class Allowance:
     def is_left(self, namespace: str, gpus: Iterable[str]) -> bool:
         """True if claims of the namespace may have slices of these GPUs (UUIDs) made early."""
         with self._lock:
-            self._forgive()
-            of_namespace = self._level(("namespace", namespace)) + 1 <= MOST_OF_NAMESPACE
-            return of_namespace and all(
-                self._level(("gpu", gpu)) + 1 <= MOST_OF_GPU for gpu in gpus
-            )
+            levels = self._levels()
+        most = {("namespace", namespace): MOST_OF_NAMESPACE}
+        most |= {("gpu", gpu): MOST_OF_GPU for gpu in gpus}
+        return all(levels.get(key, 0.0) + 1 <= limit for key, limit in most.items())
 
     def waste(self, namespace: str, gpus: Iterable[str]) -> None:
         """Count slices that were made for nothing; a GPU counts as often as it is named."""
         now = self._clock.monotonic()
         with self._lock:
-            self._forgive()
+            levels = self._levels()
             for gpu in gpus:
                 for key in (("namespace", namespace), ("gpu", gpu)):
-                    self._wasted[key] = (self._level(key) + 1, now)
+                    levels[key] = levels.get(key, 0.0) + 1
+            self._wasted = {key: (level, now) for key, level in levels.items()}
 
-    def _level(self, key: tuple[str, str]) -> float:
-        count, since = self._wasted.get(key, (0.0, 0.0))
-        return max(0.0, count - (self._clock.monotonic() - since) / FORGIVEN_SECONDS)
-
-    def _forgive(self) -> None:
-        self._wasted = {k: v for k, v in self._wasted.items() if self._level(k) > 0}
+    def _levels(self) -> dict[tuple[str, str], float]:
+        """The slices that still count."""
+        now = self._clock.monotonic()
+        levels = {k: n - (now - since) / FORGIVEN_SECONDS for k, (n, since) in self._wasted.items()}
+        return {key: level for key, level in levels.items() if level > 0}
 
 
 def _since(before: float | None, now: float, holds: bool) -> float | None:  # noqa: FBT001 - a condition

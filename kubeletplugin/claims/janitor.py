@@ -1,13 +1,17 @@
-"""Cleaning up without a call of kubelet: claims that are gone, slices half removed, slices lost.
+"""Journal, hardware, CDI specs and claims brought to agree: at a start, and now and then after it.
 
-Kubelet unprepares claims of pods that it knows; a pod that was force-deleted while kubelet and
-plugin were down it does not know any more.
+What kubelet was told is kept. What it was not told is finished if the claim is still to run here,
+and undone if not. Nothing is removed because the API server could not be asked: it is finished by
+kubelet's next call, or collected once the claim is known to have ended. Kubelet unprepares claims
+of pods that it knows; a pod that was force-deleted while kubelet and plugin were down it does not
+know any more.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,21 +19,25 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff
-from kubeletplugin.claims.context import Context
+from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.claims.node import Node
-from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
-from kubeletplugin.errors import PluginError
-from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING
+from kubeletplugin.claims.specs import Specs
+from kubeletplugin.common import Common
+from kubeletplugin.errors import IncompleteError, PluginError, StartingError
+from kubeletplugin.journal.entries import ARRIVING, GONE, HELD, LEAVING, Entry, State, complete
+from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.observer import Action
-from kubeletplugin.telemetry.reports import about
+from kubeletplugin.telemetry.reports import about, device
 from kubeletplugin.times import (
     CHECK_SECONDS,
     CLAIMS_SECONDS,
     CLOSED_SECONDS,
     LAST_REMOVALS_SECONDS,
     LONGEST_REMOVAL_PAUSE_SECONDS,
+    LOOK_SECONDS,
+    RECOVERY_SECONDS,
     ROUND_SECONDS,
     RPC_SECONDS,
 )
@@ -37,61 +45,153 @@ from kubeletplugin.times import (
 _log = logging.getLogger(__name__)
 
 
+def _removal_pause() -> Backoff:
+    return Backoff(first=ROUND_SECONDS, limit=LONGEST_REMOVAL_PAUSE_SECONDS)
+
+
 @dataclass(slots=True)
 class _Claim:
-    """Work of the janitor on one claim: when to remove again, and since when it has ended."""
+    """Work of the janitor on one claim: its next removal, and since when it has ended."""
 
-    again: float
-    backoff: Backoff = field(
-        default_factory=lambda: Backoff(first=ROUND_SECONDS, limit=LONGEST_REMOVAL_PAUSE_SECONDS)
-    )
+    removal: Backoff = field(default_factory=_removal_pause)
     ended: float | None = None
-
-    def removal_is_over(self) -> None:
-        """The next removal of the claim begins anew."""
-        self.again = 0.0
-        self.backoff.reset()
 
 
 class Janitor:
     """Cleaner with a thread of its own, as it asks the API server and waits for GPUs.
 
-    It works on one claim at a time, with nothing else beside it; failures of one are logged.
-    ``fate`` asks the API server for a claim; ``forgotten_seconds`` is how long kubelet may take to
-    unprepare one that has ended. ``beat`` is called every round, and before every claim.
+    It works on a claim as its only task, so that kubelet's calls for it wait their turn; failures
+    of one claim are logged. ``forgotten_seconds`` is how long kubelet may take to unprepare a claim
+    that has ended.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks at
         self,
-        context: Context,
+        common: Common,
         node: Node,
-        recovery: Recovery,
+        early: EarlySlices,
+        specs: Specs,
         sharing: DeviceSharing,
         *,
-        fate: Callable[[ClaimRef], ClaimFate],
         forgotten_seconds: float,
-        beat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._context = context
-        self._journal = context.journal
-        self._clock = context.clock
+        self._journal = common.journal
+        self._reports = common.reports
+        self._readiness = common.readiness
+        self._clock = common.clock
+        self._acted = common.telemetry.metrics.acted
+        self._beat = common.telemetry.liveness.janitor.beat
         self._node = node
         self._tasks = node.tasks
         self._removal = node.removal
-        self._recovery = recovery
+        self._hardware = node.removal.hardware
+        self._early = early
+        self._specs = specs
         self._sharing = sharing
-        self._fate = fate
         self._forgotten_seconds = forgotten_seconds
-        self._beat = beat
+        self._unswept = False
         self._next_claims = self._next_check = self._clock.monotonic()
         self._claims: dict[str, _Claim] = {}
         self.thread = Loop(
             "janitor",
             self._turn,
-            beat=beat,
+            beat=self._beat,
             backoff=Backoff(first=ROUND_SECONDS),
-            clock=context.clock,
+            clock=self._clock,
         )
+
+    # -- at a start and at an end
+
+    def recover(self) -> None:
+        """Remove files that belong to no claim, then check every claim of the journal.
+
+        Never raises. At rest this changes nothing: no instance, no file. Claims are checked beside
+        each other; one that takes more than seconds goes on afterwards. While something may be
+        missing from the journal, no spec is one that belongs to no claim.
+        """
+        self._unswept = self._journal.rebuild
+        try:
+            self._journal.sweep()
+            if not self._unswept:
+                for _ in range(self._specs.sweep(self._known())):
+                    self._acted(Action.SWEPT)
+        except PluginError as error:
+            _log.error("%s", error)
+        refs = dict.fromkeys(e.claim for e in self._journal.entries())
+        # A call of kubelet that waits for this start finishes the claim itself.
+        tried = [self._tasks.begin(r.uid, "recover", partial(self._recover, r)) for r in refs]
+        begun = [future for future in tried if future is not None]
+        if wait(begun, timeout=RECOVERY_SECONDS).not_done:
+            _log.warning("served before all claims of the last run are recovered")
+
+    def _recover(self, ref: ClaimRef) -> None:
+        try:
+            entries = self._journal.of_claim(ref.uid)
+            if any(e.state in LEAVING for e in entries):
+                self._removal.retry(ref.uid)
+            if any(e.state in ARRIVING for e in entries):
+                self._finish_or_undo(ref, is_early=all(e.early for e in entries))
+            self.check(ref.uid)
+        except Exception:  # noqa: BLE001 - other claims are served, and this one by kubelet's call
+            _log.exception("cannot be recovered", extra=about(ref))
+
+    def _finish_or_undo(self, ref: ClaimRef, *, is_early: bool) -> None:
+        fate = self._early.fate(ref)
+        if fate in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
+            self._node.outcomes.cut_short()
+        if fate is ClaimFate.UNKNOWN:
+            _log.warning("left half done, until the API server answers", extra=about(ref))
+            return
+        if fate is ClaimFate.HERE:
+            try:
+                if is_early:
+                    self._node.preparer.make_early(ref)
+                else:
+                    self._node.preparer.prepare(ref)
+                    self._node.outcomes.show(ref)
+            except StartingError as error:
+                _log.warning("left half done", extra=about(ref, error=str(error)))
+                return
+            except PluginError as error:
+                _log.error("cannot be finished", extra=about(ref, error=str(error)))
+            else:
+                _log.info("was left half done, and is finished", extra=about(ref))
+                self._acted(Action.FINISHED)
+                return
+        self._undo(ref)
+
+    def _undo(self, ref: ClaimRef) -> None:
+        _log.info("left half done, to be undone", extra=about(ref))
+        self._acted(Action.UNDONE)
+        self._removal.remove_unfinished(ref.uid)
+
+    def leave(self) -> None:
+        """Remove the spec that claims have in common if there is no claim, at the end of this run.
+
+        Never raises. The next claim gets it again.
+        """
+        is_used = any(not (e.ready or e.suspect) for e in self._journal.entries())
+        if self._journal.rebuild or is_used:
+            return
+        try:
+            self._specs.remove_common()
+        except PluginError as error:
+            _log.error("%s", error)
+
+    def give_up_idle(self) -> None:
+        """Remove what is kept for other claims, of which nobody would know who ends it.
+
+        A driver may refuse an instance for a moment; in all that is waited for a few seconds only.
+        """
+        end = self._clock.monotonic() + LAST_REMOVALS_SECONDS
+        idle = (e for e in self._journal.entries() if e.idle and not e.ready)
+        for ref in dict.fromkeys(e.claim for e in idle):
+            patience = end - self._clock.monotonic()
+            if patience <= 0:
+                return  # the next start removes the rest
+            self._run(ref, "reclaim", partial(self._remove, ref, patience), seconds=patience)
+
+    # -- now and then
 
     def check_soon(self) -> None:
         """Check in the next round what is held, its CDI specs among it."""
@@ -115,44 +215,30 @@ class Janitor:
         entries = self._journal.entries()
         due = {e.claim.uid for e in entries if not e.idle} | self._removal.idle.due(entries)
         refs = dict.fromkeys(e.claim for e in entries if e.claim.uid in due)
-        before = self._claims
-        self._claims = {ref.uid: before.get(ref.uid, _Claim(now)) for ref in refs}
+        self._claims = {ref.uid: self._claims.get(ref.uid) or _Claim() for ref in refs}
         for ref in refs:
             if self.thread.is_stopping():
                 return
             self._beat()
             if self._tasks.idle(ref.uid):
-                self._tend_claim(ref, now, ask=ask, check=check, at_once=everything)
-
-    def give_up_idle(self) -> None:
-        """Remove what is kept for other claims, of which nobody would know who ends it.
-
-        A driver may refuse an instance for a moment; in all that is waited for a few seconds only.
-        """
-        end = self._clock.monotonic() + LAST_REMOVALS_SECONDS
-        idle = (e for e in self._journal.entries() if e.idle and not e.ready)
-        for ref in dict.fromkeys(e.claim for e in idle):
-            patience = end - self._clock.monotonic()
-            if patience <= 0:
-                return  # the next start removes the rest
-            self._run(ref, "reclaim", partial(self._remove, ref, patience), seconds=patience)
+                self._tend_claim(ref, ask=ask, check=check, at_once=everything)
 
     def _turn(self) -> float:
-        if not self._context.readiness.is_ready:
+        if not self._readiness.is_ready:
             return CLOSED_SECONDS
         self.tend()
         return ROUND_SECONDS
 
-    def _tend_claim(
-        self, ref: ClaimRef, now: float, *, ask: bool, check: bool, at_once: bool
-    ) -> None:
+    def _tend_claim(self, ref: ClaimRef, *, ask: bool, check: bool, at_once: bool) -> None:
         entries, claim = self._journal.of_claim(ref.uid), self._claims[ref.uid]
         if not any(e.state in LEAVING for e in entries):
-            claim.removal_is_over()
-        elif at_once or now >= claim.again:
+            claim.removal = _removal_pause()
+        elif at_once or not claim.removal.left(self._clock.monotonic()):
             self._run(ref, "reclaim", partial(self._remove, ref))
-            claim.again = self._clock.monotonic() + claim.backoff.next_delay()
-        if ask and not any(e.suspect for e in entries):
+            claim.removal.fail(self._clock.monotonic())
+        if ask and entries and all(e.early for e in entries):
+            self._early.doubt(ref)
+        elif ask and not any(e.suspect for e in entries):
             self._run(ref, "collect", partial(self._collect, ref, claim))
         if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
             self._run(ref, "check", partial(self._check, ref))
@@ -172,34 +258,42 @@ class Janitor:
     def _remove(self, ref: ClaimRef, patience: float = 0.0) -> None:
         """Try again to remove what is left of a claim: once, or for ``patience`` seconds."""
         if not str(self._removal.retry(ref.uid, patience=patience)):
-            self._context.observer.acted(Action.RECLAIMED)
+            self._acted(Action.RECLAIMED)
             _log.info("reclaimed", extra=about(ref))
 
-    def _check(self, ref: ClaimRef) -> None:
-        """Compare a claim with the hardware, and make again what a reset took from it."""
-        changed = self._recovery.check(ref.uid)
-        changed = self._recovery.restore(ref) or changed
-        changed = self._sharing.keep(self._journal.of_claim(ref.uid)) or changed
-        if changed:
-            self._node.outcomes.show(ref)
-
     def _rebuild(self) -> None:
-        """Look for what a lost journal leaves out, if that is still to be done."""
-        if not self._node.rebuild.run():
+        """Look for what a lost journal leaves out; once all is found, specs of no claim go."""
+        if not self._node.rebuild.run() or not self._unswept:
             return
-        for uid in self._recovery.strays():
-            self._run(ClaimRef("", "", uid), "sweep", partial(self._recovery.drop_stray, uid))
+        self._unswept = False
+        try:
+            strays = self._specs.claims() - self._known()
+        except PluginError as error:
+            _log.error("%s", error)
+            return
+        for uid in strays:
+            self._run(ClaimRef("", "", uid), "sweep", partial(self._drop_stray, uid))
+
+    def _drop_stray(self, uid: str) -> None:
+        if uid not in self._known():
+            self._specs.remove(uid)
+            self._acted(Action.SWEPT)
+
+    def _known(self) -> set[str]:
+        return {e.claim.uid for e in self._journal.entries()}
+
+    # -- claims that kubelet will not unprepare
 
     def _collect(self, ref: ClaimRef, claim: _Claim) -> None:
         """Take a claim off the node that kubelet will not unprepare, unless a process uses it.
 
         Nothing else works on the claim meanwhile, so that what the API server said stays true.
         """
-        fate = self._fate(ref)
-        if fate is ClaimFate.IDLE and self._is_half_made(ref):
-            _log.info("left half made, and not to be used here", extra=about(ref))
-            self._removal.remove_unfinished(ref.uid)
-            self._context.observer.acted(Action.UNDONE)
+        fate = self._early.fate(ref)
+        if fate is ClaimFate.IDLE and any(
+            e.state in ARRIVING for e in self._journal.of_claim(ref.uid)
+        ):
+            self._undo(ref)  # a start left it, as the API server did not answer
             return
         if fate is ClaimFate.ENDED and not self._is_forgotten(claim):
             self._ask_soon()
@@ -212,19 +306,15 @@ class Janitor:
             names = ", ".join(map(str, pids))
             _log.warning("gone, but still in use", extra=about(ref, pids=names))
             message = f"the claim is gone; its slices are kept until processes {names} have ended"
-            self._context.reports.report_claim(ref, NodeReason.IN_USE, message, warning=True)
+            self._reports.report_claim(ref, NodeReason.IN_USE, message, warning=True)
             self._ask_soon()
             return
         _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))
         self._node.release(ref)
-        self._context.observer.acted(Action.COLLECTED)
+        self._acted(Action.COLLECTED)
 
     def _ask_soon(self) -> None:
         self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
-
-    def _is_half_made(self, ref: ClaimRef) -> bool:
-        """True if a start left something half made, as the API server did not answer."""
-        return any(e.state in ARRIVING and not e.early for e in self._journal.of_claim(ref.uid))
 
     def _is_forgotten(self, claim: _Claim) -> bool:
         """True if an ended claim has waited for kubelet's Unprepare for too long.
@@ -236,3 +326,132 @@ class Janitor:
         if claim.ended is None:
             claim.ended = now
         return now - claim.ended >= self._forgotten_seconds
+
+    # -- lost slices: the caller sees to it that nothing else works on the claim
+
+    def _check(self, ref: ClaimRef) -> None:
+        """Compare a claim with the hardware, and make again what a reset took from it."""
+        changed = self.check(ref.uid)
+        changed = self.restore(ref) or changed
+        changed = self._sharing.keep(self._journal.of_claim(ref.uid)) or changed
+        if changed:
+            self._node.outcomes.show(ref)
+
+    def check(self, uid: str) -> bool:
+        """Compare a claim's prepared slices with the hardware; True if that changed anything."""
+        entries = [e for e in self._journal.of_claim(uid) if e.state in HELD]
+        seen = [self._seen(e) for e in entries]
+        if not entries or None in seen:
+            return False  # what cannot be looked at is neither there nor lost
+        changed = False
+        for entry, there in zip(entries, seen, strict=True):
+            state = State.PREPARED if there else State.LOST
+            if state is not entry.state:
+                changed = self._turn_to(entry, state) or changed
+            if (unit := self._hardware.unit(entry.gpu)) is not None:
+                unit.forget_wiped(entry.key)
+        self._align_spec(uid, whole=all(seen))
+        return changed
+
+    def restore(self, ref: ClaimRef) -> bool:
+        """Make the slices of a claim again that went with a reset or a driver reload.
+
+        Kubelet does not ask for them: for all that it knows, the claim is prepared, and it starts
+        containers again and again. What somebody took away is not made again under him. True if
+        anything was made; otherwise the place is kept, and the entry says why.
+        """
+        lost = [e for e in self._journal.of_claim(ref.uid) if e.state is State.LOST]
+        if not lost or not all(e.wiped for e in lost):
+            return False
+        if self._early.fate(ref) is not ClaimFate.HERE:
+            return False
+        try:
+            self._node.preparer.prepare(ref)
+        except PluginError as error:
+            self._say_why(ref, lost, str(error))
+            return False
+        names = ", ".join(e.device for e in lost)
+        message = (
+            f"made again at the same place after a GPU reset or driver reload: {names}; "
+            "containers that ran before have to be restarted"
+        )
+        self._acted(Action.RESTORED)
+        _log.warning("slices made again", extra=about(ref, detail=message))
+        self._reports.report_claim(ref, NodeReason.RESTORED, message)
+        return True
+
+    def _say_why(self, ref: ClaimRef, lost: Sequence[Entry], why: str) -> None:
+        note = f"{GONE}, and cannot be made again: {why}"
+        found = [c for e in lost if (c := self._journal.get(e)) is not None]
+        current = [c for c in found if c.state is State.LOST and c.note != note]
+        if not current:
+            return
+        names = ", ".join(c.device for c in current)
+        message = f"{names} cannot be made again: {why}; it is tried again while the pod is there"
+        _log.warning("slices cannot be made again", extra=about(ref, detail=message))
+        self._reports.report_claim(ref, NodeReason.LOST, message, warning=True)
+        for entry in current:
+            self._alter(entry, entry.at(State.LOST, note=note, wiped=True))
+
+    def _seen(self, entry: Entry) -> bool | None:
+        """True if an entry's slice is there; None if that cannot be told."""
+        if entry.placement is not None and entry.boot_id != self._hardware.boot_id:
+            return False
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            return None
+        if entry.placement is None:
+            return True
+        if not unit.lock.enter(LOOK_SECONDS):
+            return None
+        try:
+            return self._hardware.identity.is_whole(entry)
+        except NvmlError as error:
+            _log.debug("cannot be checked", extra=device(entry, error=str(error)))
+            return None
+        finally:
+            unit.lock.leave()
+
+    def _turn_to(self, entry: Entry, state: State) -> bool:
+        """Record that a slice is lost, or there again; False if it is not recorded."""
+        unit = self._hardware.unit(entry.gpu)
+        is_lost = state is State.LOST
+        wiped = is_lost and unit is not None and entry.key in unit.known.wiped
+        if not self._alter(entry, entry.at(state, note=GONE if is_lost else "", wiped=wiped)):
+            return False
+        self._acted(Action.LOST if is_lost else Action.FOUND)
+        if is_lost:
+            what = f"{entry.device} (GPU instance {entry.gi_id} on GPU {entry.gpu})"
+            message = (
+                f"{what} is gone with a GPU reset or driver reload; its place is kept"
+                if wiped
+                else f"{what} is gone from the hardware: a reboot, or somebody destroyed it; its "
+                "place is kept, and kubelet asks for it again when the pod starts again; delete "
+                "the pod if it runs on"
+            )
+            _log.warning("slice lost", extra=device(entry, detail=message))
+            self._reports.report_claim(entry.claim, NodeReason.LOST, message, warning=True)
+        else:
+            _log.info("slice found again", extra=device(entry))
+        self._hardware.look(entry.gpu)
+        return True
+
+    def _alter(self, entry: Entry, changed: Entry) -> bool:
+        try:
+            return self._journal.alter(entry, changed)
+        except PluginError as error:
+            _log.error("the journal cannot be written", extra=device(entry, error=str(error)))
+            return False
+
+    def _align_spec(self, uid: str, *, whole: bool) -> None:
+        """A claim that lost a slice has no spec: its numbers may be another claim's by now."""
+        entries = self._journal.of_claim(uid)
+        try:
+            if not whole:
+                self._specs.remove(uid)
+            elif complete(entries):
+                self._specs.write(entries)
+        except IncompleteError as error:  # said of the node already; the spec stays as it is
+            _log.debug("CDI spec", extra=about(entries[0].claim, error=str(error)))
+        except PluginError as error:
+            _log.error("CDI spec", extra=about(entries[0].claim, error=str(error)))

@@ -18,8 +18,8 @@ from dra.gpu.inventory import NodeMode
 from dra.gpu.layouts import Choice, PlacingError, place
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.slices import Slices
+from kubeletplugin.common import Common
 from kubeletplugin.errors import HostError, PluginError
 from kubeletplugin.gpus.gpu import DeclaredLayout, GpuUnit
 from kubeletplugin.gpus.identity import how_to_remove
@@ -64,32 +64,29 @@ class Layouts:
     """Settles all GPUs, in the thread that looks at the hardware.
 
     ``choice`` is what is to become of them, ``leaves`` says of a GPU by name that it is to be
-    released, ``enable_mig`` is the option of that name. ``allocated`` asks the API server, with no
-    lock held. ``on_change`` hears that :attr:`mode`, which is published, is another.
+    released. ``allocated`` asks the API server, with no lock held. :attr:`mode` is published.
     """
 
-    def __init__(  # noqa: PLR0913 - what is wanted, and what is there
+    def __init__(
         self,
-        context: Context,
+        common: Common,
         slices: Slices,
         allocated: AllocatedElsewhere,
         *,
         choice: Callable[[], Choice | None],
         leaves: Callable[[str], bool],
-        enable_mig: bool,
-        on_change: Callable[[], None],
     ) -> None:
-        self._journal = context.journal
-        self._reports = context.reports
-        self._clock = context.clock
+        self._journal = common.journal
+        self._reports = common.reports
+        self._clock = common.clock
         self._hardware = slices.hardware
         self._slices = slices
         self._ready = ReadySlices(slices)
         self._allocated = allocated
         self._choice = choice
         self._leaves = leaves
-        self._enable_mig = enable_mig
-        self._on_change = on_change
+        self._enable_mig = common.options.enable_mig
+        self._on_change = common.changed
         self.mode: NodeMode | None = None
         self.grace = LAYOUT_GRACE_SECONDS
         self._begun = self._unconfigured = False

@@ -9,15 +9,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.claims.prepare import Prepared, Preparer
 from kubeletplugin.claims.rebuild import Rebuild
 from kubeletplugin.claims.removal import ClaimRemoval
 from kubeletplugin.claims.tasks import ClaimTasks
+from kubeletplugin.common import Common
 from kubeletplugin.errors import HardwareError, PluginError, StartingError
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.telemetry.observer import Action, Operation, Served
@@ -41,7 +40,7 @@ class Node:
 
     def __init__(  # noqa: PLR0913 - the parts that serve a claim
         self,
-        context: Context,
+        common: Common,
         preparer: Preparer,
         removal: ClaimRemoval,
         tasks: ClaimTasks,
@@ -49,14 +48,14 @@ class Node:
         rebuild: Rebuild,
         outcomes: Outcomes,
     ) -> None:
+        self.preparer = preparer
         self.removal = removal
         self.tasks = tasks
         self.rebuild = rebuild
         self.outcomes = outcomes
-        self._preparer = preparer
-        self._journal = context.journal
-        self._readiness = context.readiness
-        self._observer = context.observer
+        self._journal = common.journal
+        self._readiness = common.readiness
+        self._observer = common.telemetry.metrics
 
     def deadline(self) -> float:
         """Time by which a call that begins now has to be answered."""
@@ -64,7 +63,17 @@ class Node:
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodePrepareResources for one claim."""
-        work = partial(self._prepare, ref, deadline)
+
+        def work() -> tuple[Prepared, ...]:
+            self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - time.monotonic())))
+            self.rebuild.run(about=ref)
+            before = self._journal.of_claim(ref.uid)
+            devices = self.preparer.prepare(ref)
+            if before and all(e.early for e in before):
+                self._observer.acted(Action.MET)
+            self.outcomes.prepared(ref)
+            return devices
+
         answer = self._serve(ref, Operation.PREPARE, work, deadline)
         if isinstance(answer.cause, PluginError):
             self.outcomes.failed(ref, answer.cause)
@@ -72,7 +81,12 @@ class Node:
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodeUnprepareResources for one claim; needs no API server, and no claim."""
-        return self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
+
+        def work() -> tuple[Prepared, ...]:
+            self.release(ref)
+            return ()
+
+        return self._serve(ref, Operation.UNPREPARE, work, deadline)
 
     def release(self, ref: ClaimRef) -> None:
         """Take everything of a claim off the node; what is left is unavailable and goes later.
@@ -87,38 +101,20 @@ class Node:
         known = self._journal.of_claim(ref.uid)
         if any(e.placement is not None for e in known):
             self._readiness.wait_ready(START_SECONDS)
-        if not known and self._is_missing(ref):
-            raise StartingError(
-                "the journal was lost, and what it said of this claim is not found again yet, as "
-                "the API server or a GPU does not answer; it is tried again"
-            )
+        if not known and self.removal.has_spec(ref.uid):
+            # It was prepared here by its CDI spec; a lost journal may hide with what.
+            self.rebuild.run(about=ref)
+            if self.rebuild.may_miss(ref.uid):
+                raise StartingError(
+                    "the journal was lost, and what it said of this claim is not found again yet, "
+                    "as the API server or a GPU does not answer; it is tried again"
+                )
         known = self._journal.of_claim(ref.uid)
         left = self.removal.remove_all(ref.uid, patience=UNPREPARE_SECONDS, keep_idle=True)
         if left.failed:
             raise HardwareError(str(left))
         if known:
             self.outcomes.released(ref)
-
-    def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
-        self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - time.monotonic())))
-        self.rebuild.run(about=ref)
-        before = self._journal.of_claim(ref.uid)
-        devices = self._preparer.prepare(ref)
-        if before and all(e.early for e in before):
-            self._observer.acted(Action.MET)
-        self.outcomes.prepared(ref)
-        return devices
-
-    def _unprepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        self.release(ref)
-        return ()
-
-    def _is_missing(self, ref: ClaimRef) -> bool:
-        """True if a claim was prepared here by its CDI spec, and a lost journal hides with what."""
-        if not self.removal.has_spec(ref.uid):
-            return False
-        self.rebuild.run(about=ref)
-        return self.rebuild.may_miss(ref.uid)
 
     def _serve(
         self,
@@ -130,40 +126,24 @@ class Node:
         """The answer of ``work`` as the claim's only task; it is measured and logged."""
         began = time.monotonic()
         before = self._journal.of_claim(ref.uid)
-        answer = self._answer(ref, operation, work, deadline)
+        try:
+            answer = ClaimAnswer(self.tasks.run(ref.uid, operation, work, deadline=deadline))
+        except PluginError as error:
+            _log.warning("%s failed", operation, extra=about(ref, error=str(error)))
+            answer = ClaimAnswer(error=f"claim {ref} (UID {ref.uid}): {error}", cause=error)
+        except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
+            _log.exception("%s failed", operation, extra=about(ref))
+            text = f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
+            answer = ClaimAnswer(error=text, cause=error)
         seconds = time.monotonic() - began
         after = self._journal.of_claim(ref.uid)
-        self._observer.served(
-            Served(
-                ref,
-                operation,
-                seconds,
-                entries=before or after,
-                repeated=any(e.state in HELD for e in before),
-                error=answer.cause,
-            )
-        )
+        repeated = any(e.state in HELD for e in before)
+        entries = before or after
+        self._observer.served(Served(ref, operation, seconds, entries, repeated, answer.cause))
         if answer.cause is None:
             self.outcomes.answered(ref)
             for entry in after or before:
                 _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
-            if not (before or after):
+            if not entries:
                 _log.info("%s done: nothing was here", operation, extra=about(ref))
         return answer
-
-    def _answer(
-        self,
-        ref: ClaimRef,
-        operation: Operation,
-        work: Callable[[], tuple[Prepared, ...]],
-        deadline: float,
-    ) -> ClaimAnswer:
-        try:
-            return ClaimAnswer(self.tasks.run(ref.uid, operation, work, deadline=deadline))
-        except PluginError as error:
-            _log.warning("%s failed", operation, extra=about(ref, error=str(error)))
-            return ClaimAnswer(error=f"claim {ref} (UID {ref.uid}): {error}", cause=error)
-        except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
-            _log.exception("%s failed", operation, extra=about(ref))
-            text = f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
-            return ClaimAnswer(error=text, cause=error)

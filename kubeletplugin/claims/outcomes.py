@@ -8,15 +8,14 @@ so; where kube-scheduler waits for slices before it binds a pod, it tells what c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra.claims.conditions import PREPARE_FAILING
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, FailedClaim
 from dra.kube.timing import rfc3339_micro
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.lookup import ClaimUnreadableError
+from kubeletplugin.common import Common
 from kubeletplugin.errors import ClaimError, PluginError, denied_gpu, failing_gpu, is_permanent
 from kubeletplugin.gpus.monitor import HealthMonitor
 from kubeletplugin.journal.entries import HELD
@@ -48,27 +47,24 @@ class _Outcome:
 class Outcomes:
     """The outcomes of this node's claims, the latest failures last. Thread-safe.
 
-    ``on_change`` is called, without a lock, when what the MigNode is to list has changed. A mistake
-    in the claim itself is not listed: nothing that happens on the node mends it.
+    A mistake in the claim itself is not listed: nothing that happens on the node mends it.
     """
 
     def __init__(
         self,
-        context: Context,
+        common: Common,
         monitor: HealthMonitor,
         statuses: ClaimStatuses,
         failed_gpus: FailedGpus,
-        *,
-        on_change: Callable[[], None],
     ) -> None:
-        self._journal = context.journal
-        self._reports = context.reports
-        self._clock = context.clock
+        self._journal = common.journal
+        self._reports = common.reports
+        self._clock = common.clock
         self._monitor = monitor
         self._statuses = statuses
         self._failed_gpus = failed_gpus
-        self._pool = context.reports.node_name
-        self._on_change = on_change
+        self._pool = common.reports.node_name
+        self._on_change = common.changed
         self._lock = threading.Lock()
         self._of: dict[str, _Outcome] = {}
         self._is_cut_short = self._is_registered = False

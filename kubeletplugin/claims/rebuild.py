@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from dra.claims.reasons import NodeReason
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError
 from dra.kube.timing import Backoff
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.lookup import ClaimReader, Given
 from kubeletplugin.claims.wanted import intent
+from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
@@ -46,16 +46,16 @@ class Rebuild:
     once, and then no more: what appears in its place later is another's.
     """
 
-    def __init__(self, context: Context, hardware: Hardware, claims: ClaimReader) -> None:
-        self._context = context
-        self._journal = context.journal
-        self._clock = context.clock
+    def __init__(self, common: Common, hardware: Hardware, claims: ClaimReader) -> None:
+        self._journal = common.journal
+        self._reports = common.reports
+        self._clock = common.clock
+        self._acted = common.telemetry.metrics.acted
         self._hardware = hardware
         self._claims = claims
         self._failure = ""
         self._lock = threading.Lock()
-        self._backoff = Backoff(first=LIST_PAUSE_SECONDS, limit=LONGEST_LIST_PAUSE_SECONDS)
-        self._not_before = float("-inf")
+        self._pause = Backoff(first=LIST_PAUSE_SECONDS, limit=LONGEST_LIST_PAUSE_SECONDS)
         self._due: dict[EntryKey, ClaimRef] | None = None
         self._done: set[EntryKey] = set()
         self._settled: set[str] = set()
@@ -66,11 +66,26 @@ class Rebuild:
 
         With a claim it looks for what that claim may miss, and for nothing else.
         """
-        if not self._journal.rebuild:
-            return True
         with self._lock:
-            # Another thread may have been at it.
-            return (about is not None and self._is_settled(about.uid)) or self._run(about)
+            if not self._journal.rebuild:
+                return True
+            try:
+                doubts = self._look() if about is None else self._look_about(about)
+                if not doubts and about is None:
+                    self._journal.rebuilt()
+            except (KubeError, PluginError) as error:
+                doubts = [str(error)]
+            if doubts:
+                failure = "; ".join(doubts)
+                if failure != self._failure:
+                    _log.warning("the journal is not rebuilt yet: %s", failure)
+                self._failure = failure
+            elif about is None and (self._found or self._journal.problems):
+                names = ", ".join(f"{e.device} of claim {e.claim}" for e in self._found)
+                message = f"found on the hardware and in this node's claims: {names or 'nothing'}"
+                _log.warning("journal rebuilt: %s", message)
+                self._reports.report_node(NodeReason.REBUILT, message)
+            return not doubts
 
     def may_miss(self, uid: str) -> bool:
         """True if a claim may hold something here of which there is no record yet."""
@@ -82,30 +97,13 @@ class Rebuild:
             return uid in self._settled
         return all(key[0] != uid for key in self._due.keys() - self._done)
 
-    def _run(self, about: ClaimRef | None) -> bool:
-        if not self._journal.rebuild:
-            return True
-        try:
-            doubts = self._look() if about is None else self._look_for([about])
-            if not doubts and about is not None:
-                self._settled.add(about.uid)
-                return True
-            if not doubts:
-                self._journal.rebuilt()
-        except (KubeError, PluginError) as error:
-            doubts = [str(error)]
-        if doubts:
-            failure = "; ".join(doubts)
-            if failure != self._failure:
-                _log.warning("the journal is not rebuilt yet: %s", failure)
-            self._failure = failure
-            return False
-        if self._found or self._journal.problems:
-            names = ", ".join(f"{e.device} of claim {e.claim}" for e in self._found) or "nothing"
-            message = f"found on the hardware and in this node's claims: {names}"
-            _log.warning("journal rebuilt: %s", message)
-            self._context.reports.report_node(NodeReason.REBUILT, message)
-        return True
+    def _look_about(self, ref: ClaimRef) -> list[str]:
+        if self._is_settled(ref.uid):
+            return []
+        doubts = self._look_for([ref])
+        if not doubts:
+            self._settled.add(ref.uid)
+        return doubts
 
     def _look(self) -> list[str]:
         """Look for what was not looked for yet; returns why some of it still was not.
@@ -117,37 +115,32 @@ class Rebuild:
         if self._due is not None:
             left = self._due.keys() - self._done
             return self._look_for(dict.fromkeys(self._due[key] for key in left))
-        if self._clock.monotonic() < self._not_before:
+        now = self._clock.monotonic()
+        if self._pause.left(now):
             return [self._failure]
-        self._not_before = self._clock.monotonic() + self._backoff.next_delay()
-        doubts: list[str] = []
-        given = self._given(self._claims.listed(), doubts)
-        if not doubts:
-            self._due = {key: g.claim for key, g in given.items()}
-        return doubts + self._find(given)
+        self._pause.fail(now)
+        return self._find(self._claims.listed(), are_all=True)
 
     def _look_for(self, refs: Iterable[ClaimRef]) -> list[str]:
-        doubts: list[str] = []
-        claims = (obj for ref in refs if (obj := self._claims.find(ref)) is not None)
-        given = self._given(claims, doubts)
-        return doubts + self._find(given)
+        return self._find(obj for ref in refs if (obj := self._claims.find(ref)) is not None)
 
-    def _given(self, claims: Iterable[Obj], doubts: list[str]) -> dict[EntryKey, Given]:
-        return {g.key: g for g in self._claims.given_here(claims, doubts)}
-
-    def _find(self, given: Mapping[EntryKey, Given]) -> list[str]:
-        """Look for devices that were given as far as they are due; why some could not be."""
+    def _find(self, claims: Iterable[Obj], *, are_all: bool = False) -> list[str]:
+        """Look for devices that claims were given as far as they are due; why some could not be."""
         doubts: list[str] = []
-        for key in (given.keys() if self._due is None else given.keys() & self._due) - self._done:
+        given = {g.key: g for g in self._claims.given_here(claims, doubts)}
+        if are_all and not doubts:
+            self._due = {key: g.claim for key, g in given.items()}
+        due = given.keys() if self._due is None else given.keys() & self._due
+        for key in due - self._done:
             try:
-                self._one(given[key])
+                self._look_for_device(given[key])
             except (NvmlError, DeviceError, HardwareError) as error:
                 doubts.append(f"{key[1]} of claim {given[key].claim}: {error}")
             else:
                 self._done.add(key)
         return doubts
 
-    def _one(self, given: Given) -> None:
+    def _look_for_device(self, given: Given) -> None:
         """Look for one device, and put it into the journal if it is there.
 
         Raises:
@@ -173,7 +166,7 @@ class Rebuild:
         if entry is not None:
             self._found.append(entry)
             _log.warning("found on the hardware", extra=device_fields(entry))
-            self._context.observer.acted(Action.REBUILT)
+            self._acted(Action.REBUILT)
             self._hardware.look(entry.gpu)  # what was foreign there has an owner now
 
     def _seen(self, unit: GpuUnit, entry: Entry) -> Entry | None:
@@ -183,18 +176,15 @@ class Rebuild:
         if entry.placement is None:
             shared = entry.share is not None and all(e.share is not None for e in known)
             return entry if shared or not known else None
-        others = (
-            e for e in known if not share_slice(entry, e)
-        )  # with whom it is shared, lie there
+        others = [e for e in known if not share_slice(entry, e)]  # those who share it lie there
         if any(e.placement is None or e.placement.overlaps(entry.placement) for e in others):
             return None
         geometry = unit.known.card.geometry
         if geometry is None:
             raise DeviceError(f"what lies on {unit.name} is not known")
         session = self._hardware.session
-        shape = (entry.profile_id, entry.placement)
         for gi in list_gpu_instances(session, unit.uuid, geometry):
-            if (gi.profile_id, gi.placement) != shape:
+            if (gi.profile_id, gi.placement) != (entry.profile_id, entry.placement):
                 continue
             compute = list_compute_instances(session, unit.uuid, gi.id)
             if not compute:

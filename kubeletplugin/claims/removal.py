@@ -15,11 +15,11 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import Specs
 from kubeletplugin.claims.tasks import patiently
+from kubeletplugin.common import Common
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
@@ -107,7 +107,7 @@ class ClaimRemoval:
 
     def __init__(
         self,
-        context: Context,
+        common: Common,
         slices: Slices,
         specs: Specs,
         sharing: DeviceSharing,
@@ -116,9 +116,9 @@ class ClaimRemoval:
     ) -> None:
         self.hardware = slices.hardware
         self.idle = idle
-        self._journal = context.journal
-        self._reports = context.reports
-        self._clock = context.clock
+        self._journal = common.journal
+        self._reports = common.reports
+        self._clock = common.clock
         self._slices = slices
         self._specs = specs
         self._sharing = sharing

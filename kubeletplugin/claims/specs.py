@@ -11,6 +11,7 @@ from cdi.store import SpecStore
 from dra.claims.reasons import NodeReason
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.claims.sharing.hami_core import HamiCore
+from kubeletplugin.common import Common
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.gpu import Conflict, KnownGpu
 from kubeletplugin.gpus.hardware import Hardware
@@ -35,7 +36,6 @@ from kubeletplugin.host.nodes import (
 )
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
-from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
 _GRAPHICS = "gfx"
@@ -227,29 +227,27 @@ class NodeNeeds:
 
     While something is missing, no GPU of the node is offered; when it is there, all are again.
     ``missing`` says what, with the remedy; ``hook`` is the hook program that containers get, or
-    empty. ``sharing`` tells the strategies that can be served. ``on_change`` is called when hook or
-    strategies are others, ``on_other_files`` when files of the driver have come, gone or moved, so
-    that specs that were written name other ones.
+    empty. ``sharing`` tells the strategies that can be served. ``on_other_files`` is called when
+    files of the driver have come, gone or moved, so that specs that were written name other ones.
     """
 
-    def __init__(  # noqa: PLR0913 - what is looked at, and whom to tell
+    def __init__(
         self,
+        common: Common,
         hardware: Hardware,
         specs: Specs,
         *,
-        reports: Reports,
         sharing: Callable[[], tuple[str, ...]],
-        on_change: Callable[[], None],
         on_other_files: Callable[[], None] = lambda: None,
     ) -> None:
         self._sharing = sharing
         self._offers: tuple[str, ...] | None = None
-        self._on_change = on_change
+        self._on_change = common.changed
         self._on_other_files = on_other_files
         self._found: object = None
         self._hardware = hardware
         self._specs = specs
-        self._reports = reports
+        self._reports = common.reports
         self.missing = ""
         self.hook = ""
 

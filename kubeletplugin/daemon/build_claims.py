@@ -8,10 +8,8 @@ from functools import partial
 
 from dra.claims.allocation import AllocatedDevice
 from dra.gpu.inventory import ClaimRef
-from dra.kube.timing import SystemClock
 from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.claim_watch import ClaimWatch
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.layouts import Layouts
@@ -20,9 +18,7 @@ from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.claims.prepare import Preparer
 from kubeletplugin.claims.rebuild import Rebuild
-from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
-from kubeletplugin.claims.reservations import Reservations
 from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.claims.sharing.hami_core import is_held
 from kubeletplugin.claims.slices import Slices
@@ -45,9 +41,7 @@ class ClaimParts:
 
     node: Node
     early: EarlySlices
-    reservations: Reservations
     claim_watch: ClaimWatch | None
-    recovery: Recovery
     janitor: Janitor
     needs: NodeNeeds
     layouts: Layouts
@@ -55,12 +49,12 @@ class ClaimParts:
 
 def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
     """Build the parts that work on claims."""
-    options, hardware, observer = common.options, gpus.hardware, common.telemetry.metrics
-    context = Context(
-        common.journal, common.readiness, common.reports, observer, clock=SystemClock()
-    )
+    options, hardware = common.options, gpus.hardware
     claims = ClaimReader(
-        common.api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
+        common.api,
+        driver=options.driver_name,
+        pool=options.pool,
+        seen=common.telemetry.metrics.claim_seen,
     )
     search = DriverSearch(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
@@ -84,9 +78,6 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     def doubt(ref: ClaimRef) -> None:
         early.doubt(ref)
 
-    def expect(ref: ClaimRef, devices: tuple[str, ...]) -> None:
-        early.expect(ref, devices)
-
     def read(ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
         claim, devices = claims.read(ref, publishing.statuses.know)
         containers.check(claim, devices)
@@ -94,69 +85,35 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
 
     def read_early(ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
         seen = watch.take(ref) if watch is not None else None
-        return reservations.devices(ref) or claims.read_expected(ref, seen)
+        return early.devices(ref) or claims.read_expected(ref, seen)
 
-    tasks = ClaimTasks()
     slices = Slices(hardware, common.journal, look=gpus.looks.ask, holders=who_holds, doubt=doubt)
     idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=gpus.releasing.leaves)
-    removal = ClaimRemoval(context, slices, specs, sharing, idle=idle)
-    preparer = Preparer(slices, specs, sharing, removal, read=read, read_early=read_early)
-    outcomes = Outcomes(
-        context,
-        gpus.monitor,
-        publishing.statuses,
-        publishing.failed_gpus,
-        on_change=common.changed,
-    )
-    rebuild = Rebuild(context, hardware, claims)
-    node = Node(context, preparer, removal, tasks, rebuild=rebuild, outcomes=outcomes)
-    reservations = Reservations(context, hardware, claims, expect=expect, on_change=common.changed)
-    recovery = Recovery(
-        context, preparer, removal, specs, tasks, outcomes=outcomes, fate=reservations.fate
-    )
-    early = EarlySlices(
-        context,
-        preparer,
+    removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
+    node = Node(
+        common,
+        Preparer(slices, specs, sharing, removal, read=read, read_early=read_early),
         removal,
-        tasks,
-        reservations=reservations,
-        outcomes=outcomes,
-        seconds=options.eager_seconds,
+        ClaimTasks(),
+        rebuild=Rebuild(common, hardware, claims),
+        outcomes=Outcomes(common, gpus.monitor, publishing.statuses, publishing.failed_gpus),
     )
+    early = EarlySlices(common, node, claims, seconds=options.eager_seconds)
     janitor = Janitor(
-        context,
-        node,
-        recovery,
-        sharing,
-        fate=reservations.fate,
-        forgotten_seconds=options.forgotten_after,
-        beat=common.telemetry.liveness.janitor.beat,
+        common, node, early, specs, sharing, forgotten_seconds=options.forgotten_after
     )
     needs = NodeNeeds(
-        hardware,
-        specs,
-        reports=common.reports,
-        sharing=sharing.offers,
-        on_change=common.changed,
-        on_other_files=janitor.check_soon,
+        common, hardware, specs, sharing=sharing.offers, on_other_files=janitor.check_soon
     )
     layouts = Layouts(
-        context,
+        common,
         slices,
-        AllocatedElsewhere(claims, clock=context.clock),
+        AllocatedElsewhere(claims, clock=common.clock),
         choice=gpus.node_watch.choice,
         leaves=gpus.releasing.leaves,
-        enable_mig=options.enable_mig,
-        on_change=common.changed,
     )
     # The controller labels this node's claims where somebody listens.
     watch = None
     if options.eager_seconds:
-        watch = ClaimWatch(
-            claims,
-            outcomes,
-            expect=reservations.heed,
-            untold=partial(early.expect, again=True),
-            clock=context.clock,
-        )
-    return ClaimParts(node, early, reservations, watch, recovery, janitor, needs, layouts)
+        watch = ClaimWatch(claims, node.outcomes, early, clock=common.clock)
+    return ClaimParts(node, early, watch, janitor, needs, layouts)

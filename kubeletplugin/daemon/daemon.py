@@ -141,7 +141,7 @@ class Daemon:
         self.claims.janitor.thread.stop()
         self.claims.janitor.give_up_idle()
         self.claims.node.tasks.stop()
-        self.claims.recovery.leave()
+        self.claims.janitor.leave()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
         _finish(self.gpus.loop.thread, self.gpus.looks.thread, self.common.changed.thread)
@@ -164,7 +164,7 @@ class Daemon:
                 *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
                 *needs.offers,
             ),
-            answers=self.claims.reservations.answers(),
+            answers=self.claims.early.answers(),
             mode=self.claims.layouts.mode,
             missing=needs.missing,
             cdi_hook=needs.hook,
@@ -172,7 +172,7 @@ class Daemon:
 
     def _take_reservations(self, reserved: tuple[Reservation, ...]) -> None:
         if self._reserves:
-            self.claims.reservations.take(reserved)
+            self.claims.early.take(reserved)
 
     @property
     def _reserves(self) -> bool:
@@ -204,7 +204,7 @@ class Daemon:
             common.reports.report_node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
         self.gpus.node_watch.look()
         self.claims.node.rebuild.run()
-        self.claims.recovery.run()
+        self.claims.janitor.recover()
         self.claims.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
             statuses.show_devices(ref, common.journal.of_claim(ref.uid))

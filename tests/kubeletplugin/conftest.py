@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+import sim.nvml
 from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
@@ -33,6 +34,13 @@ def api_server(folder: Path, *flags: str) -> Iterator[Path]:
         api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         api.close()
         yield server.kubeconfig
+
+
+@pytest.fixture(autouse=True)
+def uninstalled() -> Iterator[None]:
+    """No test leaves the simulated library in its process."""
+    yield
+    sim.nvml.uninstall()
 
 
 @pytest.fixture(autouse=True)

@@ -189,9 +189,9 @@ class Plant:
         self, *reserved: Reservation, hung: Collection[str] = ()
     ) -> dict[str, str]:
         """Make what is reserved, and give back what is no more; the answers by reservation."""
-        self.run(lambda: self.daemon.claims.reservations.take(reserved))
+        self.run(lambda: self.daemon.claims.early.take(reserved))
         self.eager_round(hung=hung)
-        answers = self.run(self.daemon.claims.reservations.answers)
+        answers = self.run(self.daemon.claims.early.answers)
         return {answer.id: answer.state for answer in answers}
 
     def read_reservations(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.claims.conditions import PREPARE_FAILING
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.context import Context
 from kubeletplugin.claims.lookup import ClaimUnreadableError
 from kubeletplugin.claims.outcomes import SEVERAL, Outcomes
 from kubeletplugin.errors import BusyError, ClaimError, DeadlineError, HardwareError, PluginError
@@ -48,8 +48,10 @@ class Listed:
         self.clock = FakeClock()
         self.changes = 0
         nobody: Any = Nobody()
-        context = Context(nobody, nobody, nobody, nobody, self.clock)
-        self.claims = Outcomes(context, nobody, nobody, nobody, on_change=self._changed)
+        common: Any = SimpleNamespace(
+            journal=nobody, reports=nobody, clock=self.clock, changed=self._changed
+        )
+        self.claims = Outcomes(common, nobody, nobody, nobody)
 
     def _changed(self) -> None:
         self.changes += 1

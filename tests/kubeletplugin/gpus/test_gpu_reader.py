@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.shares import Share
 from kubeletplugin.gpus.reader import GpuReader
@@ -18,9 +17,8 @@ from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[GpuBench]:
-    yield GpuBench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> GpuBench:
+    return GpuBench(tmp_path)
 
 
 # -- without a look, by what was read back

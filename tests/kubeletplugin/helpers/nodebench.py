@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from dra.common.resources import Obj
 from dra.kube.client import KubeApi
-from kubeletplugin.claims.context import Context
+from dra.monitoring.probes import Probes
 from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
 from kubeletplugin.claims.sharing.mps import MpsDaemons
 from kubeletplugin.claims.sharing.mps_pod import Site
 from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
 from kubeletplugin.claims.specs import Specs
+from kubeletplugin.common import Common, Listeners
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driverfiles import Needs
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver
-from kubeletplugin.telemetry.probes import Readiness
+from kubeletplugin.telemetry.probes import Liveness, Readiness
 from kubeletplugin.telemetry.reports import Reports
 from tests.dra.kube.clocks import FakeClock
 from tests.failures.helpers.folderapi import FolderHttp
@@ -99,24 +102,36 @@ class NodeBench(GpuBench):
         self.acts = Acts()
         self.clock = FakeClock()
         self.reports = Reports(self.events, "node-1")
-        ready = Readiness(on_change=lambda: None)
-        self.context = Context(self.journal, ready, self.reports, self.acts, self.clock)
-        self.removal = ClaimRemoval(
-            self.context,
-            self.slices,
-            self.specs,
-            DeviceSharing(
-                self.journal,
-                TimeSlices(self.specs.driver_files),
-                MpsDaemons(
-                    KubeApi(FolderHttp(folder / "api")),
-                    Site("mig.dra.dev", "default", "", (), "node-1"),
-                    roots=Roots(folder, folder, folder, folder, folder),
-                    nodes=lambda _: (),
-                    files=self.specs.driver_files,
-                    boot_id=self.hardware.boot_id,
-                ),
+        nobody: Any = SimpleNamespace()
+        telemetry: Any = SimpleNamespace(metrics=self.acts, liveness=Liveness(Probes()))
+        self.common = Common(
+            nobody,
+            nobody,
+            telemetry,
+            Listeners(),
+            nobody,
+            self.reports,
+            Readiness(on_change=lambda: None),
+            self.journal,
+            self.clock,
+        )
+        self.sharing = DeviceSharing(
+            self.journal,
+            TimeSlices(self.specs.driver_files),
+            MpsDaemons(
+                KubeApi(FolderHttp(folder / "api")),
+                Site("mig.dra.dev", "default", "", (), "node-1"),
+                roots=Roots(folder, folder, folder, folder, folder),
+                nodes=lambda _: (),
+                files=self.specs.driver_files,
                 boot_id=self.hardware.boot_id,
             ),
+            boot_id=self.hardware.boot_id,
+        )
+        self.removal = ClaimRemoval(
+            self.common,
+            self.slices,
+            self.specs,
+            self.sharing,
             idle=IdleSlices(self.hardware, seconds=0.0, leaves=lambda _: False),
         )

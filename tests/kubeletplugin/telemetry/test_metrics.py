@@ -17,9 +17,9 @@ from sim.nvml.machine import GpuSpec
 from sim.nvml.products import Variants
 from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
 from tests.helpers.waiting import PATIENCE, wait_for
-from tests.kubeletplugin.claims.ending.test_reclaim import PID, in_use
-from tests.kubeletplugin.claims.recovery.test_lost import look, vanish
-from tests.kubeletplugin.claims.recovery.test_restart import change_entry
+from tests.kubeletplugin.claims.test_lost import look, vanish
+from tests.kubeletplugin.claims.test_reclaim import PID, in_use
+from tests.kubeletplugin.claims.test_restart import change_entry
 from tests.kubeletplugin.daemon.test_program import arguments, running
 from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared
 from tests.kubeletplugin.helpers.rig import A100, Rig

@@ -12,7 +12,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.claims.eager.test_reservations import (
+from tests.kubeletplugin.claims.test_reservations import (
     answered,
     reservation,
     reserve,

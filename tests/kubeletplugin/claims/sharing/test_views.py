@@ -9,7 +9,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.claims.prepare.test_prepare import ONE_G_AT_4
+from tests.kubeletplugin.claims.test_prepare import ONE_G_AT_4
 from tests.kubeletplugin.helpers.lostjournals import edit, lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +21,8 @@ GET_GI = "nvmlDeviceGetGpuInstanceById"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[GpuBench]:
-    yield GpuBench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> GpuBench:
+    return GpuBench(tmp_path)
 
 
 def others(bench: GpuBench, entry: Entry) -> FoundInstance:

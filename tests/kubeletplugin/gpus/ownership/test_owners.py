@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +20,8 @@ MIG_MODE = "nvmlDeviceGetMigMode"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[GpuBench]:
-    yield GpuBench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> GpuBench:
+    return GpuBench(tmp_path)
 
 
 # -- a GPU that does not answer

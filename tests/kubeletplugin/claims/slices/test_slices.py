@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
 from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
-from tests.kubeletplugin.claims.prepare.slices.slicebench import Bench
+from tests.kubeletplugin.claims.slices.slicebench import Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield Bench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 # -- made, finished, found

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
@@ -26,9 +24,8 @@ GET_GI = "nvmlDeviceGetGpuInstanceById"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[GpuBench]:
-    yield GpuBench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> GpuBench:
+    return GpuBench(tmp_path)
 
 
 @pytest.mark.parametrize("state", State)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import BusyError
@@ -35,9 +33,8 @@ class Bench(GpuBench):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield Bench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 def test_on_an_empty_gpu_nobody_is_in_the_way(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.reflector import Change
 from kubeletplugin.claims.claim_watch import ClaimWatch
+from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.lookup import ClaimReader
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.errors import ClaimError
@@ -44,10 +45,12 @@ class Watch(ClaimWatch):
         super().__init__(
             ClaimReader(NO_API, driver="mig.dra.dev", pool="node"),
             cast("Outcomes", _Nobody()),
-            expect=lambda _, names: self.expected.append(names),
-            untold=lambda _, _names: None,
+            cast("EarlySlices", self),
             clock=self.clock,
         )
+
+    def expect(self, ref: ClaimRef, names: tuple[str, ...], *, again: bool) -> None:
+        self.expected.append(names)
 
     def see(self, obj: Obj) -> None:
         self._changed(Change("added", None, obj))

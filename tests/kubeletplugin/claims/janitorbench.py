@@ -1,4 +1,4 @@
-"""A node that starts, with fakes around what recovery asks and does."""
+"""A node that starts and is looked after, with fakes around what the janitor asks and does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.lookup import ClaimFate
-from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.errors import PluginError
 from tests.kubeletplugin.helpers.nodebench import NodeBench
@@ -18,46 +18,44 @@ UID = "uid-a"
 
 
 class Bench(NodeBench):
-    """A node that starts; ``fate`` is that of all claims, ``refusal`` what finishing one raises."""
+    """A node; ``fate`` is that of all claims, ``refusal`` what finishing one raises."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.fate = ClaimFate.HERE
         self.refusal: PluginError | None = None
-        self.on_finish: Callable[[], object] = lambda: None
-        self.on_finish_of: Callable[[ClaimRef], None] = lambda _: None
+        self.on_finish: Callable[[ClaimRef], object] = lambda _: None
         self.finished: list[str] = []
         self.cut_short = False
         self.tasks = ClaimTasks()
-        preparer: Any = SimpleNamespace(prepare=self._finish, make_early=self._finish_early)
-        outcomes: Any = SimpleNamespace(cut_short=self._note_cut, show=lambda _: None)
-        self.recovery = Recovery(
-            self.context,
-            preparer,
-            self.removal,
-            self.specs,
-            self.tasks,
-            outcomes=outcomes,
-            fate=self._fate,
+        node: Any = SimpleNamespace(
+            preparer=SimpleNamespace(prepare=self._finish, make_early=self._finish_early),
+            removal=self.removal,
+            tasks=self.tasks,
+            outcomes=SimpleNamespace(cut_short=self._note_cut, show=lambda _: None),
+            rebuild=SimpleNamespace(run=lambda: not self.journal.rebuild),
         )
-
-    def _note_cut(self) -> None:
-        self.cut_short = True
+        early: Any = SimpleNamespace(fate=self._fate, doubt=self.doubted.append)
+        self.janitor = Janitor(
+            self.common, node, early, self.specs, self.sharing, forgotten_seconds=60.0
+        )
 
     def settled(self) -> None:
         """Nothing is missing from the journal."""
         self.journal.rebuilt()
+
+    def _note_cut(self) -> None:
+        self.cut_short = True
 
     def _fate(self, ref: ClaimRef) -> ClaimFate:
         assert ref.name in {"a", "b"}
         return self.fate
 
     def _finish(self, ref: ClaimRef) -> None:
-        self.on_finish()
-        self.on_finish_of(ref)
+        self.on_finish(ref)
         if self.refusal is not None:
             raise self.refusal
         self.finished.append(ref.name)
 
     def _finish_early(self, ref: ClaimRef) -> None:
-        self.finished.append(f"{ref.name} ahead")
+        self.finished.append(f"{ref.name} early")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import sim.nvml
 from dra.gpu.geometry import Occupant
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpu import DeclaredLayout
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State, ready_entry
 from kubeletplugin.nvml.errors import InUseError, NvmlError
-from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI
+from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, PLACE, UNKNOWN, GpuBench
 
 NAME = "gpu-0-mig-1g5gb-19-4"
@@ -52,9 +50,8 @@ class Bench(GpuBench):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield Bench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 def ids(entry: Entry) -> tuple[object, ...]:

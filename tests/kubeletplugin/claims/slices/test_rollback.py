@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -26,9 +24,8 @@ NOT_PERMITTED = 4
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[NodeBench]:
-    yield NodeBench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> NodeBench:
+    return NodeBench(tmp_path)
 
 
 def nothing(left: Remainder) -> bool:

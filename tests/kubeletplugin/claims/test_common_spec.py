@@ -9,7 +9,7 @@ import pytest
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from tests.kubeletplugin.cdi.rules import hold
-from tests.kubeletplugin.claims.recovery.test_lost import look
+from tests.kubeletplugin.claims.test_lost import look
 from tests.kubeletplugin.helpers.lostjournals import lose_journal, reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 

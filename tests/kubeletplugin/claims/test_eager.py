@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,8 +13,8 @@ from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import early
-from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.journal.entries import State
+from kubeletplugin.telemetry.telemetry import Telemetry
 from kubeletplugin.times import LONGEST_OVERDUE_SECONDS, OVERDUE_SECONDS
 from sim.nvml.faults import Fault
 from tests.dra.kube.clocks import FakeClock
@@ -220,19 +220,16 @@ class Overdue:
         self.outcomes = SimpleNamespace(
             overdue=self._show, answered_at=float("-inf"), is_awaited=lambda uid: uid == "c"
         )
-        context: Any = SimpleNamespace(
-            journal=journal, clock=self.clock, readiness=SimpleNamespace(is_ready=True)
+        common: Any = SimpleNamespace(
+            journal=journal,
+            clock=self.clock,
+            readiness=SimpleNamespace(is_ready=True),
+            telemetry=Telemetry(),
+            changed=lambda: None,
         )
-        nobody: Any = SimpleNamespace(hardware=None, seconds_left=lambda _: None)
-        self._slices = early.EarlySlices(
-            context,
-            nobody,
-            nobody,
-            nobody,
-            reservations=nobody,
-            outcomes=cast("Outcomes", self.outcomes),
-            seconds=1e6,
-        )
+        node: Any = SimpleNamespace(removal=SimpleNamespace(hardware=None), outcomes=self.outcomes)
+        nobody: Any = None
+        self._slices = early.EarlySlices(common, node, nobody, seconds=1e6)
 
     def shown(self, *records: tuple[str, bool, int | None]) -> float | None:
         """Look at entries of claims by UID: ``early``, and the compute instance."""

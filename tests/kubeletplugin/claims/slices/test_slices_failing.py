@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from dra.gpu.geometry import Geometry
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError
 from kubeletplugin.journal.entries import LEAVING, Entry, State
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
-from tests.kubeletplugin.claims.prepare.slices.slicebench import CREATE_CI, CREATE_GI, Bench
+from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI, Bench
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, UNKNOWN
 
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, INSUFFICIENT_RESOURCES = 3, 13, 23
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield Bench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 def put_back(bench: Bench, *, held: bool) -> tuple[Entry, ...]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.journal.entries import HELD, LEAVING, State
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE
@@ -17,9 +15,8 @@ UID = "uid-a"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[NodeBench]:
-    yield NodeBench(tmp_path)
-    sim.nvml.uninstall()
+def bench(tmp_path: Path) -> NodeBench:
+    return NodeBench(tmp_path)
 
 
 def nothing(left: Remainder) -> bool:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
-
 import pytest
 
 from dra.common.resources import MIG_NODES, Obj
 from dra.gpu.inventory import MAKES_RESERVATIONS, ClaimRef, Reservation, ReservedDevice
 from dra.gpu.mignode import from_mignode, reservation_fields
 from kubeletplugin.claims import early
-from kubeletplugin.claims.reservations import Reservations
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
-from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-
-if TYPE_CHECKING:
-    from kubeletplugin.gpus.hardware import Hardware
 
 DEVICE, ELSEWHERE, OVERLAPPING = (
     "gpu-0-mig-1g5gb-19-4",
@@ -82,29 +72,6 @@ def test_what_is_reserved_is_made_and_kept_for_the_claim_once_it_is_allocated(ri
     assert {e.state for e in rig.journal()} == {State.PREPARED}
     assert not rig.unprepare(ref)
     assert rig.clean()
-
-
-def test_the_end_of_a_reservation_is_published_although_its_claim_was_allocated_before(
-    tmp_path: Path,
-) -> None:
-    told: list[str] = []
-    nobody: Any = SimpleNamespace(
-        journal=Journal(tmp_path / "journal.json"), clock=FakeClock(), driver=DRIVER, pool="node-a"
-    )
-    reservations = Reservations(
-        nobody,
-        cast("Hardware", None),
-        nobody,
-        expect=lambda ref, devices: told.append(f"{ref.name}: {len(devices)}"),
-        on_change=lambda: told.append("changed"),
-    )
-    ref = ClaimRef("default", "a", "uid-a")
-    gpu = ReservedDevice(DEVICE, "GPU-0", "r0")
-    reservations.take([Reservation("r", ref, (gpu,), 600)])
-    reservations.heed(ref, (DEVICE,))
-    told.clear()
-    reservations.take(())
-    assert told == ["changed"]
 
 
 def test_what_is_reserved_no_more_is_given_back(rig: Rig) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dra.gpu.geometry import Placement
-from kubeletplugin.claims import recovery
+from kubeletplugin.claims import janitor
 from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.errors import BusyError, HostError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, State
 from kubeletplugin.telemetry.observer import Action
 from tests.helpers.waiting import PATIENCE
-from tests.kubeletplugin.claims.recovery.startbench import UID, Bench
+from tests.kubeletplugin.claims.janitorbench import UID, Bench
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE
 
 # -- what was left half done
@@ -29,7 +29,7 @@ def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
 ) -> None:
     entry = bench.made("a", state)
     bench.fate = fate
-    bench.recovery.run()
+    bench.janitor.recover()
     if fate is ClaimFate.HERE:
         assert (bench.finished, bench.acts.seen) == (["a"], [Action.FINISHED])
         assert bench.journal.entries() == (entry,)
@@ -45,14 +45,14 @@ def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
 def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
     bench.made("a", State.CI_CREATED)
     bench.refusal = BusyError("it is held")
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.acts.seen, bench.places()) == ([Action.UNDONE], [])
 
 
 def test_what_cannot_be_finished_as_nobody_answers_stays(bench: Bench) -> None:
     entry = bench.made("a", State.CI_CREATED)
     bench.refusal = StartingError("the API server does not answer")
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.acts.seen, bench.journal.entries()) == ([], (entry,))
 
 
@@ -60,20 +60,20 @@ def test_claims_are_recovered_beside_each_other(bench: Bench) -> None:
     bench.made("a", State.CI_CREATED)
     bench.made("b", State.CI_CREATED, Placement(1, 1))
     both = threading.Barrier(2)
-    bench.on_finish = lambda: both.wait(5.0)
-    bench.recovery.run()
+    bench.on_finish = lambda _: both.wait(5.0)
+    bench.janitor.recover()
     assert sorted(bench.finished) == ["a", "b"]
 
 
 def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "RECOVERY_SECONDS", 0.0)
+    monkeypatch.setattr(janitor, "RECOVERY_SECONDS", 0.0)
     bench.made("a", State.CI_CREATED)
     go_on, joined = threading.Event(), threading.Event()
-    bench.on_finish = lambda: go_on.wait(PATIENCE)
+    bench.on_finish = lambda _: go_on.wait(PATIENCE)
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(bench.recovery.run)
+        running = threads.submit(bench.janitor.recover)
         try:
             running.result(PATIENCE / 4)
             assert not bench.tasks.idle(UID)
@@ -93,7 +93,7 @@ def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
 ) -> None:
     bench.made("a", state, ci_id=None)
     bench.fate = fate
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
     assert not bench.cut_short
 
@@ -104,7 +104,7 @@ def test_what_is_prepared_stays_with_its_spec_whatever_became_of_the_claim(
 ) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.fate = fate
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.journal.entries(), bench.finished, bench.acts.seen) == ((entry,), [], [])
     assert bench.specs.files == {UID: [entry.device]}
     assert bench.machine.mutations() == []
@@ -113,7 +113,7 @@ def test_what_is_prepared_stays_with_its_spec_whatever_became_of_the_claim(
 def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
     for name, place in (("a", 0), ("b", 1), ("a", 2)):
         bench.made(name, State.CI_CREATED, Placement(place, 1))
-    bench.recovery.run()
+    bench.janitor.recover()
     assert sorted(bench.finished) == ["a", "b"]
 
 
@@ -122,14 +122,14 @@ def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:
     bench.made("a", State.LEFTOVER, ELSEWHERE)
     bench.made("a", State.GI_CREATED, Placement(1, 1), ci_id=None, mig_uuid="")
     bench.fate = ClaimFate.GONE
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.journal.entries(), bench.places()) == ((held,), [4])
 
 
 def test_a_prepared_slice_that_is_gone_is_lost(bench: Bench) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.machine.destroy_slice(0, entry.gi_id or 0)
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.states(), bench.acts.seen) == ([State.LOST], [Action.LOST])
 
 
@@ -141,19 +141,19 @@ def test_it_stays_at_the_end_of_a_run_while_there_is_a_claim(bench: Bench, state
     bench.settled()
     entry = bench.entry("a", state=state)
     bench.journal.put(entry)
-    bench.recovery.leave()
+    bench.janitor.leave()
     assert bench.specs.has_common
     bench.journal.remove(entry)
-    bench.recovery.leave()
+    bench.janitor.leave()
     assert not bench.specs.has_common
 
 
 def test_it_stays_while_something_may_be_missing_from_the_journal(bench: Bench) -> None:
-    bench.recovery.leave()
+    bench.janitor.leave()
     assert bench.specs.has_common
     bench.settled()
     bench.specs.failure = HostError("cannot remove")
-    bench.recovery.leave()
+    bench.janitor.leave()
     assert bench.specs.has_common
 
 
@@ -164,32 +164,32 @@ def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
     bench.settled()
     bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
     bench.specs.files = {UID: ["x"], "gone": ["y"], "too": ["z"]}
-    bench.recovery.run()
+    bench.janitor.recover()
     assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT] * 2)
-    assert bench.recovery.strays() == frozenset()
 
 
-def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_strays_are_told(
+def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_it_is(
     bench: Bench,
 ) -> None:
     bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
     bench.specs.files = {UID: ["x"], "gone": ["y"]}
-    bench.recovery.run()
+    bench.janitor.recover()
+    bench.janitor.tend()
     assert (len(bench.specs.files), bench.acts.seen) == (2, [])
-    assert bench.recovery.strays() == frozenset()
     bench.settled()
-    assert bench.recovery.strays() == {"gone"}
-    assert bench.recovery.strays() == frozenset()
+    bench.janitor.check_soon()
+    bench.janitor.tend()
+    assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT])
 
 
 def test_a_directory_of_specs_that_cannot_be_read_is_no_reason_to_stop(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.specs.failure = HostError("/var/run/cdi is gone")
-    bench.recovery.run()
+    bench.janitor.recover()
     bench.settled()
-    assert bench.recovery.strays() == frozenset()
-    bench.recovery.run()
+    bench.janitor.tend()
+    bench.janitor.recover()
     assert [r.message for r in caplog.records] == ["/var/run/cdi is gone"] * 2
     assert bench.acts.seen == []
 
@@ -198,7 +198,7 @@ def test_half_written_files_of_the_journal_are_swept(bench: Bench, tmp_path: Pat
     bench.settled()
     half = tmp_path / "state/journal.json.x.tmp"
     half.write_text("half")
-    bench.recovery.run()
+    bench.janitor.recover()
     assert not half.exists()
 
 
@@ -210,14 +210,8 @@ def test_a_claim_has_a_spec_or_may_have_one(bench: Bench) -> None:
     assert bench.removal.has_spec("uid-b")
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_a_stray_is_dropped_unless_it_has_a_record_by_now(
-    bench: Bench,
-    recorded: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    bench.specs.files = {UID: ["x"]}
-    if recorded:
-        bench.journal.put(bench.entry("a"))
-    bench.recovery.drop_stray(UID)
-    assert (UID in bench.specs.files) is recorded
-    assert bench.acts.seen == ([] if recorded else [Action.SWEPT])
+def test_slices_made_early_are_left_to_those_who_make_them(bench: Bench) -> None:
+    entry = bench.made("a", State.CI_CREATED, early=True)
+    bench.fate = ClaimFate.GONE
+    bench.janitor.tend(everything=True)
+    assert (bench.journal.entries(), bench.doubted) == ((entry,), [entry.claim])

@@ -10,7 +10,7 @@ from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.errors import BusyError
 from kubeletplugin.journal.entries import HELD, Entry, State
 from kubeletplugin.telemetry.observer import Action
-from tests.kubeletplugin.claims.recovery.startbench import UID, Bench
+from tests.kubeletplugin.claims.janitorbench import UID, Bench
 from tests.kubeletplugin.helpers.gpubench import ELSEWHERE
 
 # -- prepared slices and the hardware
@@ -30,7 +30,7 @@ def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
     if not there:
         bench.machine.destroy_slice(0, entry.gi_id or 0)
     now = State.PREPARED if there else State.LOST
-    assert bench.recovery.check(UID) is (now is not state)
+    assert bench.janitor.check(UID) is (now is not state)
     assert bench.states() == [now]
     assert bench.specs.files == ({UID: [entry.device]} if there else {})
     if now is state:
@@ -50,7 +50,7 @@ def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
 def test_what_is_not_held_is_not_compared(bench: Bench, state: State) -> None:
     entry = bench.made("a", state)
     bench.machine.destroy_slice(0, entry.gi_id or 0)
-    assert not bench.recovery.check(UID)
+    assert not bench.janitor.check(UID)
     assert bench.journal.entries() == (entry,)
 
 
@@ -62,7 +62,7 @@ def test_what_a_reset_took_is_told_from_what_somebody_took(
     entry = bench.made("a", State.PREPARED)
     bench.machine.destroy_slice(0, entry.gi_id or 0)
     bench.unit.come_back([entry.key] if wiped else [])
-    assert bench.recovery.check(UID)
+    assert bench.janitor.check(UID)
     assert bench.journal.entries()[0].wiped is wiped
     assert ("reset" in bench.events.seen[0][2]) is wiped
     assert ("somebody destroyed it" in bench.events.seen[0][2]) is not wiped
@@ -85,7 +85,7 @@ def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
         monkeypatch.setattr(bench.unit.lock, "enter", lambda _: False)
     else:
         bench.keep("nvmlDeviceGetGpuInstanceById")
-    assert not bench.recovery.check(UID)
+    assert not bench.janitor.check(UID)
     assert bench.journal.entries() == (gone, unseen)
     if case == "GPU that does not answer":
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
@@ -95,14 +95,14 @@ def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
 def test_a_whole_gpu_outlives_a_boot(bench: Bench, boot: str) -> None:
     entry = bench.entry("a", None, state=State.PREPARED, profile_id=None, boot_id=boot)
     bench.journal.put(entry)
-    assert not bench.recovery.check(UID)
+    assert not bench.janitor.check(UID)
     assert bench.journal.entries() == (entry,)
 
 
 def test_after_a_boot_a_slice_is_lost_though_the_gpu_is_away(bench: Bench) -> None:
     bench.journal.put(bench.entry("a", state=State.PREPARED, boot_id="before"))
     bench.hardware.found = {}
-    assert bench.recovery.check(UID)
+    assert bench.janitor.check(UID)
     assert bench.states() == [State.LOST]
 
 
@@ -111,14 +111,14 @@ def test_a_claim_that_lost_one_of_two_has_no_spec(bench: Bench) -> None:
     gone = bench.made("a", State.PREPARED, ELSEWHERE, total=2)
     bench.machine.destroy_slice(0, gone.gi_id or 0)
     bench.specs.files = {UID: ["x", "y"]}
-    assert bench.recovery.check(UID)
+    assert bench.janitor.check(UID)
     assert (bench.states(), bench.specs.files) == ([State.PREPARED, State.LOST], {})
 
 
 def test_a_claim_whose_other_device_is_not_prepared_keeps_its_spec_as_it_is(bench: Bench) -> None:
     bench.made("a", State.PREPARED, total=2)
     bench.specs.files = {UID: ["x", "y"]}
-    assert not bench.recovery.check(UID)
+    assert not bench.janitor.check(UID)
     assert bench.specs.files == {UID: ["x", "y"]}
 
 
@@ -131,10 +131,10 @@ def test_what_the_disk_does_not_take_is_compared_again_later(
     if not there:
         bench.machine.destroy_slice(0, entry.gi_id or 0)
     bench.fill_disk()
-    assert not bench.recovery.check(UID)
+    assert not bench.janitor.check(UID)
     assert (bench.acts.seen, bench.events.seen) == ([], [])
     bench.empty_disk()
-    assert bench.recovery.check(UID)
+    assert bench.janitor.check(UID)
 
 
 def test_one_that_changed_meanwhile_takes_nothing_back_of_what_did(
@@ -145,7 +145,7 @@ def test_one_that_changed_meanwhile_takes_nothing_back_of_what_did(
         bench.machine.destroy_slice(0, entry.gi_id or 0)
     later = gone[1].at(State.LEFTOVER)
     monkeypatch.setattr(bench.hardware, "look", lambda _: bench.journal.put(later))
-    assert bench.recovery.check(UID)
+    assert bench.janitor.check(UID)
     assert bench.states() == [State.LOST, State.LEFTOVER]
     assert bench.acts.seen == [Action.LOST]
 
@@ -163,7 +163,7 @@ def test_what_a_reset_took_is_made_again_for_a_claim_that_is_here(
         bench.journal.put(bench.entry("a", place_of, state=State.LOST, wiped=each))
     bench.journal.put(bench.entry("a", Placement(1, 1), state=State.PREPARED))
     bench.fate = fate
-    made = bench.recovery.restore(ClaimRef("default", "a", UID))
+    made = bench.janitor.restore(ClaimRef("default", "a", UID))
     assert made is (all(wiped) and fate is ClaimFate.HERE)
     assert bench.finished == (["a"] if made else [])
     assert bench.acts.seen == ([Action.RESTORED] if made else [])
@@ -175,7 +175,7 @@ def test_what_a_reset_took_is_made_again_for_a_claim_that_is_here(
 
 def test_where_nothing_is_lost_nothing_is_made(bench: Bench) -> None:
     bench.made("a", State.PREPARED)
-    assert not bench.recovery.restore(ClaimRef("default", "a", UID))
+    assert not bench.janitor.restore(ClaimRef("default", "a", UID))
     assert bench.finished == []
 
 
@@ -186,7 +186,7 @@ def test_why_it_cannot_be_made_again_is_told_once_and_what_changed_meanwhile_is_
     bench.journal.put(entry)
     bench.refusal = BusyError("it is held")
     ref = ClaimRef("default", "a", UID)
-    assert not bench.recovery.restore(ref)
+    assert not bench.janitor.restore(ref)
     (noted,) = bench.journal.entries()
     assert noted == entry.at(State.LOST, note=noted.note, wiped=True)
     why = "the slice is gone from the hardware, and cannot be made again: it is held"
@@ -198,11 +198,11 @@ def test_why_it_cannot_be_made_again_is_told_once_and_what_changed_meanwhile_is_
     events = [("ResourceClaim", "SliceLost", told, True)]
     assert (bench.acts.seen, bench.events.seen) == ([], events)
     bench.fill_disk()
-    assert not bench.recovery.restore(ref), "the same is neither written nor told again"
+    assert not bench.janitor.restore(ref), "the same is neither written nor told again"
     assert bench.events.seen == events
     assert not bench.journal.failure
     bench.refusal = BusyError("it is held on")
-    assert not bench.recovery.restore(ref), "a full disk is no reason to stop"
+    assert not bench.janitor.restore(ref), "a full disk is no reason to stop"
     assert bench.journal.failure
 
 
@@ -217,8 +217,8 @@ def test_what_changed_while_it_was_tried_is_left(
         bench.journal.put(later)
         raise BusyError("it is held")
 
-    bench.on_finish_of = finish
-    assert not bench.recovery.restore(ClaimRef("default", "a", UID))
+    bench.on_finish = finish
+    assert not bench.janitor.restore(ClaimRef("default", "a", UID))
     assert bench.journal.entries() == (later,)
 
 
@@ -232,5 +232,5 @@ def test_what_changed_while_it_was_looked_at_is_left(
         return False
 
     monkeypatch.setattr(bench.hardware.identity, "is_whole", look)
-    assert not bench.recovery.check(UID)
+    assert not bench.janitor.check(UID)
     assert (bench.journal.entries(), bench.acts.seen) == ((later,), [])

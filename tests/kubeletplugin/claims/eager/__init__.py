@@ -1,1 +1,0 @@
-"""Slices made before kubelet asks for them."""
