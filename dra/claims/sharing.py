@@ -80,6 +80,14 @@ class Setting:
         names = self.requests
         return not names or request in names or request.partition("/")[0] in names
 
+    def check(self) -> None:
+        """Refuse what cannot be understood.
+
+        Raises:
+            InvalidObjectError: says what.
+        """
+        self._once("share", partial(decode_share, of_class=self._of_class))
+
     @property
     def sharing(self) -> Sharing | None:
         """Sharing that it sets; None where it does not speak of it."""

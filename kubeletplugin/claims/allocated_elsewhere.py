@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dra.claims.allocation import label_of, node_label
+from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
@@ -41,8 +42,7 @@ class AllocatedElsewhere:
         self._given: _Given = {}
         self._listed_at = float("-inf")
         self._failure = ""
-        self._backoff = Backoff(first=GIVEN_PAUSE_SECONDS, limit=LONGEST_GIVEN_PAUSE_SECONDS)
-        self._not_before = float("-inf")
+        self._pause = Backoff(first=GIVEN_PAUSE_SECONDS, limit=LONGEST_GIVEN_PAUSE_SECONDS)
         self._in_the_way: set[ClaimRef] = set()
 
     def names(
@@ -78,15 +78,15 @@ class AllocatedElsewhere:
         if self._listed_at >= since:
             return self._check([ref for ref in self._given if ref in in_the_way])
         now = self._clock.monotonic()
-        if now < self._not_before:
+        if self._pause.left(now):
             return False
         try:
             self._given, self._listed_at, self._failure = self._list(), now, ""
         except KubeError as error:
             self._failure = str(error)
-            self._not_before = now + self._backoff.next_delay()
+            self._pause.fail(now)
         else:
-            self._backoff.reset()
+            self._pause.reset()
         return True
 
     def _list(self) -> _Given:
@@ -95,8 +95,9 @@ class AllocatedElsewhere:
         # In this order, so that none is missed which gets its label in between.
         for selector in (f"!{key}", f"{key}={label_of(self._claims.pool)}"):
             found: dict[ClaimRef, list[str]] = {}
-            for ref, device in self._claims.allocated_here(self._claims.listed(selector)):
-                found.setdefault(ref, []).append(device)
+            for obj in self._claims.listed(selector):
+                for ref, device in self._held(obj):
+                    found.setdefault(ref, []).append(device)
             given |= {ref: tuple(devices) for ref, devices in found.items()}
         return given
 
@@ -119,10 +120,18 @@ class AllocatedElsewhere:
         """Devices that a claim has of this node; None without an answer."""
         try:
             obj = self._claims.find(ref)
-            found = self._claims.allocated_here([obj] if obj else [])
-            return tuple(device for _, device in found)
+            return tuple(device for _, device in self._held(obj)) if obj else ()
         except KubeError:
             return None
+
+    def _held(self, obj: Obj) -> list[tuple[ClaimRef, str]]:
+        """Devices that a claim was given; those of ``adminAccess`` hold nothing.
+
+        Raises:
+            KubeError: the claim cannot be read.
+        """
+        given = self._claims.given_here(obj)
+        return [(g.claim, g.device.device) for g in given if not g.device.admin_access]
 
 
 def _takes(device: str, unit: GpuUnit, places: set[tuple[int | None, int]] | None) -> bool:

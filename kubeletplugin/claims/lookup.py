@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
 
-from api.config import decode_share
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import TOO_LARGE, Claim, read_claim
 from dra.claims.sharing import (
     UNSHARED,
+    Setting,
+    Settings,
     Sharing,
     misplaced,
     misplaced_share,
@@ -69,11 +69,12 @@ class ClaimFate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A device of this node that a reserved claim was given; ``total`` is how many it was."""
+    """A device of this node that a claim was given; ``total`` is how many it was."""
 
     claim: ClaimRef
     device: AllocatedDevice
     total: int
+    is_reserved: bool
 
     @property
     def key(self) -> EntryKey:
@@ -194,44 +195,27 @@ class ClaimReader:
         found = self.api.list(RESOURCE_CLAIMS, label_selector=label_selector, keep=keep)
         return [obj for obj in found.items if obj.get("status")]
 
-    def given_here(self, claims: Iterable[Obj], doubts: list[str]) -> Iterator[Given]:
-        """The devices of this node that reserved claims were given.
-
-        ``doubts`` gets a text for each claim that cannot be read.
-        """
-        for obj in claims:
-            try:
-                claim = read_claim(obj)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                doubts.append(_unreadable(obj, error))
-                continue
-            if claim.allocation is None or not claim.reserved_for:
-                continue
-            ours = [
-                replace(d, sharing=_sharing(claim.allocation, d, self.driver))
-                for d in claim.allocation.of_driver(self.driver)
-                if d.pool == self.pool
-            ]
-            for device in ours:
-                yield Given(claim.ref, device, len(ours))
-
-    def allocated_here(self, claims: Iterable[Obj]) -> Iterator[tuple[ClaimRef, str]]:
-        """The devices of this node that claims were given, reserved or not.
-
-        Those that hold nothing (``adminAccess``) are left out.
+    def given_here(self, obj: Obj) -> tuple[Given, ...]:
+        """The devices of this node that a claim was given.
 
         Raises:
-            KubeError: a claim cannot be read.
+            KubeError: the claim cannot be read.
         """
-        for obj in claims:
-            try:
-                claim = read_claim(obj)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise KubeError(_unreadable(obj, error)) from error
-            given = claim.allocation.of_driver(self.driver) if claim.allocation else ()
-            for device in given:
-                if device.pool == self.pool and not device.admin_access:
-                    yield claim.ref, device.device
+        try:
+            claim = read_claim(obj)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            metadata = obj.get("metadata") or {}
+            name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+            raise KubeError(f"the claim {name} cannot be read: {error!r}") from error
+        if claim.allocation is None:
+            return ()
+        settings = settings_of(claim.allocation.config, self.driver)
+        ours = [d for d in claim.allocation.of_driver(self.driver) if d.pool == self.pool]
+        is_reserved = bool(claim.reserved_for)
+        return tuple(
+            Given(claim.ref, replace(d, sharing=_sharing(settings, d)), len(ours), is_reserved)
+            for d in ours
+        )
 
     def _get(self, ref: ClaimRef) -> Obj:
         try:
@@ -310,23 +294,12 @@ def _with_sharing(
 
     Where a device is placed was the controller's business.
     """
-    requests = {name for d in devices for name in (d.request, d.base_request)}
-    for index, entry in enumerate(allocation.config):
-        opaque = entry.get("opaque") or {}
-        wanted = entry.get("requests") or requests
-        if opaque.get("driver") != driver or requests.isdisjoint(wanted):
-            continue
-        try:
-            _check_config(entry, driver)
-        except InvalidObjectError as error:
-            source = entry.get("source", "")
-            raise ClaimError(
-                f"status.allocation.devices.config[{index}].opaque.parameters ({source}): {error}; "
-                f"{_CORRECT}"
-            ) from error
     if not allocation.config:
         return devices
     settings = settings_of(allocation.config, driver)
+    for each in settings:
+        if any(each.concerns(d.request) for d in devices):
+            _check_config(each, allocation.config[each.number])
     shared = tuple(replace(d, sharing=sharing_of(settings, d.request)) for d in devices)
     for device in shared:
         is_slice = _SLICE in device.device
@@ -343,34 +316,32 @@ def _with_sharing(
     return shared
 
 
-def _check_config(entry: Mapping[str, Any], driver: str) -> None:
-    """Refuse an entry of configuration for ``driver``.
+def _check_config(setting: Setting, entry: Obj) -> None:
+    """Refuse an entry of configuration that says more than is read, or cannot be understood.
 
     Raises:
-        ClaimError: its claim has more of them than is read.
-        InvalidObjectError: says where it is wrong.
+        ClaimError: says where it is wrong.
     """
     if TOO_LARGE in entry:
         raise ClaimError(
-            f"the claim's parameters for driver {driver} have {entry[TOO_LARGE]} bytes, and "
-            f"{CONFIG_BYTES} are read: state fewer; {_CORRECT}"
+            f"the claim's parameters for driver {entry['opaque']['driver']} have "
+            f"{entry[TOO_LARGE]} bytes, and {CONFIG_BYTES} are read: state fewer; {_CORRECT}"
         )
-    of_class = entry.get("source") == "FromClass"
-    decode_share(entry["opaque"].get("parameters"), of_class=of_class)
+    try:
+        setting.check()
+    except InvalidObjectError as error:
+        raise ClaimError(
+            f"status.allocation.devices.config[{setting.number}].opaque.parameters "
+            f"({entry.get('source', '')}): {error}; {_CORRECT}"
+        ) from error
 
 
-def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:
+def _sharing(settings: Settings, device: AllocatedDevice) -> Sharing:
     """Sharing that a device was prepared with: none where that could not be understood."""
     try:
-        return sharing_of(settings_of(allocation.config, driver), device.request)
+        return sharing_of(settings, device.request)
     except InvalidObjectError:
         return UNSHARED
-
-
-def _unreadable(obj: Obj, error: Exception) -> str:
-    metadata = obj.get("metadata") or {}
-    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    return f"the claim {name} cannot be read: {error!r}"
 
 
 def trim_claim(obj: Obj, driver: str, pool: str) -> Obj:

@@ -86,9 +86,6 @@ class Preparer:
             end=self._clock.monotonic() + PREPARE_SECONDS,
             longest=PREPARE_PAUSE_SECONDS,
             clock=self._clock,
-            on_retry=lambda error: _log.info(
-                "tried again at once", extra=about(ref, error=str(error))
-            ),
         )
 
     def make_early(self, ref: ClaimRef) -> bool:

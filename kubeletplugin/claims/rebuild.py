@@ -127,7 +127,14 @@ class Rebuild:
     def _find(self, claims: Iterable[Obj], *, are_all: bool = False) -> list[str]:
         """Look for devices that claims were given as far as they are due; why some could not be."""
         doubts: list[str] = []
-        given = {g.key: g for g in self._claims.given_here(claims, doubts)}
+        given: dict[EntryKey, Given] = {}
+        for obj in claims:
+            try:
+                found = self._claims.given_here(obj)
+            except KubeError as error:
+                doubts.append(str(error))
+            else:
+                given |= {g.key: g for g in found if g.is_reserved}
         if are_all and not doubts:
             self._due = {key: g.claim for key, g in given.items()}
         due = given.keys() if self._due is None else given.keys() & self._due

@@ -7,6 +7,7 @@ for the claim finds it under way or done.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -20,6 +21,7 @@ from kubeletplugin.errors import DeadlineError, PluginError
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.times import RETRY_SECONDS
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -139,12 +141,11 @@ def patiently(
     end: float,
     longest: float,
     clock: Clock,
-    on_retry: Callable[[PluginError | NvmlError], None] = lambda _: None,
 ) -> T:
     """The result of the first attempt that does not fail in passing.
 
     Pauses double up to ``longest`` seconds; no attempt begins after ``end``, a time of ``clock``.
-    ``on_retry`` hears of each failure before the pause. No lock may be held: others work meanwhile.
+    No lock may be held: others work meanwhile.
 
     Raises:
         PluginError, NvmlError: the failure does not pass, or there is no time left.
@@ -157,5 +158,5 @@ def patiently(
         except (PluginError, NvmlError) as error:
             if not error.passing or clock.monotonic() + delay > end:
                 raise
-            on_retry(error)
+            _log.info("tried again: %s", error)
         clock.sleep(delay)

@@ -21,13 +21,14 @@ from kubeletplugin.claims.rebuild import Rebuild
 from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
 from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.claims.sharing.hami_core import is_held
+from kubeletplugin.claims.sharing.mps import MpsDaemons
+from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import NodeNeeds, Specs
 from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.common import Common
-from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.parts import GpuParts, PublishingParts
-from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
 from kubeletplugin.host.processes import holders
 
 
@@ -59,17 +60,16 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     search = DriverSearch(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
     )
-    sharing, daemons = build_sharing(common, hardware, lambda: search.find(hardware.driver_version))
+
+    def files() -> DriverFiles:
+        return search.find(hardware.driver_version)
+
+    daemons = MpsDaemons(common, hardware, files)
+    sharing = DeviceSharing(common.journal, TimeSlices(files), daemons, boot_id=hardware.boot_id)
     specs = Specs(
         options.driver_name, hardware, roots=options.roots, search=search, of_client=daemons.edits
     )
-    containers = ContainerCheck(
-        common.api,
-        common.journal,
-        driver=options.driver_name,
-        node=options.node_name,
-        limited=partial(is_held, hardware),
-    )
+    containers = ContainerCheck(common, limited=partial(is_held, hardware))
 
     def who_holds(uuid: str, pids: Collection[int]) -> str:
         unit = hardware.unit(uuid)

@@ -28,11 +28,10 @@ from dra.claims.sharing import settings_of, sharing_of
 from dra.claims.trimming import AllocatedClaim
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.shares import ONE_CONTAINER
-from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
+from kubeletplugin.common import Common
 from kubeletplugin.errors import ClaimError, StartingError
 from kubeletplugin.journal.entries import HELD
-from kubeletplugin.journal.journal import Journal
 
 _log = logging.getLogger(__name__)
 _ENDED = ("Succeeded", "Failed")
@@ -83,24 +82,16 @@ class _Pod(_Part):
 
 
 class ContainerCheck:
-    """Looks at the pods of ``node`` for which a claim is to be prepared. Thread-safe.
+    """Looks at the pods of this node for which a claim is to be prepared. Thread-safe.
 
     ``limited`` tells whether HAMi-core is to hold a device to its limits.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        journal: Journal,
-        *,
-        driver: str,
-        node: str,
-        limited: Callable[[AllocatedDevice], bool],
-    ) -> None:
-        self._api = api
-        self._journal = journal
-        self._driver = driver
-        self._node = node
+    def __init__(self, common: Common, *, limited: Callable[[AllocatedDevice], bool]) -> None:
+        self._api = common.api
+        self._journal = common.journal
+        self._driver = common.options.driver_name
+        self._node = common.options.node_name
         self._limited = limited
 
     def check(self, claim: Claim, devices: Iterable[AllocatedDevice]) -> None:

@@ -10,12 +10,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cdi.spec import DeviceNode, Edits, Mount
+from cdi.spec import Edits, Mount
 from dra.common.resources import PODS, Obj, at
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ForbiddenError, KubeError, ObjectNotFoundError
-from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.sharing.mps_pod import (
     COMPONENT,
     COMPONENT_LABEL,
@@ -24,13 +22,14 @@ from kubeletplugin.claims.sharing.mps_pod import (
     SERVER,
     Places,
     Settings,
-    Site,
     daemon_pod,
     pod_name,
 )
+from kubeletplugin.claims.specs import daemon_nodes
+from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HardwareError, HostError, StartingError
+from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import DriverFiles
-from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, MpsLimits
 from kubeletplugin.publishing.mignode import node_owner
 from kubeletplugin.telemetry.reports import about
@@ -43,30 +42,20 @@ _ENDED: Final = frozenset({"Failed", "Succeeded"})
 class MpsDaemons:
     """Daemons of this node. Nothing else works on the same claim meanwhile.
 
-    ``site`` says where pods go; without an image the administrator wants none. ``files`` are the
-    driver's, ``nodes`` tells those of an entry's device.
+    Without the option of an image the administrator wants none. ``files`` are the driver's.
     """
 
-    def __init__(  # noqa: PLR0913 - the node, and where its daemons are
-        self,
-        api: KubeApi,
-        site: Site,
-        *,
-        roots: Roots,
-        nodes: Callable[[Entry], Iterable[DeviceNode]],
-        files: Callable[[], DriverFiles],
-        boot_id: str,
-        clock: Clock | None = None,
+    def __init__(
+        self, common: Common, hardware: Hardware, files: Callable[[], DriverFiles]
     ) -> None:
-        self._api = api
-        self._site = site
-        self._namespace = site.namespace
-        self._roots = roots
-        self._folder = roots.state / "mps"
-        self._nodes = nodes
+        self._api = common.api
+        self._options = common.options
+        self._namespace = common.options.mps_namespace
+        self._roots = common.options.roots
+        self._folder = common.options.roots.state / "mps"
+        self._hardware = hardware
         self._files = files
-        self._boot_id = boot_id
-        self._clock = clock or SystemClock()
+        self._clock = common.clock
 
     def check(self) -> None:
         """Refuse where no daemon could run.
@@ -74,7 +63,7 @@ class MpsDaemons:
         Raises:
             DeviceError: says what is missing, and the remedy.
         """
-        if not self._site.image:
+        if not self._options.mps_image:
             raise DeviceError(
                 "sharing.strategy 'MPS' is not enabled on this node; have the administrator enable "
                 "it (chart: mps.enabled), or choose sharing.strategy 'None'"
@@ -189,11 +178,11 @@ class MpsDaemons:
             KubeError: pods cannot be listed or deleted.
             HostError: a directory cannot be removed.
         """
-        if not self._site.image and not self._folder.is_dir():
+        if not self._options.mps_image and not self._folder.is_dir():
             return
         kept = set(known)
         label = f"{COMPONENT_LABEL}={COMPONENT}"
-        here = f"spec.nodeName={self._site.node}"
+        here = f"spec.nodeName={self._options.node_name}"
         pods = self._api.list(
             PODS, namespace=self._namespace, label_selector=label, field_selector=here
         ).items
@@ -212,13 +201,18 @@ class MpsDaemons:
 
     def _have_pod(self, claim: ClaimRef, settings: Settings, places: Places) -> str:
         """Make the claim's pod, or see to it that another makes place; its state in words."""
-        if not self._site.image:
+        if not self._options.mps_image:
             return "is not enabled"
         name = pod_name(claim.uid)
         try:
-            owner = node_owner(self._api, self._site.node)
+            owner = node_owner(self._api, self._options.node_name)
             body = daemon_pod(
-                claim, settings, site=self._site, owner=owner, places=places, files=self._files()
+                claim,
+                settings,
+                options=self._options,
+                owner=owner,
+                places=places,
+                files=self._files(),
             )
             try:
                 self._api.create(PODS, body)
@@ -246,8 +240,11 @@ class MpsDaemons:
     def _settings(self, entry: Entry) -> Settings:
         limits = entry.mps or MpsLimits()
         device = entry.mig_uuid if entry.placement is not None else entry.gpu
-        nodes = tuple(f"{n.path}:{n.major}:{n.minor}" for n in self._nodes(entry))
-        return Settings(device, self._boot_id, nodes, limits.threads, limits.mebibytes)
+        nodes = tuple(
+            f"{n.path}:{n.major}:{n.minor}"
+            for n in daemon_nodes(self._hardware, self._roots, entry)
+        )
+        return Settings(device, self._hardware.boot_id, nodes, limits.threads, limits.mebibytes)
 
     def _places(self, uid: str) -> Places:
         return Places(self._folder / uid)

@@ -19,6 +19,7 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.host.trees import make_bounded, remove_tree
+from kubeletplugin.options import Options
 
 SCRIPT: Final = """\
 set -eu
@@ -180,20 +181,6 @@ class Settings:
         return " ".join(map(str, words))
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Site of the daemons' pods: namespace, image and its pull secrets, and the node.
-
-    Without an image there are no daemons.
-    """
-
-    driver: str
-    namespace: str
-    image: str
-    pull_secrets: tuple[str, ...]
-    node: str
-
-
 def pod_name(claim_uid: str) -> str:
     """The name of the daemon's pod."""
     return f"mps-{claim_uid.lower()}"
@@ -203,7 +190,7 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
     claim: ClaimRef,
     settings: Settings,
     *,
-    site: Site,
+    options: Options,
     owner: Obj,
     places: Places,
     files: DriverFiles,
@@ -237,13 +224,13 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
         "kind": "Pod",
         "metadata": {
             "name": pod_name(claim.uid),
-            "namespace": site.namespace,
-            "labels": {COMPONENT_LABEL: COMPONENT, f"{site.driver}/claim-uid": claim.uid},
-            "annotations": {f"{site.driver}/claim": f"{claim.namespace}/{claim.name}"},
+            "namespace": options.mps_namespace,
+            "labels": {COMPONENT_LABEL: COMPONENT, f"{options.driver_name}/claim-uid": claim.uid},
+            "annotations": {f"{options.driver_name}/claim": f"{claim.namespace}/{claim.name}"},
             "ownerReferences": [{**owner, "controller": True}],
         },
         "spec": {
-            "nodeName": site.node,
+            "nodeName": options.node_name,
             "hostPID": True,
             "restartPolicy": "Always",
             "priorityClassName": "system-node-critical",
@@ -251,11 +238,11 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "tolerations": [{"operator": "Exists"}],
-            "imagePullSecrets": [{"name": name} for name in site.pull_secrets],
+            "imagePullSecrets": [{"name": name} for name in options.mps_pull_secrets],
             "containers": [
                 {
                     "name": COMPONENT,
-                    "image": site.image,
+                    "image": options.mps_image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["sh", "-c", SCRIPT],
                     "env": env,

@@ -17,9 +17,10 @@ from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import PLUGIN, Installation
 from hack.cluster.nodes import add_fake_node, pod
-from kubeletplugin.claims.sharing.mps_pod import CONTROL, Places, Settings, Site, daemon_pod
+from kubeletplugin.claims.sharing.mps_pod import CONTROL, Places, Settings, daemon_pod
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.libraries import this_architecture
+from kubeletplugin.options import Options
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
 FILES = DriverFiles(
@@ -39,11 +40,11 @@ def body(api: Any) -> Obj:
     """The pod as the plugin on node-a makes it."""
     uid = api.get("Node", "node-a")["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
-    site = Site("mig.dra.dev", NAMESPACE, IMAGE, (), "node-a")
+    options = Options(node_name="node-a", mps_namespace=NAMESPACE, mps_image=IMAGE)
     claim = ClaimRef("default", "c", "11111111-2222-3333-4444-555555555555")
     places = Places(Path("/var/lib/kubelet/plugins/mig.dra.dev/mps/x"))
     settings = Settings("MIG-x", "boot", ())
-    return daemon_pod(claim, settings, site=site, owner=owner, places=places, files=FILES)
+    return daemon_pod(claim, settings, options=options, owner=owner, places=places, files=FILES)
 
 
 def other_node(pod: Obj) -> None:

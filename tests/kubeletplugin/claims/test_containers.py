@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.errors import ClaimError, PluginError, StartingError
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.options import Options
 from tests.failures.helpers.folderapi import FolderHttp
 
 DRIVER, NODE = "mig.dra.dev", "node-1"
@@ -37,9 +39,9 @@ class Site:
         self.read: list[str] = []
         self.journal = Journal(folder / "journal.json")
         self.api = KubeApi(FolderHttp(folder / "api", reach=self._reach))
-        self._check = ContainerCheck(
-            self.api, self.journal, driver=DRIVER, node=NODE, limited=lambda _: False
-        )
+        options = Options(node_name=NODE, driver_name=DRIVER)
+        common: Any = SimpleNamespace(api=self.api, journal=self.journal, options=options)
+        self._check = ContainerCheck(common, limited=lambda _: False)
 
     def _reach(self, method: str, path: str) -> None:
         if method == "GET" and "/resourceclaims/" in path:

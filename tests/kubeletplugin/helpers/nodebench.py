@@ -12,7 +12,6 @@ from dra.kube.client import KubeApi
 from dra.monitoring.probes import Probes
 from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
 from kubeletplugin.claims.sharing.mps import MpsDaemons
-from kubeletplugin.claims.sharing.mps_pod import Site
 from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
 from kubeletplugin.claims.specs import Specs
 from kubeletplugin.common import Common, Listeners
@@ -20,6 +19,7 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.host.driverfiles import Needs
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
+from kubeletplugin.options import Options
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.probes import Liveness, Readiness
 from kubeletplugin.telemetry.reports import Reports
@@ -105,8 +105,8 @@ class NodeBench(GpuBench):
         nobody: Any = SimpleNamespace()
         telemetry: Any = SimpleNamespace(metrics=self.acts, liveness=Liveness(Probes()))
         self.common = Common(
-            nobody,
-            nobody,
+            Options(node_name="node-1", roots=Roots(folder, folder, folder, folder, folder)),
+            KubeApi(FolderHttp(folder / "api")),
             telemetry,
             Listeners(),
             nobody,
@@ -118,14 +118,7 @@ class NodeBench(GpuBench):
         self.sharing = DeviceSharing(
             self.journal,
             TimeSlices(self.specs.driver_files),
-            MpsDaemons(
-                KubeApi(FolderHttp(folder / "api")),
-                Site("mig.dra.dev", "default", "", (), "node-1"),
-                roots=Roots(folder, folder, folder, folder, folder),
-                nodes=lambda _: (),
-                files=self.specs.driver_files,
-                boot_id=self.hardware.boot_id,
-            ),
+            MpsDaemons(self.common, self.hardware, self.specs.driver_files),
             boot_id=self.hardware.boot_id,
         )
         self.removal = ClaimRemoval(
