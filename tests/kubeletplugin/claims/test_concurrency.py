@@ -1,4 +1,4 @@
-"""Order and joining: the lock of a GPU, the work of a claim, readiness."""
+"""Order, joining and repetition: the lock of a GPU, the work of a claim, readiness."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
-from kubeletplugin.claims.tasks import ClaimTasks
-from kubeletplugin.errors import DeadlineError, StartingError
+from kubeletplugin.claims.tasks import ClaimTasks, patiently
+from kubeletplugin.errors import BusyError, DeadlineError, PluginError, StartingError
 from kubeletplugin.gpus.gpu import FifoLock
+from kubeletplugin.nvml.errors import InUseError, NvmlError
 from kubeletplugin.telemetry.probes import Readiness
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import PATIENCE, wait_for
 
 SOON, IN_TIME = 0.01, PATIENCE
@@ -155,3 +157,46 @@ def test_threads_are_used_again_and_no_more_than_work_at_once() -> None:
     for call in calls:
         call.join(PATIENCE)
     assert not together.broken
+
+
+PASSES = BusyError("being removed", passing=True)
+LASTS = BusyError("held")
+NVML_PASSES = InUseError("nvmlGpuInstanceDestroy", 19)
+
+
+@pytest.mark.parametrize(
+    ("failures", "end", "pauses", "raised"),
+    [
+        ([], 0.0, [], None),
+        ([LASTS], 9.0, [], LASTS),
+        ([PASSES], 9.0, [0.1], None),
+        ([NVML_PASSES, PASSES], 9.0, [0.1, 0.2], None),
+        ([PASSES, LASTS], 9.0, [0.1], LASTS),
+        ([PASSES] * 6, 9.0, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0], None),
+        ([PASSES] * 4, 0.75, [0.1, 0.2, 0.4], PASSES),
+        ([PASSES], 0.05, [], PASSES),
+    ],
+)
+def test_what_passes_is_tried_again_until_the_time_is_up(
+    failures: list[PluginError | NvmlError],
+    end: float,
+    pauses: list[float],
+    raised: Exception | None,
+) -> None:
+    clock, left = FakeClock(), list(failures)
+
+    def attempt() -> str:
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    def run() -> str:
+        return patiently(attempt, end=end, longest=1.0, clock=clock)
+
+    if raised is None:
+        assert run() == "done"
+    else:
+        with pytest.raises(type(raised)) as caught:
+            run()
+        assert caught.value is raised
+    assert clock.waits == pauses

@@ -148,21 +148,6 @@ def test_of_a_claim_that_cannot_be_read_nothing_is_said(server: Server, case: st
     assert server.seen == []
 
 
-@pytest.mark.parametrize("part", ["namespace", "name"])
-@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a?b", "%2e", "A", "-a", "a-", "x" * 254])
-def test_names_that_nothing_can_have_are_not_asked_for(
-    server: Server, part: str, text: str
-) -> None:
-    server.refuse = UnavailableError("it was asked for")
-    ref = replace(ClaimRef("default", "claim", "uid"), **{part: text})
-    assert f"no claim can have the {part} {text[:80]!r}" in str(server.refused(ref))
-
-
-@pytest.mark.parametrize("text", ["a", "a.b-c", "x" * 253])
-def test_names_that_something_can_have_are_asked_for(server: Server, text: str) -> None:
-    assert "does not exist" in str(server.refused(ClaimRef("default", text, "uid")))
-
-
 def config(parameters: Obj, **more: object) -> Obj:
     opaque = {"driver": DRIVER, "parameters": parameters}
     return {"source": "FromClaim", "opaque": opaque} | more

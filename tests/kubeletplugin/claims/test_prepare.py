@@ -188,15 +188,6 @@ def test_two_claims_that_race_for_one_placement_get_it_once(rig: Rig) -> None:
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
 
 
-def test_a_foreign_instance_is_named_and_left_alone(rig: Rig) -> None:
-    foreign = rig.machine.create_slice(0, "2g.10gb", start=4, compute=False)
-    error = rig.refused(rig.claim(ONE_G_AT_4))
-    assert f"GPU instance {foreign.gpu_instance}" in error
-    assert "did not make" in error
-    assert rig.slices() == [(0, "2g.10gb", 4, False)]
-    assert rig.mutations() == []
-
-
 @pytest.mark.every_variant
 def test_a_claim_with_slices_on_two_gpus_gets_both_in_one_spec(rig: Rig) -> None:
     ref = rig.claim(ONE_G_AT_4, "gpu-1-mig-2g10gb-14-0", "gpu-0-mig-1g5gb-19-5")
@@ -214,15 +205,6 @@ def test_a_claim_with_slices_on_two_gpus_gets_both_in_one_spec(rig: Rig) -> None
     assert rig.unprepare(ref) == ""
     assert rig.clean() or {e.suspect for e in rig.journal()} == {True}
     wait_for("what a GPU kept", rig.clean)
-
-
-def test_when_one_slice_of_a_claim_cannot_be_made_none_stays(rig: Rig) -> None:
-    other = rig.claim("gpu-1-mig-1g5gb-19-0")
-    rig.prepared(other)
-    rig.refused(rig.claim(ONE_G_AT_4, "gpu-1-mig-2g10gb-14-0"))
-    assert rig.slices() == [(1, "1g.5gb", 0, True)]
-    assert [e.claim for e in rig.journal()] == [other]
-    assert len(rig.specs()) == 1
 
 
 def test_kubelet_is_told_the_request_without_its_subrequest(rig: Rig) -> None:

@@ -23,21 +23,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_with_it(rig: Rig) -> None:
-    rig.machine.inject(
-        Fault(
-            id="ci",
-            function="nvmlGpuInstanceCreateComputeInstance",
-            action="return",
-            code=23,
-        )
-    )
-    assert "INSUFFICIENT_RESOURCES" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
-    assert "nvmlGpuInstanceDestroy" in rig.mutations()
-    assert rig.clean()
-
-
-@pytest.mark.usefixtures("at_once")
 def test_a_profile_whose_compute_instance_is_not_supported_is_offered_no_more(rig: Rig) -> None:
     rig.machine.inject(
         Fault(
@@ -89,28 +74,6 @@ def test_a_rollback_that_fails_is_told_and_finished_later(rig: Rig) -> None:
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
 
 
-def test_what_a_failed_rollback_left_is_removed_in_the_background(
-    rig: Rig,
-) -> None:
-    break_rollback(rig)
-    rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
-    assert not rig.clean()
-    rig.machine.clear_faults()
-    wait_for("the janitor", rig.clean)
-
-
-def test_a_cdi_directory_that_cannot_be_written_is_told_before_anything_is_cut(rig: Rig) -> None:
-    rig.roots.cdi.parent.mkdir(exist_ok=True)
-    rig.roots.cdi.write_text("a file where the directory should be")
-    ref = rig.claim(*TWO_SLICES)
-    error = rig.refused(ref)
-    assert str(rig.roots.cdi) in error
-    assert rig.mutations() == []
-    assert rig.journal() == ()
-    rig.roots.cdi.unlink()
-    rig.prepared(ref)
-
-
 def test_a_cdi_spec_that_cannot_be_written_undoes_the_hardware(rig: Rig) -> None:
     ref = rig.claim(*TWO_SLICES)
     in_the_way = rig.roots.cdi / f"k8s.mig.dra.dev-claim_{ref.uid}.yaml"
@@ -121,15 +84,6 @@ def test_a_cdi_spec_that_cannot_be_written_undoes_the_hardware(rig: Rig) -> None
     assert rig.journal() == ()
     in_the_way.rmdir()
     rig.prepared(ref)
-
-
-def test_without_privileges_the_error_says_what_is_missing(rig: Rig) -> None:
-    rig.machine.configure(privileged=False)
-    error = rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
-    assert "NO_PERMISSION" in error
-    assert "root or CAP_SYS_ADMIN" in error
-    assert rig.machine.gpu(0).uuid in error
-    assert rig.clean()
 
 
 def test_capacity_that_the_driver_refuses_names_what_is_on_the_gpu(rig: Rig) -> None:

@@ -1,13 +1,21 @@
-"""A journal that is lost, damaged, or of another version: the plugin goes on and finds out."""
+"""A journal that is lost, damaged or of another version: the plugin goes on and finds out."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.errors import ForbiddenError
+from dra.kube.http import Page
+from kubeletplugin.claims import rebuild
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import VERSION, Journal, previous
+from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import (
     SLICE,
@@ -17,7 +25,7 @@ from tests.kubeletplugin.helpers.lostjournals import (
     reserve,
 )
 from tests.kubeletplugin.helpers.reported import events
-from tests.kubeletplugin.helpers.rig import Rig
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.kubeletplugin.journal.test_journal import entry
 
 
@@ -146,3 +154,168 @@ def test_one_entry_takes_the_place_of_another_in_one_write(tmp_path: Path) -> No
     journal.exchange(entry("u1"), entry("u2"))
     assert [e.claim.uid for e in Journal(tmp_path / "journal.json").entries()] == ["u2"]
     assert len(writes) == 2
+
+
+SECOND = "gpu-1-mig-2g10gb-14-0"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims that could not be read are listed again at once."""
+    monkeypatch.setattr(rebuild, "LIST_PAUSE_SECONDS", 0.0)
+
+
+def spec_of(ref: ClaimRef) -> str:
+    return f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
+
+
+def tend(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.tend(everything=True)
+
+
+def lost(rig: Rig, *, down: bool = False) -> None:
+    """A new process without a journal; with ``down`` the API server is silent."""
+    rig.stop()
+    lose_journal(rig)
+    rig.http.down = down
+    rig.start(ready=False)
+    wait_for("readiness", lambda: rig.is_ready)
+
+
+def unread_gpu(rig: Rig) -> None:
+    """The second GPU does not say what MIG mode it is in: its description fails."""
+    rig.machine.inject(
+        Fault(
+            id="passing",
+            function="nvmlDeviceGetGpuInstanceProfileInfo*",
+            action="return",
+            code=999,
+            gpu=rig.machine.gpu(1).uuid,
+            times=0,
+        )
+    )
+
+
+@pytest.mark.every_variant
+def test_a_gpu_that_fails_at_the_start_keeps_its_claims_of_a_lost_journal(rig: Rig) -> None:
+    first, second = prepared(rig), prepared(rig, SECOND)
+    rig.stop()
+    unread_gpu(rig)
+    lost(rig)
+    assert [e.claim for e in rig.journal()] == [first]
+    assert rig.specs() == sorted(map(spec_of, (first, second))), "the pod is running"
+    rig.machine.clear_faults()
+
+    def whole() -> bool:
+        assert rig.daemon is not None
+        rig.daemon.gpus.hardware.poll()
+        tend(rig)
+        return {e.claim for e in rig.journal()} == {first, second}
+
+    wait_for("the second GPU's claim", whole)
+    assert all(e.state is State.PREPARED for e in rig.journal())
+    assert rig.unprepare(second) == ""
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert rig.specs() == [spec_of(first)]
+
+
+def test_with_a_silent_api_server_no_spec_is_swept_until_the_claims_were_read(rig: Rig) -> None:
+    ref = prepared(rig)
+    stray = rig.roots.cdi / f"k8s.{DRIVER}-claim_gone.yaml"
+    stray.write_text("")
+    lost(rig, down=True)
+    tend(rig)
+    assert rig.specs() == sorted([spec_of(ref), stray.name])
+    rig.http.down = False
+
+    def swept() -> bool:
+        tend(rig)
+        return rig.specs() == [spec_of(ref)]
+
+    wait_for("the sweep", swept)
+    assert [e.claim for e in rig.journal()] == [ref]
+
+
+def test_an_unprepare_of_what_a_lost_journal_may_hide_waits_for_an_answer(rig: Rig) -> None:
+    ref = prepared(rig)
+    lost(rig, down=True)
+    assert "not found again yet" in rig.unprepare(ref)
+    assert rig.specs() == [spec_of(ref)]
+    never = ClaimRef("default", "never-here", "00000000-0000-0000-0000-000000000000")
+    assert rig.unprepare(never) == ""
+    rig.http.down = False
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_what_appears_while_another_gpu_is_waited_for_is_not_adopted(rig: Rig) -> None:
+    ref = prepared(rig, SECOND)
+    rig.stop()
+    unread_gpu(rig)
+    waiting = rig.claim(SLICE)
+    reserve(rig, waiting)
+    lost(rig)
+    rig.machine.create_slice(0, "1g.5gb", start=4)
+    tend(rig)
+    assert "did not make" in rig.refused(waiting)
+    later = rig.claim("gpu-0-mig-1g5gb-19-5")
+    rig.machine.create_slice(0, "1g.5gb", start=5)
+    reserve(rig, later)
+    tend(rig)
+    assert "did not make" in rig.refused(later), "it was allocated after the claims were read"
+    assert rig.journal() == ()
+    assert rig.specs() == [spec_of(ref)]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("broken", [{"reservedFor": "x"}, {"allocation": {"devices": 5}}], ids=str)
+def test_a_claim_that_cannot_be_read_counts_if_it_names_this_node(
+    rig: Rig, broken: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = prepared(rig)
+    items = rig.http.item
+
+    def item(raw: msgspec.Raw) -> Obj:
+        read = items(raw)
+        if read["metadata"]["uid"] == ref.uid:
+            read["status"] |= broken | {"was": dict(read["status"])}
+        return read
+
+    rig.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.http, "item", item)
+        lost(rig)
+        tend(rig)
+        assert rig.journal() == ()
+        assert rig.specs() == [spec_of(ref)]
+    tend(rig)
+    assert [e.claim for e in rig.journal()] == [ref]
+
+
+@pytest.mark.parametrize("silent", ["gpu", "api server"])
+def test_claims_are_not_listed_again_and_again_while_something_does_not_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    refs = [prepared(rig, SECOND), prepared(rig)]
+    rig.stop()
+    lists: list[str] = []
+    page = rig.http.page
+
+    def counted(path: str, **more: Any) -> tuple[Page, int]:
+        if path.endswith("/resourceclaims") and not more["query"]["labelSelector"]:
+            lists.append(more["query"].get("continue", ""))
+            if silent == "api server":
+                raise ForbiddenError("no lists for you")
+        return page(path, **more)
+
+    monkeypatch.setattr(rig.http, "page", counted)
+    if silent == "gpu":
+        unread_gpu(rig)
+    lost(rig)
+    for _ in range(10):
+        tend(rig)
+        rig.unprepare(refs[0])
+        rig.prepare(refs[1])
+    assert lists.count("") == 1
+    assert refs[1] in {e.claim for e in rig.journal()}, "it was asked for by name"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import time
-from pathlib import Path
 
 import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import node
-from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.products import Variants
@@ -83,35 +79,11 @@ def test_a_process_that_ends_within_the_call_is_waited_for(
     assert rig.clean()
 
 
-def test_a_slice_that_waits_for_its_processes_outlives_a_restart(rig: Rig) -> None:
-    ref = in_use(rig)
-    assert rig.unprepare(ref) == ""
-    rig.restart()
-    assert states(rig) == [State.LEFTOVER]
-    assert [s[3] for s in rig.published_slices()] == ["reclaiming"]
-    rig.machine.end_process(PID)
-    wait_for("the janitor", rig.clean)
-
-
 def refuse_gpu_instance(rig: Rig) -> None:
     """The driver's known fault: the GPU instance stays IN_USE with no process left."""
     rig.machine.inject(
         Fault(id="gi", function="nvmlGpuInstanceDestroy", action="return", code=19, times=0)
     )
-
-
-def test_a_gpu_instance_left_without_compute_instance_is_recorded_and_removed_later(
-    rig: Rig,
-) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    refuse_gpu_instance(rig)
-    assert rig.unprepare(ref) == ""
-    assert states(rig) == [State.CI_DESTROYED]
-    assert rig.slices() == [(0, "1g.5gb", 4, False)]
-    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
-    rig.machine.clear_faults()
-    wait_for("the janitor", rig.clean)
 
 
 @pytest.mark.every_variant
@@ -174,20 +146,6 @@ def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig)
     assert states(rig) == [State.PREPARED]
     rig.machine.end_process(PID)
     wait_for("the janitor", is_clean)
-
-
-def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    ref = in_use(rig)
-    with monkeypatch.context() as patch:
-        for write in ("write_durably", "write_whole"):
-            patch.setattr(journal, write, full)
-        assert "cannot write the journal" in rig.unprepare(ref)
-    assert states(rig) == [State.PREPARED]
 
 
 LONG = 10**6
@@ -277,3 +235,39 @@ def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig)
     assert states(rig) == [State.TOMBSTONE]
     rig.machine.clear_faults()
     wait_for("the janitor", rig.clean)
+
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+DESTROYS = "nvmlGpuInstanceDestroy"
+
+
+def test_within_a_call_it_is_waited_for(rig: Rig) -> None:
+    rig.machine.configure(variants=Variants(instance_lingers=1))
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+    assert rig.mutations().count(DESTROYS) == 2
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_for_longer_it_is_unavailable_and_removed_later(rig: Rig) -> None:
+    rig.machine.configure(variants=Variants(instance_lingers=5))
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == "", "the pod ends"
+    wait_for("the janitor", rig.clean)
+    assert rig.mutations().count(DESTROYS) == 6
+
+
+def test_what_is_kept_for_other_claims_goes_with_the_program_all_the_same(rig: Rig) -> None:
+    rig.stop()
+    rig.idle_seconds = 3600.0
+    rig.machine.configure(variants=Variants(instance_lingers=2))
+    rig.start()
+    ref = rig.claim(SLICE, "gpu-0-mig-1g5gb-19-5")
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    assert len(rig.machine.gpu(0).gpu_instances) == 2, "they are kept"
+    rig.stop()
+    assert rig.clean()

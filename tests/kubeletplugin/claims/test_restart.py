@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal, exclusive
-from sim.nvml.faults import Fault
-from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import reserve
-from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
+from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 
@@ -84,43 +80,6 @@ def change_entry(rig: Rig, **changes: object) -> None:
     journal.put(entry.at(changes.pop("state"), **changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("function", "action"),
-    [
-        ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-before"),
-        ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-after"),
-        ("nvmlGpuInstanceCreateComputeInstance", "crash-after"),
-    ],
-)
-def test_a_plugin_killed_while_it_makes_a_slice_leaves_none(
-    make_rig: Callable[..., Rig], function: str, action: str
-) -> None:
-    rig = make_rig(GpuSpec(A100))
-    ref = rig.claim(SLICE)
-    rig.machine.inject(Fault(id="crash", function=function, action=action))  # type: ignore[arg-type]
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "sim", "plugin", "--hardware", str(rig.machine.directory)),
-            *("--", "--node-name", rig.node, "--kubeconfig", str(rig.kubeconfig)),
-            *("--kubelet-root", str(rig.roots.kubelet), "--cdi-root", str(rig.roots.cdi)),
-            *("--state-dir", str(rig.roots.state)),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for("the socket", rig.registration_socket.exists)
-        with pytest.raises(Exception, match="UNAVAILABLE"):
-            rig.prepare(ref)
-        assert process.wait(30) == -signal.SIGKILL
-    finally:
-        process.kill()
-        process.wait()
-    assert [e.state for e in rig.journal()] in ([State.INTENT], [State.GI_CREATED])
-    rig.start()
-    assert rig.clean()
-    rig.prepared(ref)
-
-
 @pytest.mark.every_variant
 def test_after_a_reboot_the_slice_is_kept_for_its_claim_and_made_again_at_its_placement(
     rig: Rig,
@@ -147,20 +106,6 @@ def test_after_a_reboot_the_slice_is_kept_for_its_claim_and_made_again_at_its_pl
     wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["prepared"])
 
 
-def test_after_a_reboot_an_instance_of_another_in_the_old_place_is_not_ours(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    rig.stop()
-    rig.machine.reboot()
-    foreign = rig.machine.create_slice(0, "1g.5gb", start=4)
-    rig.start()
-    assert ("gpu-0", "1g.5gb", 4, "foreign") in rig.published_slices()
-    assert f"GPU instance {foreign.gpu_instance}" in rig.refused(ref)
-    assert rig.unprepare(ref) == ""
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-    assert rig.journal() == ()
-
-
 @pytest.mark.parametrize("state", [State.INTENT, State.GI_CREATED])
 def test_after_a_reboot_what_was_half_made_before_it_is_nothing_to_undo(
     rig: Rig, state: State
@@ -182,17 +127,6 @@ def test_after_a_reboot_what_was_half_made_before_it_is_nothing_to_undo(
     rig.start()
     assert rig.journal() == ()
     assert rig.slices() == [(0, "1g.5gb", 4, False)]
-
-
-def test_an_instance_with_the_old_ids_but_another_uuid_is_not_destroyed(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    old = rig.machine.gpu(0).gpu_instances[0]
-    rig.machine.wipe_gpu(0)
-    foreign = rig.machine.create_slice(0, "1g.5gb", start=4)
-    assert foreign.gpu_instance == old.id
-    assert rig.unprepare(ref) == ""
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
 
 
 def test_a_gpu_keeps_its_name_when_minors_change_places(rig: Rig) -> None:
@@ -267,19 +201,6 @@ def test_what_was_left_half_made_stays_until_the_api_server_says_what_became_of_
     else:
         rig.daemon.claims.janitor.tend(everything=True)
         assert rig.clean()
-
-
-def test_foreign_instances_are_published_and_never_touched(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(A100))
-    rig.machine.create_slice(0, "2g.10gb", start=0)
-    rig.machine.create_slice(0, "1g.5gb", start=6, compute=False)
-    rig.start()
-    assert rig.published_slices() == [
-        ("gpu-0", "1g.5gb", 6, "foreign"),
-        ("gpu-0", "2g.10gb", 0, "foreign"),
-    ]
-    rig.restart()
-    assert rig.mutations() == []
 
 
 def test_a_second_plugin_on_the_same_state_waits_for_the_first(rig: Rig) -> None:

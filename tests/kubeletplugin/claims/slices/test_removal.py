@@ -56,19 +56,6 @@ def test_nothing_left_is_fine(bench: GpuBench) -> None:
     assert (bench.machine.mutations(), bench.journal.entries()) == ([], ())
 
 
-def test_what_may_be_of_another_is_left_alone_and_told_with_the_way_to_remove_it(
-    bench: GpuBench,
-) -> None:
-    entry = bench.made("old", State.LEFTOVER)
-    bench.remake(entry)
-    told = bench.slices.remove(entry)
-    assert told.startswith(f"GPU instance {entry.gi_id} of GPU {entry.gpu} (with MIG-")
-    assert (
-        "; it may be another's and is left alone: if it is not, remove it with nvidia-smi" in told
-    )
-    assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], ())
-
-
 @pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
 def test_that_it_is_about_to_go_is_recorded_before_anything_is_destroyed(
     bench: GpuBench, state: State

@@ -13,9 +13,9 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpu import Conflict
-from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.entries import HELD, LEAVING, State
 from sim.nvml.faults import Fault
-from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, DESTROY_GI, ELSEWHERE, IN_USE, UNKNOWN
+from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE, IN_USE, UNKNOWN
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 
 PID = 4711
@@ -35,19 +35,6 @@ def nothing(left: Remainder) -> bool:
 # -- what is removed
 
 
-def test_all_devices_of_a_claim_go_with_its_spec(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.made("a", State.PREPARED, ELSEWHERE)
-    other = bench.made("b", State.PREPARED, Placement(1, 1))
-    bench.specs.files = {UID: ["x"], "uid-b": ["y"]}
-    assert nothing(bench.removal.remove_all(UID))
-    assert (bench.places(), bench.journal.entries()) == ([1], (other,))
-    assert bench.specs.files == {"uid-b": ["y"]}
-    assert bench.hardware.looked_at == [bench.unit.uuid] * 2
-    assert (bench.events.seen, bench.clock.waits) == ([], [])
-    assert bench.unit.lock.try_enter()
-
-
 UNMADE = {
     "a whole GPU": {"placement": None, "profile_id": None},
     "of another boot": {"boot_id": "before"},
@@ -63,14 +50,6 @@ def test_of_what_has_nothing_on_the_hardware_the_record_goes(bench: NodeBench, c
     bench.hardware.found = {}
     assert nothing(bench.removal.remove_all(UID))
     assert ([e.claim.name for e in bench.journal.entries()], bench.places()) == (["b"], [4])
-
-
-def test_of_another_in_its_place_the_node_is_told(bench: NodeBench) -> None:
-    bench.remake(bench.made("a", State.LEFTOVER))
-    assert nothing(bench.removal.remove_all(UID))
-    assert (bench.places(), bench.journal.entries()) == ([4], ())
-    assert bench.events.reasons() == [("Node", "ForeignInstance", True)]
-    assert "is left alone" in bench.events.seen[0][2]
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
@@ -132,17 +111,6 @@ def test_for_another_reason_it_is_told_again(bench: NodeBench) -> None:
     assert "NO_PERMISSION" in bench.journal.entries()[0].note
 
 
-@pytest.mark.parametrize("otherwise", [State.LEFTOVER, State.ORPHAN])
-def test_a_gpu_instance_alone_is_recorded_as_such(bench: NodeBench, otherwise: State) -> None:
-    bench.made("a", State.PREPARED)
-    bench.keep(DESTROY_GI)
-    bench.removal.remove_all(UID, otherwise=otherwise)
-    assert bench.states() == [State.CI_DESTROYED]
-    bench.machine.clear_faults()
-    assert nothing(bench.removal.retry(UID))
-    assert bench.places() == []
-
-
 def test_an_orphan_stays_one(bench: NodeBench) -> None:
     bench.made("a", State.ORPHAN, ci_id=None)
     bench.keep(DESTROY_CI)
@@ -161,18 +129,6 @@ def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem:
     assert bench.journal.entries() == (entry.at(State.TOMBSTONE, note=why),)
     assert left.recorded == [f"{entry.device}: {why}"]
     assert bench.events.reasons() == [("ResourceClaim", "SliceNotRemoved", True)]
-
-
-def test_of_a_gpu_that_is_lost_a_tombstone_stays_until_it_is_back_without(
-    bench: NodeBench,
-) -> None:
-    bench.made("a", State.PREPARED)
-    bench.machine.lose(0)
-    assert len(bench.removal.remove_all(UID).recorded) == 1
-    assert bench.states() == [State.TOMBSTONE]
-    bench.machine.recover(0)
-    assert nothing(bench.removal.retry(UID))
-    assert bench.journal.entries() == ()
 
 
 REFUSING = {
@@ -276,10 +232,6 @@ def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_sam
     assert bench.places() == []
 
 
-def test_failures_are_told_before_what_is_unavailable() -> None:
-    assert str(Remainder(recorded=["w1", "w2"], failed=["f"])) == "f; w1; w2"
-
-
 # -- processes
 
 
@@ -297,3 +249,75 @@ def test_processes_of_a_claim_are_those_in_all_its_slices_as_far_as_they_can_be_
     assert bench.removal.processes(ref) == (PID, PID + 1)
     bench.keep("nvmlDeviceGetComputeRunningProcesses*", UNKNOWN)
     assert bench.removal.processes(ref) == ()
+
+
+UID = "uid-a"
+
+
+# -- what kubelet was not told of
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
+def test_a_claim_of_which_kubelet_knows_nothing_is_undone_with_its_spec(
+    bench: NodeBench, state: State
+) -> None:
+    bench.made("a", state)
+    bench.specs.files = {UID: ["x"]}
+    if state is State.CI_DESTROYED:
+        bench.destroy_compute_instances(bench.journal.entries()[0])
+    assert nothing(bench.removal.remove_unfinished(UID))
+    assert (bench.places(), bench.specs.files) == ([], {})
+
+
+def test_what_cannot_be_undone_of_it_is_an_orphan(bench: NodeBench) -> None:
+    bench.made("a", State.CI_CREATED)
+    bench.keep(DESTROY_CI)
+    assert bench.removal.remove_unfinished(UID).recorded
+    assert bench.states() == [State.ORPHAN]
+
+
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_what_kubelet_was_told_of_stays_with_the_spec(bench: NodeBench, state: State) -> None:
+    held = bench.made("a", state)
+    bench.made("a", State.CI_CREATED, ELSEWHERE)
+    bench.specs.files = {UID: ["x"]}
+    assert nothing(bench.removal.remove_unfinished(UID))
+    assert (bench.places(), bench.journal.entries()) == ([4], (held,))
+    assert bench.specs.files == {UID: ["x"]}
+
+
+@pytest.mark.parametrize("wiped", [True, False])
+def test_what_was_held_before_it_was_made_again_is_lost(
+    bench: NodeBench,
+    wiped: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    bench.made("a", State.CI_CREATED, remade=True, wiped=wiped)
+    bench.made("a", State.CI_CREATED, ELSEWHERE)
+    bench.specs.files = {UID: ["x"]}
+    assert nothing(bench.removal.remove_unfinished(UID))
+    [lost] = bench.journal.entries()
+    assert (bench.places(), lost.state, lost.wiped, lost.gi_id) == ([], State.LOST, wiped, None)
+    assert bench.specs.files == {UID: ["x"]}
+
+
+def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_it_back(
+    bench: NodeBench,
+) -> None:
+    bench.journal.put(bench.entry("a", state=State.INTENT, remade=True, boot_id="before"))
+    assert nothing(bench.removal.remove_unfinished(UID))
+    assert bench.states() == [State.LOST]
+    bench.journal.put(bench.entry("a", state=State.DESTROYING, remade=True, boot_id="before"))
+    assert nothing(bench.removal.remove_all(UID))
+    assert bench.journal.entries() == ()
+
+
+# -- once more
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_what_is_on_its_way_out_is_tried_once_more(bench: NodeBench, state: State) -> None:
+    entry = bench.made("a", state, ci_id=None)
+    bench.specs.files = {UID: ["x"]}
+    assert nothing(bench.removal.retry(UID))
+    assert bench.journal.entries() == (() if state in LEAVING else (entry,))
+    assert bench.specs.files == {UID: ["x"]}

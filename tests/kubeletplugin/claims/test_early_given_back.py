@@ -10,8 +10,11 @@ import pytest
 from dra.claims.allocation import node_label
 from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
 from kubeletplugin.claims import early
+from kubeletplugin.claims.early import MOST_OF_GPU, MOST_OF_NAMESPACE, Allowance
 from kubeletplugin.journal.entries import State
+from kubeletplugin.times import FORGIVEN_SECONDS
 from sim.nvml.faults import Fault
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.aheadofkubelet import (
     BESIDE,
@@ -144,3 +147,37 @@ def test_the_record_says_that_kubelet_was_not_told(rig: Rig) -> None:
     [entry] = rig.journal()
     assert (entry.claim, entry.state, entry.early) == (ref, State.CI_CREATED, True)
     assert rig.specs() == []
+
+
+def waste(allowance: Allowance, namespace: str, gpu: str, times: int) -> None:
+    for _ in range(times):
+        allowance.waste(namespace, [gpu])
+
+
+def test_a_namespace_has_its_own() -> None:
+    allowance = Allowance(FakeClock())
+    waste(allowance, "a", "gpu-0", MOST_OF_NAMESPACE - 1)
+    assert allowance.is_left("a", ["gpu-1"])
+    waste(allowance, "a", "gpu-0", 1)
+    assert not allowance.is_left("a", ["gpu-1"])
+    assert allowance.is_left("b", ["gpu-0", "gpu-1"])
+
+
+def test_many_namespaces_together_have_no_more_than_a_gpu_has() -> None:
+    allowance = Allowance(FakeClock())
+    for number in range(MOST_OF_GPU):
+        waste(allowance, f"namespace-{number}", "gpu-0", 1)
+    assert not allowance.is_left("another", ["gpu-1", "gpu-0"])
+    assert allowance.is_left("another", ["gpu-1"])
+
+
+def test_one_after_another_is_forgiven() -> None:
+    clock = FakeClock()
+    allowance = Allowance(clock)
+    waste(allowance, "a", "gpu-0", MOST_OF_NAMESPACE)
+    clock.sleep(FORGIVEN_SECONDS - 1)
+    assert not allowance.is_left("a", ["gpu-0"])
+    clock.sleep(1)
+    assert allowance.is_left("a", ["gpu-0"])
+    waste(allowance, "a", "gpu-0", 1)
+    assert not allowance.is_left("a", ["gpu-0"])
