@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import sim.nvml
 from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
