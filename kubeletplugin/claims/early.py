@@ -231,11 +231,7 @@ class EarlySlices:
 
     def _holds(self, reserved: _Reserved | None) -> bool:
         is_open = reserved is not None and reserved.state is None
-        return is_open and self._left(reserved) > 0
-
-    def _left(self, reserved: _Reserved | None) -> float:
-        """Time for which reserved slices still wait."""
-        return 0.0 if reserved is None else reserved.until - self._clock.monotonic()
+        return is_open and reserved.until > self._clock.monotonic()
 
     def _end(self, claim: _Claim, state: AnswerState, why: str) -> bool:
         """Answer that nothing comes of the claim's reservation; False if it has none."""
@@ -272,30 +268,26 @@ class EarlySlices:
                 entries = of_claim.get(uid, [])
                 claim.early_since = _since(claim.early_since, now, any(e.early for e in entries))
                 whole = bool(entries) and all(e.early and e.ci_id is not None for e in entries)
-                claim.whole_since = _since(claim.whole_since, now, whole and self._is_bound(claim))
+                # Its pod may be bound by now: nobody waits for its slices before.
+                is_bound = claim.reserved is None and not self._outcomes.is_awaited(uid)
+                claim.whole_since = _since(claim.whole_since, now, whole and is_bound)
                 claim.is_overdue = claim.is_overdue and claim.whole_since is not None
             return [*self._claims.values()]
-
-    def _is_bound(self, claim: _Claim) -> bool:
-        """True if a claim's pod may be bound by now: nobody waits for its slices before."""
-        return claim.reserved is None and not self._outcomes.is_awaited(claim.ref.uid)
 
     # -- given back
 
     def _give_back(self, claim: _Claim) -> float | None:
         """Give back what is doubted or has waited too long; seconds until it will have."""
         if claim.doubted:
-            with self._lock:
-                claim.doubted = False
+            claim.doubted = False
             if not self._begin_giving_back(claim, is_over=False):
-                with self._lock:
-                    claim.doubted = True
+                claim.doubted = True
                 return EARLY_PAUSE_SECONDS
         if claim.early_since is None:
             return None
         pauses = []
         if claim.reserved is not None:
-            left = self._left(claim.reserved)
+            left = claim.reserved.until - self._clock.monotonic()
             if left <= 0:
                 self._begin_giving_back(claim, is_over=False)
             pauses.append(max(left, UNREADY_SECONDS))
@@ -356,7 +348,7 @@ class EarlySlices:
         ref, units = claim.ref, self._units(claim)
         uuids = {u.uuid for u in units}
         awaited = self._outcomes.is_awaited(ref.uid)
-        if awaited and self._is_held(ref.uid):
+        if awaited and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
             self._outcomes.made_early(ref)
         is_time = claim.not_before <= self._clock.monotonic()
         if not (uuids and is_time and self._allowance.is_left(ref.namespace, uuids)):
@@ -414,12 +406,8 @@ class EarlySlices:
         if claim.reserved is None and not self._outcomes.is_awaited(claim.ref.uid):
             return work()
         patience = AWAITED_SECONDS if claim.reserved is None else RESERVED_SECONDS
-        return patiently(
-            work,
-            end=self._clock.monotonic() + patience,
-            longest=UNDO_SECONDS,
-            clock=self._clock,
-        )
+        end = self._clock.monotonic() + patience
+        return patiently(work, end=end, longest=UNDO_SECONDS, clock=self._clock)
 
     def _failed(self, claim: _Claim, error: PluginError) -> None:
         if not self._end(claim, AnswerState.FAILED, str(error)):
@@ -437,15 +425,12 @@ class EarlySlices:
         entries = self._journal.of_claim(uid)
         return entries if all(e.early for e in entries) else ()
 
-    def _is_held(self, uid: str) -> bool:
-        return any(e.state in HELD for e in self._journal.of_claim(uid))
-
     def _units(self, claim: _Claim) -> list[GpuUnit]:
         """The GPUs of which the claim was given slices; none if kubelet was told of them.
 
         None either if it is reserved shares of slices: a reservation does not say how large.
         """
-        if self._is_held(claim.ref.uid):
+        if any(e.state in HELD for e in self._journal.of_claim(claim.ref.uid)):
             return []
         found: dict[str, GpuUnit] = {}
         for name in claim.devices:
@@ -478,9 +463,7 @@ class Allowance:
 
     def is_left(self, namespace: str, gpus: Iterable[str]) -> bool:
         """True if claims of the namespace may have slices of these GPUs (UUIDs) made early."""
-        with self._lock:
-            levels = self._levels()
-        most = {("namespace", namespace): MOST_OF_NAMESPACE}
+        levels, most = self._levels(), {("namespace", namespace): MOST_OF_NAMESPACE}
         most |= {("gpu", gpu): MOST_OF_GPU for gpu in gpus}
         return all(levels.get(key, 0.0) + 1 <= limit for key, limit in most.items())
 

@@ -8,7 +8,6 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
@@ -128,28 +127,6 @@ def test_a_gpu_that_cannot_be_read_hides_no_other_and_keeps_its_claims(
     rig.restart()
     assert ref not in {e.claim for e in rig.journal()}
     assert rig.slices() == [(1, "1g.5gb", 4, True)]
-
-
-def test_while_a_gpu_cannot_be_read_the_others_are_looked_at_once_a_round(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = make_rig()
-    fault = Fault(id="dead", function="nvmlDeviceGetUUID", action="return", gpu=0, times=0)
-    rig.machine.inject(fault)
-    rig.start()
-    assert rig.daemon is not None
-    rig.daemon.gpus.loop.thread.stop()
-    rig.daemon.gpus.loop.thread.join()
-    hardware, looks = rig.daemon.gpus.hardware, list[str]()
-    read = hardware._reader.read
-
-    def noted(unit: GpuUnit) -> None:
-        looks.append(unit.uuid)
-        read(unit)
-
-    monkeypatch.setattr(hardware._reader, "read", noted)
-    hardware.poll()
-    assert looks == [rig.machine.gpu(1).uuid]
 
 
 def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: Rig) -> None:

@@ -105,18 +105,6 @@ def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
     assert not bench.cut_short
 
 
-@pytest.mark.parametrize("fate", ClaimFate)
-def test_what_is_prepared_stays_with_its_spec_whatever_became_of_the_claim(
-    bench: Bench, fate: ClaimFate
-) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.fate = fate
-    bench.janitor.recover()
-    assert (bench.journal.entries(), bench.finished, bench.acts.seen) == ((entry,), [], [])
-    assert bench.specs.files == {UID: [entry.device]}
-    assert bench.machine.mutations() == []
-
-
 def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
     for name, place in (("a", 0), ("b", 1), ("a", 2)):
         bench.made(name, State.CI_CREATED, Placement(place, 1))
@@ -131,13 +119,6 @@ def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:
     bench.fate = ClaimFate.GONE
     bench.janitor.recover()
     assert (bench.journal.entries(), bench.places()) == ((held,), [4])
-
-
-def test_a_prepared_slice_that_is_gone_is_lost(bench: Bench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.machine.destroy_slice(0, entry.gi_id or 0)
-    bench.janitor.recover()
-    assert (bench.states(), bench.acts.seen) == ([State.LOST], [Action.LOST])
 
 
 # -- the spec that claims have in common

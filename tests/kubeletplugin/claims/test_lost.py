@@ -11,7 +11,6 @@ from kubeletplugin import times
 from kubeletplugin.claims import janitor
 from kubeletplugin.journal.entries import State
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.helpers.lostjournals import reserve
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import Rig
 
@@ -93,25 +92,6 @@ def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numb
     assert specs[0] != specs[1]
 
 
-def test_after_a_driver_reload_with_the_same_boot_id_slices_come_back_by_themselves(
-    rig: Rig,
-) -> None:
-    ref = rig.claim(SLICE)
-    reserve(rig, ref)
-    rig.prepared(ref)
-    [before] = rig.journal()
-    rig.stop()
-    rig.machine.reload_driver()
-    rig.start()
-    wait_for("the slice", lambda: [e.state for e in rig.journal()] == [State.PREPARED])
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-    [entry] = rig.journal()
-    assert entry.mig_uuid != before.mig_uuid
-    assert len(rig.specs()) == 1
-    wait_for("the event", lambda: "SliceRestored" in dict(events(rig, ref.name)))
-    wait_for("the status", lambda: rig.claim_status(ref)[0]["data"]["migUUID"] == entry.mig_uuid)
-
-
 def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
@@ -121,15 +101,6 @@ def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
     rig.roots.cdi.rmdir()
     look(rig)
     assert (rig.spec(ref), rig.common()) == before
-
-
-def test_a_gpu_that_cannot_be_asked_has_lost_nothing(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    rig.machine.lose(0)
-    look(rig)
-    assert [e.state for e in rig.journal()] == [State.PREPARED]
-    assert len(rig.specs()) == 1
 
 
 def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:

@@ -67,7 +67,10 @@ def test_a_node_says_whether_it_serves_mps_and_that_a_refusal_was_no_gpus(
     rig.start()
     assert OFFERED["MPS"] not in from_mignode(rig.mignode()).capabilities
     ref = rig.claim(SLICE, config=[mps()])
-    assert "not enabled on this node" in rig.refused(ref)
+    error = rig.refused(ref)
+    assert "sharing.strategy 'MPS' is not enabled on this node" in error
+    assert "chart: mps.enabled" in error
+    assert (rig.mutations(), rig.journal()) == ([], ())
     wait_for("failure", lambda: from_mignode(rig.mignode()).failed_claims)
     [failed] = from_mignode(rig.mignode()).failed_claims
     assert (failed.claim.uid, failed.gpu) == (ref.uid, "")
@@ -379,38 +382,6 @@ def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric
     assert down() == 0
 
 
-@pytest.mark.parametrize(
-    ("step", "wanted"),
-    [("its directory was made", True), ("its pod was made", False), ("it was ready", False)],
-)
-def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
-    sharing: Rig, pods: DaemonPods, *, step: str, wanted: bool
-) -> None:
-    ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=wanted)
-    sharing.prepared(ref)
-    sharing.stop()
-    journal = Journal(sharing.roots.state / "journal.json")
-    journal.put(*(e.at(State.CI_CREATED, remade=False) for e in journal.entries()))
-    folder = sharing.roots.state / "mps" / ref.uid
-    if step != "it was ready":
-        pods.runs = False
-        [pod] = pods.pods()
-        sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
-        wait_for("the pod's end", lambda: pods.pods() == [])
-        (folder / "ready").unlink(missing_ok=True)
-        if step == "its pod was made":
-            unowned = {k: pod["metadata"][k] for k in ("name", "namespace", "labels")}
-            sharing.api.create(PODS, {**pod, "metadata": unowned, "status": {}})
-        pods.runs = True
-    sharing.start()
-    if wanted:
-        assert [e.state for e in sharing.journal()] == [State.PREPARED]
-        assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
-        assert sharing.unprepare(ref) == ""
-    wait_for("the end", lambda: tended(sharing) and pods.pods() == [])
-    assert not folder.exists()
-
-
 def test_a_node_is_ready_while_daemons_of_claims_left_half_made_are_not(
     sharing: Rig, pods: DaemonPods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,13 +429,6 @@ def test_daemons_of_no_claim_are_swept(sharing: Rig, pods: DaemonPods) -> None:
     wait_for(
         "the sweep", lambda: [p["metadata"]["name"] for p in pods.pods()] == [f"mps-{ref.uid}"]
     )
-
-
-def test_where_it_is_not_enabled_it_is_refused_before_anything_is_made(rig: Rig) -> None:
-    error = rig.refused(rig.claim(SLICE, config=[mps()]))
-    assert "sharing.strategy 'MPS' is not enabled on this node" in error
-    assert "chart: mps.enabled" in error
-    assert (rig.mutations(), rig.journal()) == ([], ())
 
 
 def test_a_container_beside_another_claim_is_refused_before_anything_is_made(sharing: Rig) -> None:
