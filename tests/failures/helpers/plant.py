@@ -120,8 +120,9 @@ class Plant:
         self.look()
 
     def tend(self) -> None:
-        """A round of the janitor, in which it asks for every claim."""
+        """A round of the janitor, in which it asks for every claim, and one of early slices."""
         self.run(lambda: self.daemon.claims.janitor.tend(everything=True))
+        self.eager_round()
 
     def publish(self) -> None:
         """Write the statuses of claims and the MigNode, as far as the API answers."""

@@ -201,7 +201,6 @@ class AnyOrder(Mishaps):
                     self.delete_claim(claim)
             self._collect()
             self.plant.tend()
-            self.plant.eager_round()  # what it doubts is given back
             self.plant.give_up_idle()
             with self.recorder.outside():
                 check_settled(self.site, {}, self.foreign)
