@@ -20,6 +20,7 @@ from hack.cluster.nodes import add_fake_node, pod
 from kubeletplugin.claims.sharing.mps_pod import CONTROL, Places, Settings, daemon_pod
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.libraries import this_architecture
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.options import Options
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
@@ -40,7 +41,8 @@ def body(api: Any) -> Obj:
     """The pod as the plugin on node-a makes it."""
     uid = api.get("Node", "node-a")["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
-    options = Options(node_name="node-a", mps_namespace=NAMESPACE, mps_image=IMAGE)
+    roots = Roots(*[Path("/")] * 5)
+    options = Options(node_name="node-a", roots=roots, mps_namespace=NAMESPACE, mps_image=IMAGE)
     claim = ClaimRef("default", "c", "11111111-2222-3333-4444-555555555555")
     places = Places(Path("/var/lib/kubelet/plugins/mig.dra.dev/mps/x"))
     settings = Settings("MIG-x", "boot", ())

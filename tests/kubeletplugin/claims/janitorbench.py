@@ -27,7 +27,7 @@ class Bench(NodeBench):
         self.on_finish: Callable[[ClaimRef], object] = lambda _: None
         self.finished: list[str] = []
         self.cut_short = False
-        self.tasks = ClaimTasks()
+        self.tasks = ClaimTasks(clock=self.clock.monotonic)
         node: Any = SimpleNamespace(
             preparer=SimpleNamespace(prepare=self._finish, make_early=self._finish_early),
             removal=self.removal,

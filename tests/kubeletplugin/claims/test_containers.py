@@ -16,6 +16,7 @@ from dra.kube.errors import ForbiddenError, KubeError
 from kubeletplugin.claims.lookup import ClaimReader
 from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.errors import ClaimError, PluginError, StartingError
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.options import Options
@@ -39,7 +40,8 @@ class Site:
         self.read: list[str] = []
         self.journal = Journal(folder / "journal.json")
         self.api = KubeApi(FolderHttp(folder / "api", reach=self._reach))
-        options = Options(node_name=NODE, driver_name=DRIVER)
+        roots = Roots(folder, folder, folder, folder, folder)
+        options = Options(node_name=NODE, driver_name=DRIVER, roots=roots)
         common: Any = SimpleNamespace(api=self.api, journal=self.journal, options=options)
         self._check = ContainerCheck(common, limited=lambda _: False)
 
