@@ -396,10 +396,7 @@ class ReadySlices:
     def adopt(self, unit: GpuUnit, instances: Iterable[GpuInstance]) -> None:
         """Take instances of which a lost journal has no record for ready slices."""
         for gi in instances:
-            intended = self._intended(unit, Occupant(gi.placement, gi.profile_id))
-            ready = ready_entry(replace(intended, gi_id=gi.id))
-            self._journal.put(ready)
-            _log.warning("ready slice found on the hardware", extra=device(ready))
+            self._record(self._intended(unit, _occupant(gi)), gi, "found on the hardware")
 
     def make(self, unit: GpuUnit, slices: Collection[Occupant]) -> int:
         """Have these slices on the GPU and no other ready ones; how many were made."""
@@ -454,6 +451,9 @@ class ReadySlices:
         except (UndeliverableError, InsufficientResourcesError):
             self._journal.remove(intended)  # an instance at its place is another's
             raise
+        self._record(intended, gi, "made")
+
+    def _record(self, intended: Entry, gi: GpuInstance, how: str) -> None:
         ready = ready_entry(replace(intended, gi_id=gi.id))
         self._journal.put(ready)
-        _log.info("ready slice made", extra=device(ready))
+        _log.info("ready slice %s", how, extra=device(ready))

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
-from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.lookup import ClaimUnreadableError
 from kubeletplugin.claims.removal import ClaimRemoval
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
@@ -62,7 +61,6 @@ class Preparer:
         *,
         read: _Read,
         read_early: _Read,
-        clock: Clock | None = None,
     ) -> None:
         self._slices = slices
         self._hardware = slices.hardware
@@ -72,7 +70,7 @@ class Preparer:
         self._removal = removal
         self._read = read
         self._read_early = read_early
-        self._clock = clock or SystemClock()
+        self._clock = removal.clock
 
     def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         """Make what the claim was given, or find it made; a repeated call changes nothing.
@@ -117,9 +115,13 @@ class Preparer:
         try:
             needs = self._specs.check()
             self._specs.check_writable()
-            done = [entry for unit, entries in groups for entry in self._on_gpu(unit, entries)]
+            done: list[Entry] = []
+            for unit, entries in groups:
+                with unit.lock:
+                    done += [self._ensure(unit, entry) for entry in entries]
             for entry in done:
-                self._sharing.serve(entry)
+                if entry.mps is not None:
+                    self._sharing.serve(entry)
             is_new = any(e.state is not State.PREPARED for e in done)
             done = [self._prepared(e, is_untold=e.key in untold) for e in done]
             self._specs.write(done, needs)
@@ -202,10 +204,6 @@ class Preparer:
         return unit
 
     # -- on a GPU
-
-    def _on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> list[Entry]:
-        with unit.lock:
-            return [self._ensure(unit, entry) for entry in entries]
 
     def _early_on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> bool:
         slices = [replace(e, early=True) for e in entries if e.placement is not None]

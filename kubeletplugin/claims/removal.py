@@ -7,7 +7,6 @@ its answer, and the pod can end.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -54,7 +53,7 @@ class IdleSlices:
 
     Only the GPU instance stays: the next claim gets a compute instance of its own. Whoever needs
     its memory slices otherwise has it destroyed first. One is kept for ``seconds``; with 0 none is.
-    ``leaves`` says of a GPU, by name, that it is to be released. Thread-safe.
+    ``leaves`` says of a GPU, by name, that it is to be released.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class IdleSlices:
         self._seconds = seconds
         self._leaves = leaves
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
         self._since: dict[EntryKey, float] = {}
 
     def keeps(self, entry: Entry) -> bool:
@@ -83,16 +81,15 @@ class IdleSlices:
         return bool(self._seconds) and is_fit and self._may_stay(entry)
 
     def due(self, entries: Iterable[Entry]) -> frozenset[str]:
-        """UIDs of claims whose idle slices are to go; ``entries`` are all that there are."""
+        """UIDs of claims whose idle slices are to go; ``entries`` are all. For one thread."""
         idle = [e for e in entries if e.idle and not e.ready]
         now = self._clock.monotonic()
-        with self._lock:
-            self._since = {e.key: self._since.get(e.key, now) for e in idle}
-            return frozenset(
-                e.claim.uid
-                for e in idle
-                if now - self._since[e.key] >= self._seconds or not self._may_stay(e)
-            )
+        self._since = {e.key: self._since.get(e.key, now) for e in idle}
+        return frozenset(
+            e.claim.uid
+            for e in idle
+            if now - self._since[e.key] >= self._seconds or not self._may_stay(e)
+        )
 
     def _may_stay(self, entry: Entry) -> bool:
         unit = self._hardware.unit(entry.gpu)
@@ -118,7 +115,7 @@ class ClaimRemoval:
         self.idle = idle
         self._journal = common.journal
         self._reports = common.reports
-        self._clock = common.clock
+        self.clock = common.clock
         self._slices = slices
         self._specs = specs
         self._sharing = sharing
@@ -137,16 +134,17 @@ class ClaimRemoval:
         ``otherwise``, or in that which tells more. With ``keep_idle`` the GPU instances stay that
         may be kept for another claim.
         """
-        left = Remainder()
+        failed = []
         try:
             # First, so that no container gets what is about to go.
             self._specs.remove(uid)
             if remade := [e for e in self._journal.of_claim(uid) if e.remade]:
                 self._journal.put(*(replace(e, remade=False, wiped=False) for e in remade))
         except PluginError as error:
-            left.failed.append(str(error))
+            failed.append(str(error))
         entries = self._journal.of_claim(uid)
-        self._entries(entries, left, patience, otherwise, keep_idle=keep_idle)
+        left = self._entries(entries, patience, otherwise, keep_idle=keep_idle)
+        left.failed[:0] = failed
         return left
 
     def remove_unfinished(self, uid: str, *, patience: float = 0.0) -> Remainder:
@@ -157,17 +155,13 @@ class ClaimRemoval:
         entries = self._journal.of_claim(uid)
         if not any(e.kubelet_knows for e in entries):
             return self.remove_all(uid, patience=patience, otherwise=State.ORPHAN)
-        left = Remainder()
-        self._entries([e for e in entries if e.state not in HELD], left, patience, State.ORPHAN)
-        return left
+        return self._entries([e for e in entries if e.state not in HELD], patience, State.ORPHAN)
 
     def retry(self, uid: str, *, patience: float = 0.0) -> Remainder:
         """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
-        left = Remainder()
         entries = self._journal.of_claim(uid)
         rest = [e for e in entries if e.state in LEAVING and not e.ready]
-        self._entries(rest, left, patience, State.LEFTOVER)
-        return left
+        return self._entries(rest, patience, State.LEFTOVER)
 
     def processes(self, ref: ClaimRef) -> tuple[int, ...]:
         """Ids of the processes in the slices of a claim, as far as NVML tells."""
@@ -190,18 +184,18 @@ class ClaimRemoval:
     def _entries(
         self,
         entries: Iterable[Entry],
-        left: Remainder,
         patience: float,
         otherwise: State,
         *,
         keep_idle: bool = False,
-    ) -> None:
-        end = self._clock.monotonic() + max(patience, BUSY_GPU_SECONDS)
+    ) -> Remainder:
+        left, end = Remainder(), self.clock.monotonic() + max(patience, BUSY_GPU_SECONDS)
         for entry in entries:
             try:
                 self._entry(entry, end, keep_idle=keep_idle)
             except (PluginError, NvmlError) as error:
                 self._keep(entry, error, left, otherwise)
+        return left
 
     def _entry(self, entry: Entry, end: float, *, keep_idle: bool) -> None:
         if entry.mps is not None:
@@ -217,10 +211,10 @@ class ClaimRemoval:
         self._patiently(lambda: self._from_gpu(unit, entry, end, keep_idle=keep_idle), end)
 
     def _patiently(self, attempt: Callable[[], None], end: float) -> None:
-        patiently(attempt, end=end, longest=REMOVAL_PAUSE_SECONDS, clock=self._clock)
+        patiently(attempt, end=end, longest=REMOVAL_PAUSE_SECONDS, clock=self.clock)
 
     def _from_gpu(self, unit: GpuUnit, entry: Entry, end: float, *, keep_idle: bool) -> None:
-        if not unit.lock.enter(max(BUSY_GPU_SECONDS, end - self._clock.monotonic())):
+        if not unit.lock.enter(max(BUSY_GPU_SECONDS, end - self.clock.monotonic())):
             raise HardwareError(
                 f"{unit.name} is busy with another claim; "
                 f"{self.hardware.session.hangs(unit.uuid) or 'it is tried again'}"

@@ -172,7 +172,8 @@ class Specs:
             HostError: it lacks what one of these needs.
         """
         needs = needs or self._needs()
-        self._hami_core.check((e, self._offer(e)) for e in entries)
+        if any(e.share is not None for e in entries):
+            self._hami_core.check((e, self._offer(e)) for e in entries)
         return Spec(
             kind=self._kind,
             devices=tuple(Device(_device_id(e), self._of_device(e, needs)) for e in entries),

@@ -148,13 +148,12 @@ class DeviceSharing:
             self._time_slices.set(entry.gpu, entry.interval)
 
     def serve(self, entry: Entry) -> None:
-        """Return once the daemon of ``entry`` serves clients, if it has one. No lock is held.
+        """Return once the daemon of ``entry``, which has one, serves clients. No lock is held.
 
         Raises:
             PluginError: it does not.
         """
-        if entry.mps is not None:
-            self._daemons.begin(entry)
+        self._daemons.begin(entry)
 
     def keep(self, entries: Iterable[Entry]) -> bool:
         """See to it that the daemons of ``entries``, which kubelet was told of, run. No lock held.
@@ -183,13 +182,12 @@ class DeviceSharing:
         return self._journal.alter(entry, replace(entry, note=note))
 
     def stop(self, entry: Entry) -> None:
-        """End the daemon of ``entry``, if it has one, and return once it is gone. No lock is held.
+        """End the daemon of ``entry``, which has one, and return once it is gone. No lock is held.
 
         Raises:
             PluginError: it holds the device; to be tried again.
         """
-        if entry.mps is not None:
-            self._daemons.stop(entry.claim.uid)
+        self._daemons.stop(entry.claim.uid)
 
     def sweep(self) -> None:
         """Remove daemons of claims that are not in the journal, unless something of it is missing.
