@@ -159,11 +159,6 @@ class Specs:
         """The driver's files; another object when the files have changed."""
         return self._search.find(self._hardware.driver_version)
 
-    def hook(self) -> str:
-        """The hook program's path on the host; empty where specs use mounts alone."""
-        found = self.driver_files().hook
-        return found.path if found is not None else ""
-
     def build(self, entries: Sequence[Entry], needs: Needs | None = None) -> Spec:
         """The spec of one claim.
 
@@ -241,14 +236,14 @@ class NodeNeeds:
         sharing: Callable[[], tuple[str, ...]],
         on_other_files: Callable[[], None] = lambda: None,
     ) -> None:
-        self._sharing = sharing
-        self._offers: tuple[str, ...] | None = None
-        self._on_change = common.changed
-        self._on_other_files = on_other_files
-        self._found: object = None
         self._hardware = hardware
         self._specs = specs
         self._reports = common.reports
+        self._sharing = sharing
+        self._on_change = common.changed
+        self._on_other_files = on_other_files
+        self._files: DriverFiles | None = None
+        self._offers: tuple[str, ...] | None = None
         self.missing = ""
         self.hook = ""
 
@@ -261,15 +256,26 @@ class NodeNeeds:
 
     def look(self) -> None:
         """Look, and tell the node, its GPUs and the log when it has become otherwise."""
-        self._look_at_files()
+        files, before = self._specs.driver_files(), (self.hook, self._offers)
+        if self._files is not None and self._files is not files:
+            self._on_other_files()
+        self._files, self._offers = files, self._sharing()
+        self.hook = files.hook.path if files.hook is not None else ""
+        if self.hook != before[0]:
+            way = self.hook or "mounts alone, without a hook"
+            _log.info("containers get their driver by %s", way)
+        if (self.hook, self._offers) != before:
+            self._on_change()
+        missing = ""
         try:
             self._specs.check()
-            missing = ""
         except IncompleteError as error:
             missing = str(error)
-        if missing == self.missing:
-            return
-        self.missing = missing
+        if missing != self.missing:
+            self.missing = missing
+            self._tell(missing)
+
+    def _tell(self, missing: str) -> None:
         reason = NodeReason.DRIVER_INCOMPLETE
         self._hardware.set_conflict(Conflict(reason, missing) if missing else None, source=_NEEDS)
         if missing:
@@ -277,20 +283,6 @@ class NodeNeeds:
             self._reports.report_node(reason, missing, warning=True)
         else:
             _log.info("nothing is missing on this node any more")
-
-    def _look_at_files(self) -> None:
-        found = self._specs.driver_files()
-        if self._found is not None and self._found is not found:
-            self._on_other_files()
-        self._found = found
-        before = (self.hook, self._offers)
-        self._offers = self._sharing()
-        hook = self._specs.hook()
-        if hook != self.hook:
-            self.hook = hook
-            _log.info("containers get their driver by %s", hook or "mounts alone, without a hook")
-        if (hook, self._offers) != before:
-            self._on_change()
 
 
 def _nodes(entry: Entry, gpu: KnownGpu, roots: Roots) -> tuple[DeviceNode, ...]:
