@@ -230,8 +230,9 @@ class EarlySlices:
         return None if claim is None else claim.reserved
 
     def _holds(self, reserved: _Reserved | None) -> bool:
-        is_open = reserved is not None and reserved.state is None
-        return is_open and reserved.until > self._clock.monotonic()
+        if reserved is None or reserved.state is not None:
+            return False
+        return reserved.until > self._clock.monotonic()
 
     def _end(self, claim: _Claim, state: AnswerState, why: str) -> bool:
         """Answer that nothing comes of the claim's reservation; False if it has none."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
@@ -316,7 +317,7 @@ def _with_sharing(
     return shared
 
 
-def _check_config(setting: Setting, entry: Obj) -> None:
+def _check_config(setting: Setting, entry: Mapping[str, Any]) -> None:
     """Refuse an entry of configuration that says more than is read, or cannot be understood.
 
     Raises:
