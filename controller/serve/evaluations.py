@@ -26,8 +26,7 @@ from dra.common.cache import BoundedCache
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef, Gpu
 from dra.pods.pods import Pod
-from dra.sandbox.messages import SECONDS
-from dra.sandbox.process import Sandbox, SandboxError
+from dra.sandbox.process import SECONDS, Sandbox, SandboxError
 
 _log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ import msgspec
 
 from dra.cel.questions import Answer, SelectorError
 from dra.cel.selectors import Selectors
-from dra.sandbox import messages
+from dra.sandbox import process
 from dra.sandbox.confinement import confine
-from dra.sandbox.messages import Call, Reply
+from dra.sandbox.process import Call, Reply
 
 _IN, _OUT = 0, 1
 _END, _LEAVE, _NO_MEMORY = 0, 3, 4
@@ -41,7 +41,7 @@ _encode, _decode = msgspec.json.encode, msgspec.json.decode
 def main() -> int:
     """Work until standard input ends."""
     selectors = Selectors()
-    os.nice(messages.NICENESS)
+    os.nice(process.NICENESS)
     with contextlib.suppress(OSError):  # rather this process than the one that decides
         Path("/proc/self/oom_score_adj").write_text("1000")
     gc.freeze()
@@ -69,13 +69,13 @@ def main() -> int:
 def _work(selectors: Selectors, calls: Connection, replies: Connection, current: mmap.mmap) -> int:
     """Answer until there is nothing more to answer; returns the exit status."""
     statm = _limit()
-    most = _resident(statm) + messages.KEPT_MEBIBYTES * 2**20 // _PAGE
+    most = _resident(statm) + process.KEPT_MEBIBYTES * 2**20 // _PAGE
     confine()
     try:
         while True:
             request = _decode(calls.recv_bytes(), type=Call)
             _NUMBER.pack_into(current, 0, request.number)
-            signal.setitimer(signal.ITIMER_PROF, messages.SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, process.SECONDS)
             began = time.process_time()
             answer = _answer(selectors, request)
             cost = time.process_time() - began
@@ -112,7 +112,7 @@ def _limit() -> int | None:
     with contextlib.suppress(OSError):
         statm = os.open("/proc/self/statm", os.O_RDONLY)
         pages = int(os.pread(statm, _STATM_BYTES, 0).split()[0])
-        most = pages * _PAGE + messages.MEBIBYTES * 2**20
+        most = pages * _PAGE + process.MEBIBYTES * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(kind, (0, 0))

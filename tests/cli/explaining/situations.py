@@ -129,14 +129,6 @@ def mig_manager(world: World) -> None:
     waiting_pod(world)
 
 
-@situation("device plugin", "DevicePluginActive", "nvidia.com/gpu: 8")
-def device_plugin(world: World) -> None:
-    text = "a device plugin gives out this node's GPUs too (nvidia.com/gpu: 8)"
-    made = gpu(0, "node-a", unavailable=text, reason="DevicePluginActive")
-    world.add_node("node-a", made)
-    waiting_pod(world)
-
-
 @situation("reclaiming", "Reclaiming", "default/gone", "in use by process 4711")
 def reclaiming(world: World) -> None:
     left = _held(instance("7g.40gb", 0, state="reclaiming"), "gone", "in use by process 4711")
@@ -242,14 +234,6 @@ def no_class(world: World) -> None:
     waiting_pod(world, request("r", "mig-9g.99gb"))
 
 
-@situation("selects nothing", "NoSuchProfile", "'r'")
-def selects_nothing(world: World) -> None:
-    world.add_node("node-a")
-    waiting_pod(
-        world, request("r", "mig.dra.dev", "device.attributes['mig.dra.dev'].profile == '5g.1gb'")
-    )
-
-
 @situation("CEL that fails", "InvalidSelector", "'r'", "colour")
 def bad_cel(world: World) -> None:
     world.add_node("node-a")
@@ -349,21 +333,6 @@ def _said(world: World, reason: str, message: str) -> None:
 @situation("taken back", "AllocationTakenBack", "node node-a was taken back", leads=False)
 def taken_back(world: World) -> None:
     _said(world, "AllocationTakenBack", "the allocation on node node-a was taken back")
-
-
-@situation("GPU left out", "WaitingForSlice", "gpu-0 could not be made", leads=False)
-def gpu_left_out(world: World) -> None:
-    _said(world, "WaitingForSlice", "node-a: a slice of gpu-0 could not be made lately")
-
-
-@situation("held back", "NextInLine", "held for pod default/large", leads=False)
-def held_back(world: World) -> None:
-    _said(world, "NextInLine", "what is free is held for pod default/large")
-
-
-@situation("evaluating", "EvaluatingSelectors", "are being evaluated", leads=False)
-def evaluating(world: World) -> None:
-    _said(world, "EvaluatingSelectors", "its selectors are being evaluated")
 
 
 @situation(

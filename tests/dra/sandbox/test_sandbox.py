@@ -14,7 +14,7 @@ import pytest
 
 from dra.cel.questions import Answer, GpuIdentity, Job, Selected
 from dra.cel.selectors import Selectors
-from dra.sandbox import messages, process
+from dra.sandbox import process
 from dra.sandbox.process import Sandbox, SandboxError
 from tests.dra.cel.hostile import BOUNDED, TOO_MUCH
 from tests.dra.cel.slices import OWN, small_slice
@@ -50,7 +50,7 @@ def test_what_takes_too_much_is_refused_and_the_next_one_is_answered(
     answer = ask(shared, TOO_MUCH[name])
     assert answer.costly
     assert "takes more than" in answer.error
-    assert answer.cost == messages.SECONDS
+    assert answer.cost == process.SECONDS
     assert shared.answer(PLAIN).selected == SELECTED
 
 
@@ -81,7 +81,7 @@ def test_no_process_takes_more_memory_than_it_may() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     grown, most = (int(number) // 1024 for number in ended.stdout.split())
     assert grown < 8
-    assert most < messages.MEBIBYTES + 64, "the program itself takes some 30 MiB"
+    assert most < process.MEBIBYTES + 64, "the program itself takes some 30 MiB"
 
 
 def test_it_answers_what_the_runtime_answers(shared: Sandbox) -> None:
