@@ -215,6 +215,13 @@ _COMMANDS = (
         examples=("plan --profile 3g.40gb", "plan -p 1g.10gb -n 4 -o json"),
     ),
     _command(
+        "top",
+        "List who has how much of the GPUs: devices, memory and GPU hours.",
+        _namespace(),
+        _flag("-A", "--all-namespaces", text="all namespaces, and their pods"),
+        examples=("top", "top -n research", "top -A -o json"),
+    ),
+    _command(
         "profiles",
         "List what the GPUs can be cut into, and how much of it could be had now.",
         _names_of("node", "node"),

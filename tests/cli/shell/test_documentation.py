@@ -50,6 +50,7 @@ LINES = [
     ["map"],
     ["profiles"],
     ["plan", "-p", "7g.40gb"],
+    ["top", "-A"],
     ["explain", "waiting"],
     ["explain", "runner"],
     ["doctor"],
