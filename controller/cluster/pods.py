@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -40,16 +39,8 @@ that wait, when room is made, and after a while.
 """
 
 
-@dataclass(slots=True)
-class _Watch:
-    """Pods of a namespace with equal needs, and the parts of the terms of these."""
-
-    parts: int
-    pods: set[ObjectKey] = field(default_factory=set)
-
-
-_Watches = dict[str, dict[PodNeeds, _Watch]]
-"""By namespace of those who watch."""
+_Watches = dict[str, Index[PodNeeds, ObjectKey]]
+"""Pods by namespace and by what they need."""
 
 
 class Watchers:
@@ -72,20 +63,20 @@ class Watchers:
         """Watchers of a pod that came, went or changed, in one of its states."""
         states = [pod] if was is None or was.labels == pod.labels else [was, pod]
         home = pod.key[0]
-        yield from self._watching(states, home, self._near.get(home, {}))
+        yield from self._watching(states, home, self._near.get(home, Index()))
         for owner, watches in self._far.items():
             yield from self._watching(states, owner, watches)
 
     def _watching(
-        self, states: list[Pod], owner: str, watches: dict[PodNeeds, _Watch]
+        self, states: list[Pod], owner: str, watches: Index[PodNeeds, ObjectKey]
     ) -> Iterator[ObjectKey]:
         left = MOST_WATCHED
-        for needs, watch in watches.items():
-            left -= watch.parts * len(states)
+        for needs, pods in watches.items():
+            left -= _parts(needs.company) * len(states)
             if left < 0:
                 return
             if any(self._residents.matters(pod, needs, owner=owner) for pod in states):
-                yield from watch.pods
+                yield from pods
 
     def of_volume_claim(self, claim: ObjectKey) -> Iterable[ObjectKey]:
         return self._of_volumes.of(claim)
@@ -99,31 +90,12 @@ class Watchers:
         if company.requires:
             terms = (*company.affinity, *company.anti_affinity)
             watches = self._near if all(term.at_home for term in terms) else self._far
-            if waits:
-                _add(watches, pod)
-            else:
-                _discard(watches, pod)
+            known = watches.setdefault(namespace, Index())
+            (known.add if waits else known.discard)(pod.needs, pod.key)
+            if not len(known):
+                del watches[namespace]
         for name, _ in pod.volume_claims:
             (volumes.add if waits else volumes.discard)((namespace, name), pod.key)
-
-
-def _add(watches: _Watches, pod: Pod) -> None:
-    known = watches.setdefault(pod.key[0], {})
-    if pod.needs not in known:
-        known[pod.needs] = _Watch(_parts(pod.needs.company))
-    known[pod.needs].pods.add(pod.key)
-
-
-def _discard(watches: _Watches, pod: Pod) -> None:
-    known = watches.get(pod.key[0], {})
-    watch = known.get(pod.needs)
-    if watch is None:
-        return
-    watch.pods.discard(pod.key)
-    if not watch.pods:
-        del known[pod.needs]
-    if not known:
-        del watches[pod.key[0]]
 
 
 def _parts(company: Company) -> int:

@@ -132,8 +132,8 @@ class Agenda:
         self._again: WorkList[ObjectKey] = WorkList(now)
         self._sweeps = Sweeps(now)
         self._turns = deque([self._swept, self._from(self.changed), self._from(self._again)])
-        self._pods_held_up: set[ObjectKey] = set()
-        self._claims_held_up: set[ObjectKey] = set()
+        self._held_up: set[tuple[ObjectKey, bool]] = set()
+        """Pods and claims, which are marked by True."""
 
     def waiting_pod(self, key: ObjectKey) -> Pod | None:
         """The pod of that name if it waits for us.
@@ -191,24 +191,19 @@ class Agenda:
         due = (each.next_due() for each in (self.claims, self.changed, self._again, self._sweeps))
         return min((t for t in due if t is not None), default=None)
 
-    def hold_up_pod(self, key: ObjectKey) -> None:
-        self._pods_held_up.add(key)
-
-    def hold_up_claim(self, key: ObjectKey) -> None:
-        self._claims_held_up.add(key)
+    def hold_up(self, key: ObjectKey, *, is_claim: bool) -> None:
+        """Look at a pod, or a claim, again when the next answers have come."""
+        self._held_up.add((key, is_claim))
 
     def let_rest(self, key: ObjectKey, *, is_claim: bool) -> None:
         """The next answer is nothing to a pod, or a claim: it is tried again after a pause."""
-        (self._claims_held_up if is_claim else self._pods_held_up).discard(key)
+        self._held_up.discard((key, is_claim))
 
     def go_on(self) -> None:
         """Answers have come: look again at what was held up."""
-        pods, self._pods_held_up = self._pods_held_up, set()
-        claims, self._claims_held_up = self._claims_held_up, set()
-        for key in pods:
-            self.add_pod(key)
-        for key in claims:
-            self.add_claim(key)
+        held_up, self._held_up = self._held_up, set()
+        for key, is_claim in held_up:
+            (self.add_claim if is_claim else self.add_pod)(key)
 
     def _swept(self) -> Look | None:
         swept = self._sweeps.peek()

@@ -33,7 +33,7 @@ def serve_claim(world: World, key: ObjectKey) -> bool:
     if known is None:
         return False
     if world.in_flight.is_about([key]):
-        world.agenda.hold_up_claim(key)
+        world.agenda.hold_up(key, is_claim=True)
         return True
     for rule in RULES:
         for act in rule(world, known):

@@ -43,7 +43,7 @@ def serve(world: World, key: ObjectKey) -> bool:
     record.examined = None
     _ask(world, record, NUDGES)
     if world.in_flight.is_about(pod.claim_keys):
-        world.agenda.hold_up_pod(key)
+        world.agenda.hold_up(key, is_claim=False)
         return True
     try:
         _ask(world, record, RULES)

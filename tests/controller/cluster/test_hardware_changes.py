@@ -9,7 +9,6 @@ from tests.controller.helpers.objects import (
     gpu,
     instance,
     mignode,
-    node,
     request,
     versioned,
 )
@@ -27,8 +26,7 @@ def test_a_class_of_the_same_name_that_is_not_ours_is_left_alone_and_told() -> N
     bench = Bench()
     mine = device_class("mig-1g.5gb", "device.driver == 'mig.dra.dev'")
     bench.cluster.set_class(versioned(mine))
-    bench.cluster.set_node(node("node-a"))
-    bench.cluster.set_mignode(mignode("node-a"))
+    bench.add_node("node-a")
     bench.run()
     assert "mig-1g.5gb" not in bench.classes()
     assert "mig-3g.20gb" in bench.classes()

@@ -113,8 +113,7 @@ class Bench:
         )
         self.engine = Engine(self.world)
         for name in nodes:
-            self.cluster.set_node(node(name))
-            self.cluster.set_mignode(mignode(name))
+            self.add_node(name)
         self.run()
         self.api.writes.clear()
 
@@ -148,6 +147,11 @@ class Bench:
             if not self.engine.work():
                 return
         raise AssertionError("the engine does not come to rest")
+
+    def add_node(self, name: str, **fields: Any) -> None:
+        """A node with an empty A100 comes."""
+        self.cluster.set_node(node(name, **fields))
+        self.cluster.set_mignode(mignode(name))
 
     def claim(self, obj: Obj) -> Obj:
         stored = self.api.put(RESOURCE_CLAIMS, obj)
@@ -194,6 +198,11 @@ class Bench:
         obj = copied(self.api.get(RESOURCE_CLAIMS, name))
         obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self.claim(obj)
+
+    def lose_claim(self, name: str) -> None:
+        """A claim is gone."""
+        del self.api.objects[RESOURCE_CLAIMS.plural, name]
+        self.cluster.remove_claim(("default", name))
 
     def change_claim(self, name: str, **status: Any) -> None:
         """Somebody else changes a claim's status; None removes a field."""

@@ -9,7 +9,7 @@ from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, KubeError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import from_the_second
-from tests.controller.helpers.objects import claim, gpu, instance, mignode, node, pod, request
+from tests.controller.helpers.objects import claim, gpu, instance, mignode, pod, request
 
 STATUS = "resourceclaims/status"
 
@@ -34,8 +34,7 @@ def at_desk(*nodes: str) -> tuple[Bench, Desk]:
     desk = Desk()
     bench = Bench(send=desk.send)
     for name in nodes:
-        bench.cluster.set_node(node(name))
-        bench.cluster.set_mignode(mignode(name))
+        bench.add_node(name)
     settle(bench, desk)
     desk.sent = 0
     bench.api.writes.clear()

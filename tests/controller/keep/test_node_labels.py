@@ -48,8 +48,7 @@ def test_they_are_written_beside_the_decisions_and_one_node_at_a_time() -> None:
     bench = Bench(send=desk.send, node_labels=True)
     names = [f"node-{n}" for n in range(30)]
     for name in names:
-        bench.cluster.set_node(node(name))
-        bench.cluster.set_mignode(mignode(name))
+        bench.add_node(name)
     bench.run()
     assert bench.api.writes == []
     desk.work_off()
@@ -99,8 +98,7 @@ def test_a_label_of_somebody_else_stays_his() -> None:
     bench.api.refuse = once(
         NODES.plural, ConflictError("conflict", status=409, details={"causes": causes})
     )
-    bench.cluster.set_node(node("node-a"))
-    bench.cluster.set_mignode(mignode("node-a"))
+    bench.add_node("node-a")
     bench.run()
     assert COUNT not in labels(bench)
     assert labels(bench)["nvidia.com/gpu.count"] == "1"
@@ -113,8 +111,7 @@ def test_a_label_of_somebody_else_stays_his() -> None:
 def test_a_failed_write_is_made_again_after_a_pause() -> None:
     bench = Bench(node_labels=True)
     bench.api.refuse = once(NODES.plural, UnavailableError("no"))
-    bench.cluster.set_node(node("node-a"))
-    bench.cluster.set_mignode(mignode("node-a"))
+    bench.add_node("node-a")
     bench.run()
     assert labels(bench) == {}
     bench.run(seconds=60)

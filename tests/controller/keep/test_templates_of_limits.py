@@ -16,7 +16,7 @@ from tests.controller.helpers.limit_templates import (
     of_classes,
     waiting,
 )
-from tests.controller.helpers.objects import DRIVER, mignode, node
+from tests.controller.helpers.objects import DRIVER
 
 
 def test_a_namespace_that_opts_in_gets_one_for_each_profile() -> None:
@@ -43,8 +43,7 @@ def test_profiles_of_a_new_node_get_theirs() -> None:
     for (plural, _), obj in other.api.objects.items():
         if plural == DEVICE_CLASSES.plural:
             bench.cluster.set_class(obj)
-    bench.cluster.set_node(node("node-a"))
-    bench.cluster.set_mignode(mignode("node-a"))
+    bench.add_node("node-a")
     bench.run()
     assert "nvidia.com-mig-3g.20gb" in made(bench)
 

@@ -55,8 +55,7 @@ def test_whatever_a_write_of_a_keeper_raises_pods_are_served(name: str, error: E
     bench = Bench(api=api, node_labels=True)
     bench.cluster.set_namespace(namespace())
     for each in ("node-a", "node-b"):
-        bench.cluster.set_node(node(each))
-        bench.cluster.set_mignode(mignode(each))
+        bench.add_node(each)
     bench.claim(claim("c", request("r", GPU_CLASS if name == "mig-1g.5gb" else "mig-1g.10gb")))
     bench.serve("p", "d", request("r", "mig-2g.10gb"))
     assert api.asked
@@ -124,8 +123,7 @@ def test_a_node_with_many_profiles_gets_few_classes_and_takes_none_from_others()
     bench.run()
     assert len(bench.classes()) <= MOST_CLASSES
     for each in ("node-a", "node-b"):
-        bench.cluster.set_node(node(each))
-        bench.cluster.set_mignode(mignode(each))
+        bench.add_node(each)
     bench.run(seconds=times.UNUSED_WHERE_FULL)
     bench.run(seconds=times.UNUSED_WHERE_FULL)
     assert {"mig-1g.5gb", "mig-7g.40gb"} <= bench.classes()

@@ -144,8 +144,7 @@ def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
     big(bench, "both", count=2)
     idle_share(stream, HOUR, 60.0)
     bench.delete_pod("p-for-ever")
-    del bench.api.objects["resourceclaims", "for-ever"]
-    bench.cluster.remove_claim(("default", "for-ever"))
+    bench.lose_claim("for-ever")
     for _ in range(240):
         bench.run(seconds=14)
         stream.second()
@@ -156,8 +155,7 @@ def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
 def test_the_bound_is_that_of_every_pod_however_many_wait_before_it(ahead: int) -> None:
     """Those before it wait for a GPU of another node, on which nothing ends."""
     bench = with_two_gpus("node-a")
-    bench.cluster.set_node(node("node-b", labels={"name": "node-b"}))
-    bench.cluster.set_mignode(mignode("node-b"))
+    bench.add_node("node-b", labels={"name": "node-b"})
     for number in range(2):
         bench.claim(claim(f"stays-{number}", request("r", "mig-4g.20gb")))
         stays = pod(f"p-stays-{number}", f"stays-{number}", nodeSelector={"name": "node-a"})
@@ -221,8 +219,7 @@ def test_a_hold_lasts_while_what_it_waits_for_goes_on_to_end() -> None:
         stream.second()
         assert not stream.running
         bench.delete_pod(f"p-job-{number}")
-        del bench.api.objects["resourceclaims", f"job-{number}"]
-        bench.cluster.remove_claim(("default", f"job-{number}"))
+        bench.lose_claim(f"job-{number}")
         bench.run()
     bench.run(seconds=1)
     assert bench.devices("big")

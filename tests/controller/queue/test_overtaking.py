@@ -40,8 +40,7 @@ class Stream:
         for end, name in [r for r in self.running if r[0] <= bench.time]:
             self.running.remove((end, name))
             bench.delete_pod(f"p-{name}")
-            del bench.api.objects["resourceclaims", name]
-            bench.cluster.remove_claim(("default", name))
+            bench.lose_claim(name)
         self.number += 1
         name = f"small-{self.number:03}"
         bench.claim(claim(name))
@@ -94,8 +93,7 @@ def test_after_it_was_served_others_are_served_as_before() -> None:
         stream.second()
     bench = stream.bench
     bench.delete_pod("p-big")
-    del bench.api.objects["resourceclaims", "big"]
-    bench.cluster.remove_claim(("default", "big"))
+    bench.lose_claim("big")
     bench.run(seconds=1.0)
     seconds = 0
     while stream.waiting:
@@ -125,8 +123,7 @@ def fails(bench: Bench) -> None:
 
 
 def loses_its_claim(bench: Bench) -> None:
-    del bench.api.objects["resourceclaims", "big"]
-    bench.cluster.remove_claim(("default", "big"))
+    bench.lose_claim("big")
 
 
 def loses_its_class(bench: Bench) -> None:

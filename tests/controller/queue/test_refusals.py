@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, mignode, node, pod, versioned
+from tests.controller.helpers.objects import claim, node, pod, versioned
 
 ZONE = "topology.kubernetes.io/zone"
 STATUS = "resourceclaims/status"
@@ -20,8 +20,7 @@ class Site:
         self.bench = Bench()
         for name, zone in zones.items():
             labels = {ZONE: zone} if zone else {}
-            self.bench.cluster.set_node(node(name, labels=labels))
-            self.bench.cluster.set_mignode(mignode(name))
+            self.bench.add_node(name, labels=labels)
         self.bench.run()
         self.bench.api.writes.clear()
         self.pods: dict[str, Obj] = {}

@@ -12,7 +12,7 @@ from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, KubeError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
-from tests.controller.helpers.objects import claim, device_class, mignode, node, pod, request
+from tests.controller.helpers.objects import claim, device_class, pod, request
 
 STATUS = "resourceclaims/status"
 ZONE = "topology.kubernetes.io/zone"
@@ -40,8 +40,7 @@ class Site:
         self.bench.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
         for name, count in tapes.items():
             labels = {ZONE: zones[name]} if zones else {}
-            self.bench.cluster.set_node(node(name, labels=labels))
-            self.bench.cluster.set_mignode(mignode(name))
+            self.bench.add_node(name, labels=labels)
             if published and count:
                 self.publish(name, count)
         self.bench.run()
@@ -368,8 +367,7 @@ def test_the_next_leader_counts_those_that_are_allocated() -> None:
     new = site.bench.succeeded_by()
     new.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
     for name in ("a", "b"):
-        new.cluster.set_node(node(name))
-        new.cluster.set_mignode(mignode(name))
+        new.add_node(name)
     new.run()
     site.bench = new
     assert len(site.unanswered) == 1

@@ -13,7 +13,7 @@ from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import at_desk, settle
 from tests.controller.helpers.fakeapi import from_the_second, once
-from tests.controller.helpers.objects import claim, mignode, node, pod, versioned
+from tests.controller.helpers.objects import claim, pod, versioned
 
 TOLD = ["pods/status", "pods/status"]
 
@@ -21,8 +21,7 @@ TOLD = ["pods/status", "pods/status"]
 def site(*, filled: str = "4") -> Bench:
     """A node with four processors, ``filled`` by a pod of no priority."""
     made = Bench()
-    made.cluster.set_node(node("a", cpu="4"))
-    made.cluster.set_mignode(mignode("a"))
+    made.add_node("a", cpu="4")
     made.cluster.set_pod(versioned(pod("low", cpu=filled, nodeName="a")))
     made.run()
     return made
@@ -156,8 +155,7 @@ class Crowd:
         self.bench.api.lost = self._see
         for number, priority in enumerate(priorities):
             name, where = f"p{number}", f"n{number}"
-            self.bench.cluster.set_node(node(where, cpu="4", labels={"is": where}))
-            self.bench.cluster.set_mignode(mignode(where))
+            self.bench.add_node(where, cpu="4", labels={"is": where})
             self.bench.cluster.set_pod(versioned(pod(f"low-{number}", cpu="4", nodeName=where)))
             self.bench.claim(claim(name))
             there = {"is": where}

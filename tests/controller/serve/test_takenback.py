@@ -7,8 +7,6 @@ import pytest
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     claim,
-    mignode,
-    node,
     pod,
     versioned,
 )
@@ -68,8 +66,7 @@ def test_where_others_have_to_end_for_a_pod_it_is_tried_once_more() -> None:
     """kube-scheduler has them end when it takes the allocation back, as the claim was before."""
     bench = Bench()
     for name in ("a", "b"):
-        bench.cluster.set_node(node(name, cpu="4"))
-        bench.cluster.set_mignode(mignode(name))
+        bench.add_node(name, cpu="4")
         bench.cluster.set_pod(versioned(pod(f"on-{name}", cpu="4", nodeName=name)))
     bench.ask("p", "c", cpu="3", priority=100)
     nodes = []

@@ -11,7 +11,7 @@ from controller.write.in_flight import LIMIT, Senders
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.desk import at_desk, on_write, settle, wants, watch
-from tests.controller.helpers.objects import FINALIZER, claim, mignode, node, pod
+from tests.controller.helpers.objects import FINALIZER, claim, pod
 from tests.helpers.waiting import PATIENCE
 
 STATUS = "resourceclaims/status"
@@ -72,8 +72,7 @@ def test_a_gate_is_lifted_with_the_last_allocation_and_once() -> None:
 def test_a_pod_is_charged_to_its_node_as_soon_as_that_is_decided() -> None:
     bench, desk = at_desk()
     for name in ("node-a", "node-b"):
-        bench.cluster.set_node(node(name, cpu="1"))
-        bench.cluster.set_mignode(mignode(name))
+        bench.add_node(name, cpu="1")
     for name in ("c", "d"):
         bench.ask(name, name, cpu="700m")
     settle(bench, desk)

@@ -27,7 +27,6 @@ from tests.controller.helpers.needs import (
 )
 from tests.controller.helpers.objects import (
     claim,
-    mignode,
     node,
     pod,
     versioned,
@@ -271,8 +270,7 @@ def test_a_domain_is_not_filled_before_those_that_are_about_to_come_are_there() 
 def bench(**zones: str) -> Bench:
     made = Bench()
     for name, zone in zones.items():
-        made.cluster.set_node(node(name, labels={HOST: name, ZONE: zone}))
-        made.cluster.set_mignode(mignode(name))
+        made.add_node(name, labels={HOST: name, ZONE: zone})
     made.run()
     return made
 

@@ -296,8 +296,7 @@ def waiting(*objects: Obj, listed: bool = True, volumes: list[Obj] | None = None
     """A pod whose claim is called like it, and that uses the volume claim ``data``."""
     made = Bench()
     for name, zone in (("a", "x"), ("b", "y")):
-        made.cluster.set_node(node(name, labels={HOST: name, ZONE: zone}))
-        made.cluster.set_mignode(mignode(name))
+        made.add_node(name, labels={HOST: name, ZONE: zone})
     add(made.cluster, *objects)
     for resource in VOLUMES if listed else ():
         made.cluster.note_listed(resource)

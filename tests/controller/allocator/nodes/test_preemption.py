@@ -11,15 +11,14 @@ from dra.pods.nodefit import Misfit, NodeFacts, find_misfit
 from dra.pods.pods import Amounts, PodNeeds, read_pod
 from dra.pods.rules import find_victims
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, instance, mignode, node, pod, versioned
+from tests.controller.helpers.objects import claim, instance, mignode, pod, versioned
 from tests.controller.helpers.objects import gpu as gpu_of
 
 
 def site(*names: str) -> Bench:
     made = Bench()
     for name in names:
-        made.cluster.set_node(node(name, cpu="4"))
-        made.cluster.set_mignode(mignode(name))
+        made.add_node(name, cpu="4")
     made.run()
     return made
 

@@ -48,8 +48,7 @@ def delete(bench: Bench, gang: str, *numbers: int) -> None:
     for number in numbers:
         name = f"{gang}-{number}"
         bench.remove_pod(name)
-        del bench.api.objects["resourceclaims", name]
-        bench.cluster.remove_claim(("default", name))
+        bench.lose_claim(name)
     bench.run(seconds=1.0)
 
 

@@ -125,8 +125,7 @@ def all_are_deleted(stream: Stream) -> None:
 
 
 def one_loses_its_claim(stream: Stream) -> None:
-    del stream.bench.api.objects["resourceclaims", "a-1"]
-    stream.bench.cluster.remove_claim(("default", "a-1"))
+    stream.bench.lose_claim("a-1")
 
 
 def one_is_gated_by_another(stream: Stream) -> None:
