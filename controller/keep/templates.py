@@ -70,11 +70,7 @@ class LimitTemplates:
             )
             self._lasting = frozenset(filter(is_template_name, map(template_name, profiles)))
         for key in effects.templates:
-            self._unused_since.pop(key, None)
-            if self._is_unused(key):
-                self._unused_since[key] = self._now()
-            self._note_room(key[0])
-            self._want_missing(key)
+            self._note_template(key)
         if not known.namespaces:
             return
         for pod_key in effects.pods:
@@ -102,6 +98,16 @@ class LimitTemplates:
         return True
 
     # -- what is lacking
+
+    def _note_template(self, key: ObjectKey) -> None:
+        """A template is gone, or the last pod that named it."""
+        self._unused_since.pop(key, None)
+        if self._is_unused(key):
+            self._unused_since[key] = self._now()
+        if not self._is_needed(key):
+            self._held.get(key[0], {}).pop(key, None)
+        self._note_room(key[0])
+        self._want_missing(key)
 
     def _want_missing(self, key: ObjectKey) -> None:
         """Have a template made that is not there, if it lasts or a pod waits for it."""
