@@ -82,6 +82,9 @@ class WorkList(Generic[K]):
         self._later: Ranked[K] = Ranked()
         self._failures: dict[K, Backoff] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._order)
+
     def add(self, key: K, order: Any, *, at: float | None = None) -> None:
         due = self._later.get(key)
         if at is not None and at > self._now():

@@ -87,6 +87,8 @@ class PodConditions:
         self._objects.discard(_key(pod))
 
     def work_if_due(self) -> bool:
+        if not self._wanted:
+            return False
         due, now = self.due, self._now()
         key = self._objects.next() if due is not None and due <= now else None
         if key is None:

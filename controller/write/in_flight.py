@@ -163,7 +163,7 @@ class KeptObjects(Generic[K]):
 
     def next(self) -> K | None:
         """The object to look at now; None where there is none, or none may be written."""
-        return self._keys.pop() if self.may_begin else None
+        return self._keys.pop() if self._keys and self.may_begin else None
 
     def begin(self, job: WriteJob, done: Callable[[WriteAnswer], None]) -> None:
         """Have other threads make the requests of ``job``; ``done`` takes the answer."""

@@ -18,9 +18,6 @@ from tests.controller.helpers.objects import (
     DRIVER,
     FINALIZER,
     claim,
-    gpu,
-    instance,
-    mignode,
     pod,
     request,
 )
@@ -100,22 +97,6 @@ def test_a_claim_that_goes_before_it_is_allocated_is_released(
     bench.run()
     assert bench.finalizers("c") == []
     assert bench.devices("c") == []
-
-
-def test_a_slice_that_a_node_still_has_holds_up_the_release() -> None:
-    bench = Bench("node-a", finalizer_at_creation=True)
-    bench.claim(born("c"))
-    bench.pod(pod("p", "c"))
-    bench.run()
-    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
-    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
-    bench.delete_pod("p")
-    bench.delete_claim("c")
-    bench.run(seconds=100)
-    assert bench.finalizers("c") == [FINALIZER]
-    bench.cluster.set_mignode(mignode("node-a"))
-    bench.run()
-    assert bench.finalizers("c") == []
 
 
 @pytest.mark.parametrize("used", [True, False])

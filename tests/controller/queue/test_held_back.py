@@ -59,15 +59,18 @@ def idle_share(stream: Stream, seconds: int, step: float) -> float:
     return idle / seconds
 
 
-def test_what_does_not_move_is_used_by_others() -> None:
+@pytest.mark.parametrize("waiting", [1, 4])
+def test_what_does_not_move_is_used_by_others(waiting: int) -> None:
+    """The time for which a claim is waited for is that of all together."""
     bench = with_two_gpus("node-a")
     for_ever(bench)
     stream = Stream(bench, life=300)
     for _ in range(3):
         stream.second()
-    big(bench, "both", count=2)
+    for number in range(waiting):
+        big(bench, f"both-{number}", count=2)
     assert idle_share(stream, 2 * HOUR, 60.0) < 0.3
-    assert "NextInLine" in bench.recorder.reasons("both")
+    assert "NextInLine" in bench.recorder.reasons("both-0")
 
 
 def test_what_does_not_move_keeps_the_rest_idle_for_a_minute_at_most() -> None:
@@ -87,18 +90,6 @@ def test_what_does_not_move_keeps_the_rest_idle_for_a_minute_at_most() -> None:
         holds.append(idle)
         bench.run(seconds=REST_FACTOR * times.HOLD[0])
     assert all(10 < idle <= 60 for idle in holds), holds
-
-
-def test_many_who_wait_for_the_same_claim_keep_no_more_back_than_one() -> None:
-    """The time for which a claim is waited for is that of all together."""
-    bench = with_two_gpus("node-a")
-    for_ever(bench)
-    stream = Stream(bench, life=300)
-    for _ in range(3):
-        stream.second()
-    for number in range(4):
-        big(bench, f"both-{number}", count=2)
-    assert idle_share(stream, 2 * HOUR, 60.0) < 0.3
 
 
 @pytest.mark.parametrize("waiter_too", [False, True], ids=["", "waiter too"])
