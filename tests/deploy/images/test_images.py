@@ -36,13 +36,6 @@ def commands(*arguments: str) -> list[list[str]]:
     return [line.removeprefix("+ ").split() for line in done.stdout.splitlines()]
 
 
-def test_the_script_is_clean() -> None:
-    checker = Path(sys.executable).with_name("shellcheck")
-    command = [str(checker), "--external-sources", str(SCRIPT), str(SCRIPT.parent / "options.sh")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 def test_it_pushes_the_images_that_the_chart_asks_for() -> None:
     asked = set()
     for simulated in (False, True):
