@@ -22,7 +22,14 @@ from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Probl
 from dra.allocator.score import Cost
 from dra.allocator.search.options import Budget
 from dra.allocator.search.rooms import Rooms
-from dra.allocator.search.search import Candidate, Search
+from dra.allocator.search.search import Search
+from dra.allocator.search.single import (
+    Candidate,
+    best_slice,
+    goes_anywhere,
+    single_request,
+    slices,
+)
 from dra.claims.wants import ClaimWants, choices
 from dra.pods.pods import Pod, WantedPorts
 from dra.pods.rules import find_rules, find_victims, may_preempt
@@ -196,19 +203,21 @@ class OngoingDecision:
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
-            given_up = GivenUp(budget.used, budget.too_hard) if budget.too_hard else None
+            before = budget.used, budget.too_hard
             self._claims = claims
-            search = self._search = Search(self.posed, fleet, budget, claims=claims)
-            if (request := search.anywhere) is not None:
-                decision = self._decide_single(search, request)
-                if decision is None and fleet.whole:
-                    decision = yield from self._decide_jointly(search)
-            else:
-                if claims is not problem.claims:
+            request = single_request(claims, fleet.kinds)
+            decision, is_single = None, request is not None and goes_anywhere(request, fleet)
+            if request is not None and is_single:
+                decision = self._decide_single(request)
+            if not is_single or (decision is None and fleet.whole):
+                search = self._search = Search(self.posed, fleet, budget, claims=claims)
+                if not is_single and claims is not problem.claims:
                     rooms = rooms or Rooms(fleet)
-                decision = yield from self._decide_jointly(search, rooms)
+                decision = yield from self._decide_jointly(search, None if is_single else rooms)
             if decision is not None:
-                return Outcome(decision._replace(given_up=given_up))
+                if before[1]:
+                    decision = decision._replace(given_up=GivenUp(*before))
+                return Outcome(decision)
             yield
         if budget.too_hard or budget.is_used_up:
             untried = budget.is_used_up
@@ -219,13 +228,13 @@ class OngoingDecision:
         self._budget.used += 1
         return self._places.find_misfit(self.posed, node, self._claims) is None
 
-    def _decide_single(self, search: Search, request: OpenRequest) -> Decision | None:
+    def _decide_single(self, request: OpenRequest) -> Decision | None:
         """One slice: the first by cost on a node that fits."""
-        rules = self.posed.rules
+        rules, fleet = self.posed.rules, self._places.fleet
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}
-        for candidate in search.slices():
+        for candidate in slices(fleet, request):
             name = candidate.gpu.node
             if name not in fits:
                 fits[name] = self._fits(name)
@@ -238,14 +247,13 @@ class OngoingDecision:
                 equals.setdefault(name, candidate)
             if found is None and len(fits) >= MANY:
                 # Such as for a pod of a DaemonSet: the slices on other nodes are too many.
-                found = search.best_slice(self._where_it_fits(fits))
+                found = best_slice(fleet, request, self._where_it_fits(fits))
                 break
         if rules is not None and equals:
             found = equals[rules.best([*equals])]
         if found is None:
             return None
-        state = self._places.fleet.state(found.gpu)
-        return request.at(state, found.offer, found.placement)
+        return request.at(fleet.state(found.gpu), found.offer, found.placement)
 
     def _where_it_fits(self, known: Mapping[str, bool]) -> Iterator[GpuState]:
         """The GPUs of all nodes where the pod fits, which is known for some."""
@@ -255,6 +263,7 @@ class OngoingDecision:
 
     def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
         budget, by_fingerprint = self._budget, search.by_fingerprint
+        node_steps = search.node_steps
         for groups in self._tiers(search, rooms):
             ranked: _Ranked = defaultdict(list)
             nodes = self._places.fleet.nodes
@@ -263,7 +272,7 @@ class OngoingDecision:
                 names = group if by_fingerprint else [*dropwhile(self._misses, group)]
                 node = nodes.get(names[0]) if names else None
                 if node is not None:
-                    budget.used += search.node_steps * len(node.gpus)
+                    budget.used += node_steps * len(node.gpus)
                     found = search.solution(node.gpus, node.fingerprints)
                     if found is not None:
                         ranked[found.cost].append(names)

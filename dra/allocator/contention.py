@@ -12,6 +12,7 @@ from dra.allocator.fleet import Fleet, NodeGpus
 from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
+from dra.allocator.search.single import single_request
 from dra.cel.offers import Offer
 from dra.claims.wants import choices
 from dra.gpu.holdings import Holding
@@ -90,7 +91,7 @@ def _decisions(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Itera
         decision = search.decision(node, gpus)
         if decision is not None:
             yield decision
-    request = search.single
+    request = single_request(search.claims, search.fleet.kinds)
     if request is not None:
         for state in node.gpus:
             yield from _single(search, request, _emptied(state, stays))
@@ -116,7 +117,7 @@ def _may_be_made(offer: Offer, search: Search, state: GpuState) -> bool:
     if offer.profile is None or not offer.shared:
         return offer.profile is not None
     share = state.share(search.types[0].ask, search.namespace, offer.profile)
-    return share is not None and not state.why_slice_full(share, offer.profile)
+    return share is not None and not state.why_full(share, offer.profile)
 
 
 def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:

@@ -15,6 +15,7 @@ from dra.allocator.gpustate import GpuId, GpuState, Held
 from dra.allocator.moves import Move, MoveTable
 from dra.allocator.score import Census, Demand, Weights, scarcity_weights
 from dra.cel.kinds import Kinds
+from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
 from dra.gpu.holdings import Device, why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
@@ -76,8 +77,9 @@ class Fleet:
 
     ``nodes`` are these by name; ``schedulers`` are the names of those whose GPUs kube-scheduler
     allocates. ``groups`` are the GPUs by fingerprint, ``alike`` the names of nodes by those of
-    their GPUs, in order. ``whole`` is the number of GPUs given out whole, ``shared`` of those that
-    several claims may share, or slices of which. Not thread-safe.
+    their GPUs, in order. ``makers`` are the groups by kind and by the id of a profile of which each
+    of their GPUs could make a slice now. ``whole`` is the number of GPUs given out whole,
+    ``shared`` of those that several claims may share, or slices of which. Not thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
@@ -88,6 +90,7 @@ class Fleet:
         self.schedulers: set[str] = set()
         self.groups: dict[Hashable, GpuGroup] = {}
         self.alike: dict[GpuFingerprints, tuple[str, ...]] = {}
+        self.makers: dict[GpuKind, dict[int, dict[Hashable, GpuGroup]]] = {}
         self.whole = 0
         self.shared = 0
         self._idle = 0
@@ -185,6 +188,10 @@ class Fleet:
         supposed._base = self
         supposed.nodes, supposed.groups = dict(self.nodes), dict(self.groups)
         supposed.alike, supposed.schedulers = dict(self.alike), self.schedulers
+        supposed.makers = {
+            kind: {profile: dict(groups) for profile, groups in known.items()}
+            for kind, known in self.makers.items()
+        }
         supposed.whole, supposed.shared, supposed._idle = self.whole, self.shared, self._idle
         supposed._facts, supposed._numbers = self._facts, dict(self._numbers)
         supposed._census, supposed._weights = dict(self._census), dict(self._weights)
@@ -194,7 +201,10 @@ class Fleet:
 
     def state(self, gpu: GpuId) -> GpuState:
         """The state of a GPU that is known."""
-        return next(s for s in self.nodes[gpu.node].gpus if s.gpu.minor == gpu.minor)
+        for state in self.nodes[gpu.node].gpus:
+            if state.gpu.minor == gpu.minor:
+                return state
+        raise KeyError(gpu)
 
     def weights(self, table: MoveTable) -> Weights:
         """Weights of slices of a geometry now."""
@@ -376,21 +386,38 @@ class Fleet:
             fingerprint = self._numbers[state.traits] = self._last_number
         state.fingerprint = fingerprint
         group = self.groups.get(fingerprint)
-        members = [*group.members] if group is not None and self._base is not None else None
-        if group is None or members is not None:
-            group = self.groups[fingerprint] = GpuGroup(state, members or [])
+        if group is None or self._base is not None:
+            group = self._set_group(fingerprint, state, group.members if group is not None else ())
         insort(group.members, state.id)
         self._count(state, 1)
+
+    def _set_group(
+        self, fingerprint: Hashable, state: GpuState, members: Iterable[GpuId]
+    ) -> GpuGroup:
+        group = self.groups[fingerprint] = GpuGroup(state, [*members])
+        known = self.makers.setdefault(state.kind, {}) if group.moves else {}
+        for profile in group.moves:
+            known.setdefault(profile, {})[fingerprint] = group
+        return group
+
+    def _forget_maker(self, state: GpuState, group: GpuGroup) -> None:
+        known = self.makers.get(state.kind, {})
+        for profile in group.moves:
+            del known[profile][state.fingerprint]
+            if not known[profile]:
+                del known[profile]
+        if not known:
+            self.makers.pop(state.kind, None)
 
     def _leave(self, state: GpuState) -> None:
         group = self.groups[state.fingerprint]
         if self._base is not None:
-            group = GpuGroup(group.state, [*group.members])
-            self.groups[state.fingerprint] = group
+            group = self._set_group(state.fingerprint, group.state, group.members)
         del group.members[bisect_left(group.members, state.id)]
         if not group.members:
             del self.groups[state.fingerprint]
             self._numbers.pop(state.traits, None)
+            self._forget_maker(state, group)
         self._count(state, -1)
 
     def _count(self, state: GpuState, number: int) -> None:

@@ -174,42 +174,41 @@ class GpuState:
 
         None where one claim has all of it.
         """
-        sharing = self.gpu.sharing if profile is None else self.gpu.slice_sharing
-        if sharing is None:
-            return None
-        memory = self.gpu.memory_mib if profile is None else profile.memory_mib
-        return share_of(ask, sharing, memory, namespace)
+        sharing, memory = self._shared_as(profile)
+        return None if sharing is None else share_of(ask, sharing, memory, namespace)
 
-    def why_full(self, share: Share, *, beside: SharesHeld | None = None) -> str:
-        """Reason why there is no room for ``share``; empty if there is.
+    def why_full(
+        self, share: Share, profile: Profile | None = None, held: SharesHeld = NONE_HELD
+    ) -> str:
+        """Reason why the GPU, or a slice of ``profile``, of which ``held`` is given has no room.
 
-        ``beside`` are the shares to suppose, if not those that are held.
+        Empty if it has room for ``share``.
         """
-        if self.gpu.sharing is None:
-            return "it is not shared"
-        held = beside or self.shared or NONE_HELD
-        return why_full(held, share, self.gpu.sharing, self.gpu.memory_mib)
+        sharing, memory = self._shared_as(profile)
+        if sharing is None:
+            return "it is not shared" if profile is None else "its slices are not shared"
+        return why_full(held, share, sharing, memory)
 
-    def why_slice_full(self, share: Share, profile: Profile, held: SharesHeld = NONE_HELD) -> str:
-        """Reason why a slice of which ``held`` is given has no room for ``share``, or empty."""
-        if self.gpu.slice_sharing is None:
-            return "its slices are not shared"
-        return why_full(held, share, self.gpu.slice_sharing, profile.memory_mib)
+    def gives(self, profile: Profile | None, ask: Ask, namespace: str) -> bool:
+        """True if a claim of ``namespace`` could have a share of a slice of ``profile`` now.
 
-    def gives_share(self, profile: Profile, ask: Ask, namespace: str) -> bool:
-        """True if a claim of ``namespace`` could have a share of a slice of ``profile`` now."""
+        Without a profile: the GPU, or a share of it.
+        """
         share = self.share(ask, namespace, profile)
+        if profile is None:
+            if share is None:
+                return not self.holdings
+            return not self.why_full(share, held=self.shared or NONE_HELD)
         if share is None or self.table is None:
             return False
-        if any(
-            s.profile_id == profile.id and not self.why_slice_full(share, profile, s.held)
-            for s in self.shared_slices
-        ):
+        there = (s.held for s in self.shared_slices if s.profile_id == profile.id)
+        if any(not self.why_full(share, profile, held) for held in there):
             return True
-        moves = self.table.moves(self.usage, profile)
-        return bool(moves) and not self.why_slice_full(share, profile)
+        is_room = bool(self.table.moves(self.usage, profile))
+        return is_room and not self.why_full(share, profile)
 
-    def gives_whole(self, ask: Ask, namespace: str) -> bool:
-        """True if a claim of ``namespace`` could have the GPU now, or a share of it."""
-        share = self.share(ask, namespace)
-        return not self.holdings if share is None else not self.why_full(share)
+    def _shared_as(self, profile: Profile | None) -> tuple[ShareOffer | None, int]:
+        """Offer of shares of the GPU, or of slices of ``profile``, and the memory of one."""
+        if profile is None:
+            return self.gpu.sharing, self.gpu.memory_mib
+        return self.gpu.slice_sharing, profile.memory_mib

@@ -236,7 +236,7 @@ def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
         return _faulty(faults[0])
     if claims.going:
         return _INCOMPLETE
-    foreign = _find_foreign(claims)
+    foreign = _find_foreign(claims) if claims.foreign else None
     if claims.wants:
         found = _unserved(pod, claims, known) or pose_problem(pod, claims, known.hosts)
         return _faulty(found) if isinstance(found, Fault) else Examined(found, None, foreign)
@@ -273,11 +273,10 @@ def _unserved(pod: Pod, claims: ReadClaims, known: Surroundings) -> Fault | None
     return Fault(claims.wants[0].claim.ref, Obstacle(Reason.SCHEDULER, message))
 
 
-def _find_foreign(claims: ReadClaims) -> Obstacle | None:
-    for claim in claims.foreign[:1]:
-        what = f"ResourceClaim {claim.ref.name}, which is for another driver, stays unallocated"
-        return Obstacle(Reason.OTHER_CLAIM, what)
-    return None
+def _find_foreign(claims: ReadClaims) -> Obstacle:
+    name = claims.foreign[0].ref.name
+    what = f"ResourceClaim {name}, which is for another driver, stays unallocated"
+    return Obstacle(Reason.OTHER_CLAIM, what)
 
 
 def _find_crowded(

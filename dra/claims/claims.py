@@ -303,7 +303,8 @@ def container_uses(
 
 def has_several_containers(pod: Mapping[str, Any]) -> bool:
     """True of a pod with more than one container, those that run at its start included."""
-    return len(at(pod, "spec", "initContainers")) + len(at(pod, "spec", "containers")) > 1
+    spec = pod.get("spec") or {}
+    return len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()) > 1
 
 
 def find_crowd(uses: Iterable[Use], by_mps: Mapping[str, Mapping[str, bool]]) -> tuple[Use, ...]:

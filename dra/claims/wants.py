@@ -83,7 +83,11 @@ class ClaimWants:
     @property
     def views(self) -> bool:
         """True if it only looks at devices (``adminAccess``): all its requests do, or none."""
-        return any(want.admin for alternatives in self.choices for want in alternatives)
+        for alternatives in self.choices:  # loops: this is asked of each decision
+            for want in alternatives:
+                if want.admin:
+                    return True
+        return False
 
     def of(self, claim: Claim) -> ClaimWants:
         """The same for another claim, whose spec is equal."""
@@ -138,7 +142,7 @@ def choices(
     before. Raises as ``selected``.
     """
     sizes = [len(alternatives) for claim in claims for alternatives in claim.choices]
-    if all(size == 1 for size in sizes):
+    if max(sizes, default=1) == 1:
         yield tuple(claims)
         return
     is_many = prod(sizes) > _FEW

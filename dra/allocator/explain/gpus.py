@@ -12,7 +12,7 @@ from dra.cel.kinds import Kinds
 from dra.cel.offers import SHARE_OF, Offer
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.holdings import Holding
-from dra.gpu.shares import Ask
+from dra.gpu.shares import NONE_HELD, Ask
 
 
 def blocker(holding: Holding) -> Blocker:
@@ -129,7 +129,7 @@ def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> st
     for index in missing:
         ask = search.types[index].ask
         share = state.share(ask, search.namespace)
-        if share is not None and (why := state.why_full(share)):
+        if share is not None and (why := state.why_full(share, held=state.shared or NONE_HELD)):
             return f": {why}"
         profiles = [o.profile for o in search.match(state, index).offers if o.shared and o.profile]
         reasons = [*_about_slices(state, profiles, ask, search.namespace)]
@@ -146,11 +146,11 @@ def _about_slices(
         share = state.share(ask, namespace, profile)
         if share is None:
             continue
-        if why := state.why_slice_full(share, profile):
+        if why := state.why_full(share, profile):
             yield f"{profile.name}: {why}"
             continue
         for known in state.shared_slices:
-            why = state.why_slice_full(share, profile, known.held)
+            why = state.why_full(share, profile, known.held)
             if known.profile_id == profile.id and why:
                 yield f"{profile.name} at {known.placement}: {why}"
 
@@ -214,7 +214,7 @@ def _where(search: Search, state: GpuState) -> str:
             return "a share of the GPU is free" if offer.shared else "the whole GPU is free"
         if offer.shared:
             asks = [kind.ask for kind in search.types]
-            if any(state.gives_share(offer.profile, ask, search.namespace) for ask in asks):
+            if any(state.gives(offer.profile, ask, search.namespace) for ask in asks):
                 return f"a {offer.name} is free"
             continue
         starts = geometry.free_placements(state.usage, offer.profile) if geometry else ()

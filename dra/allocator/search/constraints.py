@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.gpustate import GpuState
 from dra.allocator.moves import MoveTable
 from dra.allocator.problem import OpenRequest
 from dra.cel.kinds import Kinds
@@ -57,6 +56,16 @@ class ConstraintRules:
         """Equal for GPUs of one node that are under the same rules."""
         return (tuple(self.distinct.items()), tuple(self.same.items()))
 
+    def values_with(
+        self, index: int, offer: Offer, used: ConstraintValues, bound: ConstraintValues
+    ) -> tuple[ConstraintValues, ConstraintValues] | None:
+        """Values used and bound with ``offer`` as well; None where a constraint forbids it."""
+        new = self.distinct.get((index, offer), NO_VALUES)
+        together = joined(bound, self.same.get((index, offer), NO_VALUES))
+        if together is None or (new and new & used):
+            return None
+        return used | new if new else used, together
+
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_MEMBERS: Members = _NOTHING
@@ -82,8 +91,8 @@ def is_complete(value: ConstraintValue, served: Vector, target: Vector, members:
 Allowed = Sequence[tuple[Offer, ...]]
 """Per type of want, the offers of one GPU that would do."""
 
-Homes = Mapping[object, set[object]]
-"""By value of an attribute, the GPUs whose devices have it."""
+Homes = Mapping[object, set[str]]
+"""By value of an attribute, the UUIDs of GPUs whose devices have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +127,13 @@ def group_wants(
             selected = kinds.selected(want.expressions)
             expressions = selecting.setdefault(selected, want.expressions)
             kind = WantType(expressions, bound, want.policy, want.everything)
-            if shared and (selected is want.expressions or _of_shares(selected)):
+            if shared and (selected is want.expressions or of_shares(selected)):
                 kind = replace(kind, ask=want.ask, uid=claim.claim.ref.uid)
             grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
     return grouped
 
 
-def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
-    """The one device that is wanted, if any GPU of a kind would serve it alike."""
-    claim = claims[0]
-    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
-        return None
-    want = claim.choices[0][0]
-    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
-        return None
-    return OpenRequest(claim.claim.ref, want)
-
-
-def selects_shares(expressions: tuple[str, ...], kinds: Kinds) -> bool:
-    """True if they, which tell no GPUs of a kind apart, select what several claims may have."""
-    return _of_shares(kinds.selected(expressions))
-
-
-def _of_shares(selected: Hashable) -> bool:
+def of_shares(selected: Hashable) -> bool:
     """True if ``selected``, the offers of each kind, has a device that several claims may have."""
     kinds = selected if isinstance(selected, Iterable) else ()
     return any(offer.shared for offers in kinds for offer in offers)
@@ -169,65 +162,49 @@ class Constrained:
         *,
         driver: str,
     ) -> None:
-        self._types = types
         self._states = states
         self._driver = driver
-        self._values: dict[tuple[GpuId, Offer, Constraint], object] = {}
+        self._values: dict[tuple[str, Offer, int], object] = {}
         self._constraints = list(dict.fromkeys(c for kind in types for c in kind.constraints))
+        numbers = {constraint: number for number, constraint in enumerate(self._constraints)}
+        self._bound = [[numbers[c] for c in kind.constraints] for kind in types]
+        members = {
+            number: tuple(i for i, bound in enumerate(self._bound) if number in bound)
+            for number in numbers.values()
+        }
         self.allowed: list[list[tuple[Offer, ...]]] = [
-            [
-                self._needed(state, group, kind.constraints)
-                for kind, group in zip(types, offers, strict=True)
-            ]
+            [self._needed(state, *each) for each in zip(offers, self._bound, strict=True)]
             for state, offers in zip(states, allowed, strict=True)
         ]
         """Per GPU, the offers that have all attributes that are compared.
 
         Without those in whose place a smaller one with the same values would always fit.
         """
-        self._keep_common()
-        self._homes = [self._homes_of(c) for c in self._constraints]
-        self._ranks = [{v: n for n, v in enumerate(homes)} for homes in self._homes]
         self.members: Members = {
-            number: tuple(i for i, kind in enumerate(types) if constraint in kind.constraints)
-            for number, constraint in enumerate(self._constraints)
-            if not constraint.distinct
+            number: types
+            for number, types in members.items()
+            if not self._constraints[number].distinct
         }
         """By constraint that wants the same value, the types of want that it covers."""
+        self._keep_common()
+        self._homes = [self._homes_of(number, members[number]) for number in members]
+        self._ranks = [{v: n for n, v in enumerate(homes)} for homes in self._homes]
 
     def _keep_common(self) -> None:
         """Drop offers with a value that not all types have that are to have the same."""
-        same = [
-            c
-            for c in self._constraints
-            if not c.distinct and sum(c in kind.constraints for kind in self._types) > 1
-        ]
+        same = {number: types for number, types in self.members.items() if len(types) > 1}
         is_done = not same
         while not is_done:
             is_done = True
-            for constraint in same:
-                common = self._common_values(constraint)
+            for number, types in same.items():
+                common = set.intersection(*({*self._homes_of(number, [i])} for i in types))
                 for state, offers in zip(self._states, self.allowed, strict=True):
-                    for index, kind in enumerate(self._types):
-                        if constraint not in kind.constraints:
-                            continue
+                    for index in types:
                         kept = tuple(
-                            o for o in offers[index] if self._value(state, o, constraint) in common
+                            o for o in offers[index] if self._value(state, o, number) in common
                         )
                         is_done = is_done and len(kept) == len(offers[index])
                         offers[index] = kept
-
-    def _common_values(self, constraint: Constraint) -> AbstractSet[object]:
-        values = [
-            {
-                self._value(state, offer, constraint)
-                for state, offers in zip(self._states, self.allowed, strict=True)
-                for offer in offers[index]
-            }
-            for index, kind in enumerate(self._types)
-            if constraint in kind.constraints
-        ]
-        return set.intersection(*values)
 
     def rules(self, gpu: int) -> ConstraintRules:
         """Constraints on that GPU's part in serving all wants."""
@@ -236,46 +213,43 @@ class Constrained:
         state = self._states[gpu]
         distinct: dict[tuple[int, Offer], frozenset[ConstraintValue]] = {}
         same: dict[tuple[int, Offer], frozenset[ConstraintValue]] = {}
-        for index, (kind, group) in enumerate(zip(self._types, self.allowed[gpu], strict=True)):
+        for index, (bound, group) in enumerate(zip(self._bound, self.allowed[gpu], strict=True)):
             for offer in group:
-                values = list(self._constraint_values(state, offer, kind))
+                values = [self._shown(state, offer, number) for number in bound]
                 distinct[index, offer] = frozenset(
                     v for v in values if self._constraints[v.constraint].distinct
                 )
                 same[index, offer] = frozenset(values) - distinct[index, offer]
         return ConstraintRules(distinct, same, self.members)
 
-    def _constraint_values(
-        self, state: GpuState, offer: Offer, kind: WantType
-    ) -> Iterator[ConstraintValue]:
-        for number, constraint in enumerate(self._constraints):
-            if constraint in kind.constraints:
-                value = self._value(state, offer, constraint)
-                local = len(self._homes[number][value]) == 1
-                # Numbered, so that GPUs have equal ones that have the same in common with others.
-                shown = self._rank(state, number, value) if local else self._ranks[number][value]
-                yield ConstraintValue(number, shown, local)
+    def _shown(self, state: GpuState, offer: Offer, number: int) -> ConstraintValue:
+        """A value, numbered so that GPUs have equal ones that have the same in common with others.
 
-    def _rank(self, state: GpuState, number: int, value: object) -> int:
-        here = [v for v, homes in self._homes[number].items() if homes == {state.id}]
-        return here.index(value)
+        Values that only one GPU has are numbered for each GPU.
+        """
+        value, homes = self._value(state, offer, number), self._homes[number]
+        if len(homes[value]) > 1:
+            return ConstraintValue(number, self._ranks[number][value], local=False)
+        here = [v for v, uuids in homes.items() if uuids == {state.gpu.uuid}]
+        return ConstraintValue(number, here.index(value), local=True)
 
-    def _homes_of(self, constraint: Constraint) -> Homes:
-        homes: dict[object, set[object]] = {}
+    def _homes_of(self, number: int, types: Iterable[int]) -> Homes:
+        """The values of a constraint that offers for ``types`` have, each with its GPUs."""
+        homes: dict[object, set[str]] = {}
         for state, offers in zip(self._states, self.allowed, strict=True):
-            for kind, group in zip(self._types, offers, strict=True):
-                if constraint in kind.constraints:
-                    for offer in group:
-                        homes.setdefault(self._value(state, offer, constraint), set()).add(state.id)
+            for index in types:
+                for offer in offers[index]:
+                    value = self._value(state, offer, number)
+                    homes.setdefault(value, set()).add(state.gpu.uuid)
         return homes
 
     def _needed(
-        self, state: GpuState, offers: Sequence[Offer], constraints: Sequence[Constraint]
+        self, state: GpuState, offers: Sequence[Offer], bound: Sequence[int]
     ) -> tuple[Offer, ...]:
-        if len(offers) == 1 and not constraints:
+        if len(offers) == 1 and not bound:
             return tuple(offers)
-        values = {o: tuple(self._value(state, o, c) for c in constraints) for o in offers}
-        table = state.table if state.table is not None else None
+        values = {o: tuple(self._value(state, o, number) for number in bound) for o in offers}
+        table = state.table
         has_all = [offer for offer in offers if None not in values[offer]]
         if table is None or len(has_all) == 1:
             return tuple(has_all)
@@ -290,11 +264,12 @@ class Constrained:
             )
         )
 
-    def _value(self, state: GpuState, offer: Offer, constraint: Constraint) -> object:
+    def _value(self, state: GpuState, offer: Offer, number: int) -> object:
         """The value of a constrained attribute, None where the device has none."""
-        key = (state.id, offer, constraint)
+        key = (state.gpu.uuid, offer, number)
         if key not in self._values:
-            self._values[key] = self._read(state, offer, constraint.attribute)
+            attribute = self._constraints[number].attribute
+            self._values[key] = self._read(state, offer, attribute)
         return self._values[key]
 
     def _read(self, state: GpuState, offer: Offer, attribute: str) -> object:

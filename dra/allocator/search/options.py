@@ -17,7 +17,6 @@ from dra.allocator.search.constraints import (
     Members,
     Vector,
     is_complete,
-    joined,
 )
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
@@ -134,6 +133,10 @@ class Prices:
         if offer.profile is None:
             return
         moves = self._pricing.table.moves
+        if seen is situation:
+            for move in moves(situation.usage, offer.profile):
+                yield (offer.size, *policy(seen, move)), move
+            return
         judged = {m.placement: m for m in moves(seen.usage, offer.profile)}
         for move in moves(situation.usage, offer.profile):
             yield (offer.size, *policy(seen, judged[move.placement])), move
@@ -199,6 +202,7 @@ class Slices:
             [o for o in group if o.profile is not None and not o.shared] for group in allowed
         ]
         self._rules = rules
+        self._is_one_policy = len({*pricing.policies}) == 1
 
     def options(self, budget: Budget) -> list[Option]:
         """Every combination of slices, up to the target, that fits the GPU.
@@ -246,27 +250,20 @@ class Slices:
         self, index: int, offer: Offer, option: Option, situation: Situation, *, budget: Budget
     ) -> Iterator[tuple[Usage, Option]]:
         """``option`` with ``offer`` for a want of type ``index``, at each of its placements."""
-        values = self.values(index, offer, option)
+        values = self._rules.values_with(index, offer, option.used, option.bound)
         if values is None:
             return
         used, bound = values
-        seen = _seen_by(index, option, situation, pricing=self._pricing, empty=self._empty.usage)
+        seen = situation
+        if not self._is_one_policy:
+            empty = self._empty.usage
+            seen = _seen_by(index, option, situation, pricing=self._pricing, empty=empty)
         moves = self._prices.of(index, offer, situation, seen)
         budget.spend(len(moves))
         take = tuple(n + (i == index) for i, n in enumerate(option.take))
         for price, move in moves:
             devices = (*option.devices, ChosenDevice(index, offer, move.placement))
             yield move.after, Option(take, add(option.cost, price), devices, used, bound)
-
-    def values(
-        self, index: int, offer: Offer, option: Option
-    ) -> tuple[ConstraintValues, ConstraintValues] | None:
-        """Values used and bound with ``offer`` as well; None where a constraint forbids it."""
-        new = self._rules.distinct.get((index, offer), NO_VALUES)
-        bound = joined(option.bound, self._rules.same.get((index, offer), NO_VALUES))
-        if new & option.used or bound is None:
-            return None
-        return option.used | new if new else option.used, bound
 
 
 def whole_options(

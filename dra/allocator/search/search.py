@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import cached_property
-from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from dra.allocator.fleet import Fleet, GpuFingerprints, GpuGroup, NodeGpus
-from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.fleet import Fleet, GpuFingerprints, NodeGpus
+from dra.allocator.gpustate import GpuState
 from dra.allocator.places import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
-from dra.allocator.score import Cost, Policy, Situation, Weights, find_policy
+from dra.allocator.score import Cost, Policy, find_policy
 from dra.allocator.search.combine import FittingGpu, combine, first_fit
 from dra.allocator.search.constraints import (
     Allowed,
@@ -24,8 +23,6 @@ from dra.allocator.search.constraints import (
     WantType,
     all_of,
     group_wants,
-    selects_shares,
-    single_request,
 )
 from dra.allocator.search.options import (
     Budget,
@@ -37,13 +34,12 @@ from dra.allocator.search.options import (
     segmented,
     whole_options,
 )
-from dra.allocator.search.shares import SharesWanted, share_options, slice_share_options
+from dra.allocator.search.shares import SharesWanted, share_options
 from dra.cel.kinds import Match
-from dra.cel.offers import GpuKind, Offer
+from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.wants import ClaimWants, Want
+from dra.claims.wants import ClaimWants
 from dra.gpu.devices import PARENT, PCIE_ROOT
-from dra.gpu.geometry import Placement
 from dra.gpu.inventory import Gpu
 
 _NODE, _GPU = 10, 5
@@ -62,15 +58,6 @@ class Solution(NamedTuple):
     cost: Cost
     options: list[Option]
     alike: Sequence[int]
-
-
-class Candidate(NamedTuple):
-    """One slice of one GPU that would serve a request. Lower costs are better."""
-
-    cost: Cost
-    gpu: GpuId
-    offer: Offer
-    placement: Placement
 
 
 class Search:
@@ -172,91 +159,6 @@ class Search:
     def indices(self) -> range:
         """The indices of ``types``."""
         return range(len(self.types))
-
-    @property
-    def single(self) -> OpenRequest | None:
-        """The one device that is wanted, if any GPU of a kind would serve it alike."""
-        return single_request(self.claims, self.fleet.kinds)
-
-    @property
-    def anywhere(self) -> OpenRequest | None:
-        """The one slice that is wanted, if the first of ``slices`` on a node that fits is best.
-
-        It is unless a node is preferred, or claims share slices.
-        """
-        request = self.single
-        if request is None or self.nodes.policy != "none":
-            return None
-        fleet, expressions = self.fleet, request.want.expressions
-        return None if fleet.shared and selects_shares(expressions, fleet.kinds) else request
-
-    def slices(self) -> Iterator[Candidate]:
-        """The best slice for the one request of each GPU that has one, best first.
-
-        Smaller profiles, then lower costs come first; ties go to the lower node name, then the
-        lower GPU. The fleet must not change meanwhile. Raises SelectorError.
-        """
-        heap = [
-            (cost, group.members[0], 0, group.members, offer, placement)
-            for cost, group, offer, placement in self._priced(self.fleet.groups.values())
-        ]
-        heapify(heap)
-        while heap:
-            cost, gpu, rank, members, offer, placement = heap[0]
-            yield Candidate(cost, gpu, offer, placement)
-            if rank + 1 < len(members):
-                heapreplace(heap, (cost, members[rank + 1], rank + 1, members, offer, placement))
-            else:
-                heappop(heap)
-
-    def best_slice(self, states: Iterable[GpuState]) -> Candidate | None:
-        """The first of ``slices`` that is of one of ``states``, found by these."""
-        ids: dict[Hashable, GpuId] = {}
-        for state in states:
-            ids[state.fingerprint] = min(state.id, ids.get(state.fingerprint, state.id))
-        groups = self.fleet.groups
-        found = [
-            Candidate(cost, ids[group.state.fingerprint], offer, placement)
-            for cost, group, offer, placement in self._priced(groups[number] for number in ids)
-        ]
-        return min(found, key=lambda each: each[:2], default=None)
-
-    def _priced(
-        self, groups: Iterable[GpuGroup]
-    ) -> Iterator[tuple[Cost, GpuGroup, Offer, Placement]]:
-        """Of each group the slice that costs least; equal ones by offer, then start."""
-        (want,) = self.claims[0].wants
-        policy = find_policy(want.policy, namespace=self.namespace, idle=self.fleet.has_idle)
-        kinds: dict[GpuKind, tuple[Weights, list[tuple[Offer, int]]]] = {}
-        for group in groups:
-            ways = group.moves
-            if not ways:
-                continue
-            state = group.state
-            known = kinds.get(state.kind)
-            if known is None:
-                known = kinds[state.kind] = self._slices_of(state, want)
-            weights, slices = known
-            best: tuple[Cost, GpuGroup, Offer, Placement] | None = None
-            for offer, profile in slices:
-                moves = ways.get(profile)
-                if moves is None or (best is not None and offer.size > best[2].size):
-                    continue
-                situation = Situation(state.usage, state.instances, weights, state.idle)
-                costs = [policy(situation, move) for move in moves]
-                least = min(costs)
-                cost = (float(offer.size), *least)
-                if best is None or cost < best[0]:
-                    best = cost, group, offer, moves[costs.index(least)].placement
-            if best is not None:
-                yield best
-
-    def _slices_of(self, state: GpuState, want: Want) -> tuple[Weights, list[tuple[Offer, int]]]:
-        """The slices of a kind of GPU that would serve, the smallest first, by profile id."""
-        found = self.fleet.kinds.match_kind(want.expressions, state.kind).offers
-        slices = [(o, o.profile.id) for o in found if o.profile is not None]
-        slices.sort(key=lambda each: each[0].size)
-        return self.fleet.weights(state.table) if state.table else Weights((), 0), slices
 
     def match(self, state: GpuState, index: int) -> Match:
         """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""
@@ -363,11 +265,8 @@ class Search:
         if state.blocked or state.whole_held:
             return False
         for offer in self.match(state, index).offers:
-            if offer.profile is None:
-                if state.gives_whole(self.types[index].ask, self.namespace):
-                    return True
-            elif offer.shared:
-                if state.gives_share(offer.profile, self.types[index].ask, self.namespace):
+            if offer.profile is None or offer.shared:
+                if state.gives(offer.profile, self.types[index].ask, self.namespace):
                     return True
             elif state.table and state.table.moves(state.usage, offer.profile):
                 return True
@@ -421,19 +320,20 @@ class Search:
         nothing_alone = [nothing(len(target))]
         if state.blocked or state.whole_held or not any(allowed):
             return nothing_alone
-        wanted = SharesWanted(self.types, target, self.namespace, allowed, rules)
-        if state.gpu.sharing is not None:
-            return share_options(state, wanted, self._budget)
-        table = state.table
+        gpu, table = state.gpu, state.table
+        pricing = None
+        if (gpu.sharing or gpu.slice_sharing) and any(o.shared for o in chain(*allowed)):
+            if table is not None:
+                pricing = Pricing(table, self._policies, self.fleet.weights(table))
+            wanted = SharesWanted(self.types, target, self.namespace, allowed, rules)
+            return share_options(state, wanted, pricing, self._budget)
         if table is None:
             return nothing_alone if state.holdings else whole_options(target, allowed, rules)
-        pricing = Pricing(table, self._policies, self.fleet.weights(table))
-        if state.gpu.slice_sharing is not None and any(o.shared for o in chain(*allowed)):
-            return slice_share_options(state, wanted, pricing, self._budget)
         on_it = state.usage, state.instances, state.idle
         key = (table, *on_it, tuple(allowed), target, rules.key)
         known = self._options.get(key)
         if known is None:
+            pricing = Pricing(table, self._policies, self.fleet.weights(table))
             situation = state.situation(pricing.weights)
             slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
             known = self._options[key] = slices.options(self._budget)

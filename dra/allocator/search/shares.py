@@ -1,4 +1,7 @@
-"""Options of a GPU that several claims may have: the sets of shares that it could give."""
+"""Options of a GPU of which several claims may have a part: the sets of shares that it could give.
+
+They are shares of the whole GPU, or of slices that are there or could be made.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dra.allocator.gpustate import GpuState
-from dra.allocator.search.constraints import (
-    NO_VALUES,
-    Allowed,
-    ConstraintRules,
-    Vector,
-    WantType,
-    joined,
-)
+from dra.allocator.search.constraints import Allowed, ConstraintRules, Vector, WantType
 from dra.allocator.search.options import (
     WHOLE,
     Budget,
@@ -23,6 +19,7 @@ from dra.allocator.search.options import (
     Pricing,
     Slices,
     add,
+    keep,
     leaving,
     nothing,
 )
@@ -32,6 +29,12 @@ from dra.gpu.shares import NONE_HELD, Share, SharesHeld
 
 EMPTIEST = "spread"
 """The policy that spreads."""
+
+_FEW = 2
+"""Up to so many shares are tried at every place where the slice could be made; more at the best."""
+
+_JOINED = 1e-6
+"""Price of a rank of a slice that is there already, where that of one to be made is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,71 +51,17 @@ class SharesWanted:
     rules: ConstraintRules
 
 
-def share_options(state: GpuState, wants: SharesWanted, budget: Budget) -> list[Option]:
-    """Every set of shares that fits the GPU beside those that it gave, one of a claim at most.
-
-    The fullest GPU is preferred, or the emptiest by a policy that spreads; an empty GPU is the last
-    that one that packs would begin.
-
-    Raises:
-        TooHardError: there are more of them than ``budget`` suffices for.
-    """
-    held = state.shared or NONE_HELD
-    found = [(nothing(len(wants.target)), held, frozenset[str]())]
-    for index, kind in enumerate(wants.types):
-        share = state.share(kind.ask, wants.namespace)
-        offers = [offer for offer in wants.allowed[index] if offer.profile is None]
-        if share is None or not wants.target[index] or not offers:
-            continue
-        budget.spend(len(found))
-        for option, beside, claims in [*found]:
-            if kind.uid in claims or state.why_full(share, beside=beside):
-                continue
-            longer = _with(option, index, offers[0], _price(state, kind, held), wants.rules)
-            if longer is not None:
-                found.append((longer, beside.add(share), claims | {kind.uid}))
-    kept = (leaving(option, wants.target, wants.rules.members) for option, _, _ in found)
-    return [option for option in kept if option is not None]
-
-
-def _price(state: GpuState, kind: WantType, held: SharesHeld) -> float:
-    """Cost of a share of the GPU: that of a whole one, and how empty or full it is by memory."""
-    full = held.memory_mib / state.gpu.memory_mib if state.gpu.memory_mib else 0.0
-    return WHOLE + (full if kind.policy == EMPTIEST else 1.0 - full)
-
-
-def _with(
-    option: Option, index: int, offer: Offer, price: float, rules: ConstraintRules
-) -> Option | None:
-    """``option`` with a share for a want of type ``index``; None where a constraint forbids it."""
-    new = rules.distinct.get((index, offer), NO_VALUES)
-    bound = joined(option.bound, rules.same.get((index, offer), NO_VALUES))
-    if new & option.used or bound is None:
-        return None
-    take = tuple(n + (i == index) for i, n in enumerate(option.take))
-    cost = (option.cost[0] + price,) if option.cost else (price,)
-    devices = (*option.devices, ChosenDevice(index, offer, None))
-    return Option(take, cost, devices, option.used | new, bound)
-
-
-_FEW = 2
-"""Up to so many shares are tried at every place where the slice could be made; more at the best."""
-
-_JOINED = 1e-6
-"""Price of a rank of a slice that is there already, where that of one to be made is 1."""
-
-
 class _Part(NamedTuple):
-    """A shared slice, with the claims of the problem at hand that want several shares."""
+    """A shared slice, or the GPU whole, with the claims at hand that want several shares."""
 
-    placement: Placement
-    profile_id: int
+    placement: Placement | None
+    profile_id: int | None
     held: SharesHeld
     uids: frozenset[str] = frozenset()
 
 
 class _Room(NamedTuple):
-    """The GPU after some devices were given: what is taken, and its shared slices."""
+    """The GPU after some devices were given: what is taken, and what is shared of it."""
 
     usage: Usage
     parts: tuple[_Part, ...]
@@ -128,16 +77,18 @@ class _Wanted:
     index: int
     share: Share
     offer: Offer
-    profile: Profile
+    profile: Profile | None
     uid: str
 
 
-def slice_share_options(
-    state: GpuState, wants: SharesWanted, pricing: Pricing, budget: Budget
+def share_options(
+    state: GpuState, wants: SharesWanted, pricing: Pricing | None, budget: Budget
 ) -> list[Option]:
     """Every set of slices and shares that fits the GPU, the cheapest of those that are alike.
 
-    A claim has one share of a slice at most.
+    A claim has one share of a device at most. ``pricing`` is that of slices, None where none can be
+    made. Of what is there, the fullest is preferred, or the emptiest by a policy that spreads; one
+    that packs begins an empty GPU last.
 
     Raises:
         TooHardError: there are more of them than ``budget`` suffices for.
@@ -147,68 +98,69 @@ def slice_share_options(
 
 class _Sets:
     def __init__(
-        self, state: GpuState, wants: SharesWanted, pricing: Pricing, budget: Budget
+        self, state: GpuState, wants: SharesWanted, pricing: Pricing | None, budget: Budget
     ) -> None:
         self._state = state
         self._wants = wants
         self._budget = budget
-        self._slices = Slices(
-            state.situation(pricing.weights),
-            pricing,
-            target=wants.target,
-            allowed=wants.allowed,
-            rules=wants.rules,
-        )
-        shares = [
-            index
-            for index, group in enumerate(wants.allowed)
-            if wants.target[index] and any(o.shared and o.profile is not None for o in group)
-        ]
+        self._slices: Slices | None = None
+        if pricing is not None:
+            self._slices = Slices(
+                state.situation(pricing.weights),
+                pricing,
+                target=wants.target,
+                allowed=wants.allowed,
+                rules=wants.rules,
+            )
+        shares = [i for i, group in enumerate(wants.allowed) if any(o.shared for o in group)]
         self._shares = [index for index in shares for _ in range(wants.target[index])]
         owners = [wants.types[index].uid for index in self._shares]
         self._several = {uid for uid in owners if owners.count(uid) > 1}
 
     def found(self) -> list[Option]:
         """The sets: slices that claims have alone first, then one share after the other."""
-        parts = (_Part(s.placement, s.profile_id, s.held) for s in self._state.shared_slices)
-        empty, option = _Room(self._state.usage, tuple(parts)), nothing(len(self._wants.target))
-        layer: _Found = {(empty, option.key): option}
+        state, wants = self._state, self._wants
+        parts = [_Part(s.placement, s.profile_id, s.held) for s in state.shared_slices]
+        if state.gpu.sharing is not None:
+            parts.append(_Part(None, None, state.shared or NONE_HELD))
+        room, option = _Room(state.usage, tuple(parts)), nothing(len(wants.target))
+        layer: _Found = {(room, option.key): option}
         sets = dict(layer)
-        while layer:
+        while layer and self._slices is not None:
             following: _Found = {}
             for (room, _), option in layer.items():
                 for usage, longer in self._slices.with_one_more(room.usage, option, self._budget):
-                    _keep(following, _Room(usage, room.parts), longer)
+                    keep(following, (_Room(usage, room.parts), longer.key), longer)
             sets |= following
             layer = following
         for index in self._shares:
             for (room, _), option in [*sets.items()]:
                 for after, longer in self._with_share(index, room, option):
-                    _keep(sets, after, longer)
+                    keep(sets, (after, longer.key), longer)
         best: dict[object, Option] = {}
         for option in sets.values():
-            kept = leaving(option, self._wants.target, self._wants.rules.members)
-            if kept is not None and (kept.key not in best or kept.cost < best[kept.key].cost):
-                best[kept.key] = kept
+            kept = leaving(option, wants.target, wants.rules.members)
+            if kept is not None:
+                keep(best, kept.key, kept)
         return [*best.values()]
 
     def _with_share(
         self, index: int, room: _Room, option: Option
     ) -> Iterator[tuple[_Room, Option]]:
-        """``option`` with a share for a want of type ``index``, of each slice that would do."""
+        """``option`` with a share for a want of type ``index``, of each device that would do."""
         if option.take[index] >= self._wants.target[index]:
             return
         kind = self._wants.types[index]
         begun = False
         for offer in sorted(self._wants.allowed[index], key=lambda o: o.size):
             share = self._state.share(kind.ask, self._wants.namespace, offer.profile)
-            if offer.profile is None or not offer.shared or share is None:
+            if not offer.shared or share is None:
                 continue
             self._budget.spend(1)
             uid = kind.uid if kind.uid in self._several else ""
             wanted = _Wanted(index, share, offer, offer.profile, uid)
             yield from self._joining(wanted, room, option)
-            if not begun and not self._state.why_slice_full(share, offer.profile):
+            if not begun and not self._state.why_full(share, offer.profile):
                 for found in self._beginning(wanted, room, option):
                     begun = True
                     yield found
@@ -216,18 +168,20 @@ class _Sets:
     def _joining(
         self, wanted: _Wanted, room: _Room, option: Option
     ) -> Iterator[tuple[_Room, Option]]:
-        """With a share of each slice that others have shares of."""
-        values = self._slices.values(wanted.index, wanted.offer, option)
+        """With a share of each slice that others have shares of, or of the GPU."""
+        index, offer = wanted.index, wanted.offer
+        values = self._wants.rules.values_with(index, offer, option.used, option.bound)
         if values is None:
             return
+        profile_id = wanted.profile.id if wanted.profile is not None else None
         for part in room.parts:
-            if part.profile_id != wanted.profile.id or wanted.uid in part.uids:
+            if part.profile_id != profile_id or wanted.uid in part.uids:
                 continue
             self._budget.spend(1)
-            if self._state.why_slice_full(wanted.share, wanted.profile, part.held):
+            if self._state.why_full(wanted.share, wanted.profile, part.held):
                 continue
-            device = ChosenDevice(wanted.index, wanted.offer, part.placement)
-            take = tuple(n + (i == wanted.index) for i, n in enumerate(option.take))
+            device = ChosenDevice(index, offer, part.placement)
+            take = tuple(n + (i == index) for i, n in enumerate(option.take))
             cost = add(option.cost, (self._price(wanted, part.held),))
             longer = Option(take, cost, (*option.devices, device), *values)
             joined = _joined_by(part, wanted)
@@ -238,6 +192,8 @@ class _Sets:
         self, wanted: _Wanted, room: _Room, option: Option
     ) -> Iterator[tuple[_Room, Option]]:
         """With a share of a slice that is to be made; of many at the best place only."""
+        if self._slices is None or wanted.profile is None:
+            return
         offered = self._slices.making(
             wanted.index, wanted.offer, room.usage, option, budget=self._budget
         )
@@ -245,16 +201,23 @@ class _Sets:
         if len(self._shares) > _FEW and made:
             made = [min(made, key=lambda found: found[1].cost)]
         for usage, longer in made:
-            placement = longer.devices[-1].placement
-            if placement is not None:
-                part = _joined_by(_Part(placement, wanted.profile.id, NONE_HELD), wanted)
-                yield _Room(usage, tuple(sorted((*room.parts, part), key=_place))), longer
+            part = _Part(longer.devices[-1].placement, wanted.profile.id, NONE_HELD)
+            parts = (*room.parts, _joined_by(part, wanted))
+            yield _Room(usage, tuple(sorted(parts, key=_start))), longer
 
     def _price(self, wanted: _Wanted, held: SharesHeld) -> float:
-        """Price of joining a slice; making one costs its rank."""
+        """Price of joining a slice, where making one costs its rank, or of sharing the GPU.
+
+        A GPU costs as much as a whole one, and counts as full as it was before the decision.
+        """
+        is_spread = self._wants.types[wanted.index].policy == EMPTIEST
+        if wanted.profile is None:
+            memory, given = self._state.gpu.memory_mib, self._state.shared or NONE_HELD
+            full = given.memory_mib / memory if memory else 0.0
+            return WHOLE + (full if is_spread else 1.0 - full)
         memory = wanted.profile.memory_mib
         full = min(1.0, held.memory_mib / memory) if memory else 0.0
-        if self._wants.types[wanted.index].policy == EMPTIEST:
+        if is_spread:
             return wanted.offer.size + 0.5 + full / 4
         return (wanted.offer.size + (1.0 - full) / 2) * _JOINED
 
@@ -264,11 +227,5 @@ def _joined_by(part: _Part, wanted: _Wanted) -> _Part:
     return part._replace(held=part.held.add(wanted.share), uids=uids)
 
 
-def _place(part: _Part) -> Placement:
-    return part.placement
-
-
-def _keep(found: _Found, room: _Room, option: Option) -> None:
-    known = found.get((room, option.key))
-    if known is None or option.cost < known.cost:
-        found[room, option.key] = option
+def _start(part: _Part) -> int:
+    return part.placement.start if part.placement is not None else 0

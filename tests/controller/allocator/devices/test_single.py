@@ -13,7 +13,7 @@ from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision
 from dra.allocator.score import POLICIES
-from dra.allocator.search.search import Search
+from dra.allocator.search.single import single_request
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu, IdleInstance, Instance, InstanceState
@@ -93,10 +93,10 @@ def both(known: Cluster, wanted: Obj) -> tuple[Decision | None, Decision | None]
     """The decision by GPU state, and that by going through all nodes."""
     found = problem(known, wanted)
     allocator = Allocator(known.fleet, known.hosts)
-    assert Search(found, known.fleet).single
+    assert single_request(found.claims, known.fleet.kinds)
     quick = allocator.decide(found)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Search, "single", None)
+        patch.setattr("dra.allocator.allocate.single_request", lambda *_: None)
         return quick, allocator.decide(found)
 
 

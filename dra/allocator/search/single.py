@@ -1,0 +1,109 @@
+"""One slice for one request, decided by the states that GPUs are in, of which there are few."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from dra.allocator.fleet import Fleet, GpuGroup
+from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.problem import OpenRequest
+from dra.allocator.score import Cost, Situation, Weights, find_policy
+from dra.allocator.search.constraints import of_shares
+from dra.cel.kinds import Kinds
+from dra.cel.offers import Offer
+from dra.claims.wants import ClaimWants
+from dra.gpu.geometry import Placement
+
+_SIZE = itemgetter(0)
+
+
+class Candidate(NamedTuple):
+    """One slice of one GPU that would serve a request. Lower costs are better."""
+
+    cost: Cost
+    gpu: GpuId
+    offer: Offer
+    placement: Placement
+
+
+def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
+    """The one device that is wanted, if any GPU of a kind would serve it alike."""
+    claim = claims[0]
+    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
+        return None
+    want = claim.choices[0][0]
+    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
+        return None
+    return OpenRequest(claim.claim.ref, want)
+
+
+def goes_anywhere(request: OpenRequest, fleet: Fleet) -> bool:
+    """True if the first of ``slices`` on a node that fits is the best for a single request.
+
+    It is unless a node is preferred, or claims share slices.
+    """
+    if request.want.nodes.policy != "none":
+        return False
+    return not fleet.shared or not of_shares(fleet.kinds.selected(request.want.expressions))
+
+
+def slices(
+    fleet: Fleet, request: OpenRequest, only: Mapping[Hashable, GpuId] | None = None
+) -> Iterator[Candidate]:
+    """Slices for a single request, best first; of each GPU the best comes before its others.
+
+    Smaller profiles, then lower costs come first; ties go to the lower node name, then the lower
+    GPU. With ``only``, there are none but of these GPUs, by fingerprint. The fleet must not change
+    meanwhile. Raises SelectorError.
+    """
+    want = request.want
+    policy = find_policy(want.policy, namespace=request.claim.namespace, idle=fleet.has_idle)
+    offered = [
+        (offer.size, rank, offer, offer.profile.id, kind)
+        for kind in fleet.makers
+        for rank, offer in enumerate(fleet.kinds.match_kind(want.expressions, kind).offers)
+        if offer.profile is not None
+    ]
+    offered.sort(key=_SIZE)
+    for size, equals in groupby(offered, key=_SIZE):
+        heap: list[_Entry] = []
+        for _, rank, offer, profile, kind in equals:
+            weights: Weights | None = None
+            for fingerprint, group in fleet.makers[kind].get(profile, _NONE).items():
+                state, table = group.state, group.state.table
+                if table is None or (only is not None and fingerprint not in only):
+                    continue
+                weights = weights or fleet.weights(table)
+                seen = Situation(state.usage, state.instances, weights, state.idle)
+                members = group.members if only is None else [only[fingerprint]]
+                heap += [
+                    (policy(seen, move), members[0], rank, n, 0, members, offer, move.placement)
+                    for n, move in enumerate(group.moves[profile])
+                ]
+        heapify(heap)
+        while heap:
+            cost, gpu, rank, n, at, members, offer, placement = heap[0]
+            yield Candidate((float(size), *cost), gpu, offer, placement)
+            at += 1
+            if at < len(members):
+                entry = (cost, members[at], rank, n, at, members, offer, placement)
+                heapreplace(heap, entry)
+            else:
+                heappop(heap)
+
+
+_NONE: Mapping[Hashable, GpuGroup] = {}
+_Entry = tuple[Cost, GpuId, int, int, int, list[GpuId], Offer, Placement]
+"""Beside the cost and the GPU, ranks of the offer and the placement: no two have all of them."""
+
+
+def best_slice(fleet: Fleet, request: OpenRequest, states: Iterable[GpuState]) -> Candidate | None:
+    """The first of ``slices`` that is of one of ``states``, found by these."""
+    ids: dict[Hashable, GpuId] = {}
+    for state in states:
+        ids[state.fingerprint] = min(state.id, ids.get(state.fingerprint, state.id))
+    return next(slices(fleet, request, ids), None)
