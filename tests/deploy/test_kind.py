@@ -87,8 +87,8 @@ def config(terminal: Terminal, *arguments: str) -> dict[str, Any]:
 
 
 def test_the_scripts_are_clean() -> None:
-    scripts = [*KIND.glob("*.sh"), *KIND.parent.glob("*.sh")]
-    command = [Path(sys.executable).with_name("shellcheck"), "--external-sources", *scripts]
+    scripts = [str(each) for each in (*KIND.glob("*.sh"), *KIND.parent.glob("*.sh"))]
+    command = [str(Path(sys.executable).with_name("shellcheck")), "--external-sources", *scripts]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
