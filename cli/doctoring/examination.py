@@ -79,6 +79,7 @@ def gather(session: Session) -> Evidence:
     facts = read_facts(session, "")
     pods = [p.obj for p in facts.pods.values()]
     controller_pods = tuple(p for p in pods if is_component(p, CONTROLLER))
+    opted_in = _listed(session, NAMESPACES, labels=_OPTED_IN)
     return Evidence(
         facts=facts,
         now=session.now(),
@@ -86,7 +87,7 @@ def gather(session: Session) -> Evidence:
         served=_served(session),
         definition=_definition(session),
         nvidia_slices=_nvidia_slices(session),
-        by_limits=tuple(n["metadata"]["name"] for n in _listed(session, NAMESPACES, _OPTED_IN)),
+        by_limits=tuple(n["metadata"]["name"] for n in opted_in or ()),
         rewriters=rewriters(session),
         controller_pods=controller_pods,
         plugin_pods=tuple(p for p in pods if is_component(p, PLUGIN)),
@@ -117,12 +118,11 @@ def _definition(session: Session) -> Obj | None:
 
 
 def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
-    by_node: dict[str, tuple[Obj, ...]] = {}
-    try:
-        listed = session.api.list(RESOURCE_SLICES, field_selector=f"spec.driver={NVIDIA_DRIVER}")
-    except ForbiddenError:
+    found = _listed(session, RESOURCE_SLICES, fields=f"spec.driver={NVIDIA_DRIVER}")
+    if found is None:
         return None
-    for each in listed.items:
+    by_node: dict[str, tuple[Obj, ...]] = {}
+    for each in found:
         node = str(each["spec"].get("nodeName") or "")
         by_node[node] = (*by_node.get(node, ()), summary(each))
     return by_node
@@ -130,12 +130,11 @@ def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
 
 def rewriters(session: Session) -> tuple[str, ...] | None:
     """The chart's webhooks and bound policies that make claims of limits."""
-    try:
-        webhooks, policies, bindings = (
-            _of_chart(session, resource)
-            for resource in (MUTATING_WEBHOOKS, MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
-        )
-    except ForbiddenError:
+    webhooks, policies, bindings = (
+        _listed(session, resource, labels=_OF_CHART)
+        for resource in (MUTATING_WEBHOOKS, MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
+    )
+    if webhooks is None or policies is None or bindings is None:
         return None
     bound = {str(binding["spec"]["policyName"]) for binding in bindings}
     named = [str(each["metadata"]["name"]) for each in policies]
@@ -143,18 +142,16 @@ def rewriters(session: Session) -> tuple[str, ...] | None:
     return (*(str(each["metadata"]["name"]) for each in webhooks), *by_policy)
 
 
-def _of_chart(session: Session, resource: Resource) -> list[Obj]:
+def _listed(
+    session: Session, resource: Resource, *, labels: str = "", fields: str = ""
+) -> list[Obj] | None:
+    """Objects of a kind; none of one that is not served, None of one that may not be read."""
     try:
-        return session.api.list(resource, label_selector=_OF_CHART).items
+        return session.api.list(resource, label_selector=labels, field_selector=fields).items
     except ObjectNotFoundError:  # of policies, before Kubernetes 1.36
         return []
-
-
-def _listed(session: Session, resource: Resource, label_selector: str = "") -> list[Obj]:
-    try:
-        return session.api.list(resource, label_selector=label_selector).items
     except ForbiddenError:
-        return []
+        return None
 
 
 def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Permission]:

@@ -6,7 +6,6 @@ import pytest
 
 from dra.cel.data import View
 from dra.cel.selectors import Selectors
-from dra.common.cache import BoundedCache
 from tests.controller.helpers.objects import DRIVER
 from tests.dra.cel.slices import MEMORY, OWN, small_slice
 
@@ -266,22 +265,3 @@ def test_a_pattern_cannot_keep_the_controller_busy() -> None:
 )
 def test_what_tells_gpus_apart_is_read_off_the_text(expression: str, per_gpu: bool) -> None:  # noqa: FBT001
     assert View.of(expression).per_gpu is per_gpu
-
-
-def test_memory_for_results_is_bounded() -> None:
-    cache: BoundedCache[int, int] = BoundedCache(3)
-    computed: list[int] = []
-
-    def square(n: int) -> int:
-        def compute() -> int:
-            computed.append(n)
-            return n * n
-
-        return cache.get(n, compute)
-
-    for n in (1, 2, 3, 1, 4, 1):
-        assert square(n) == n * n
-    assert len(cache) == 3
-    assert computed == [1, 2, 3, 4]
-    assert square(2) == 4
-    assert computed[-1] == 2
