@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.moves import move_table
-from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
+from dra.gpu.geometry import Geometry, Occupant, Placement, Profile
 
 STEPS = 30_000
 """Ways looked at before a search gives up: some tenths of a second."""
@@ -347,14 +347,10 @@ def _sum(left: Cost, right: Cost) -> Cost:
     return left[0] + right[0], left[1] + right[1], left[2] + right[2]
 
 
-def _rooms(geometry: Geometry, held: Iterable[Occupant]) -> Mapping[str, int]:
-    """The most slices beside what is held, by profile; under "" their memory, of any profiles."""
-    return _rooms_beside(geometry, geometry.usage(held))
-
-
 @lru_cache(maxsize=4096)
-def _rooms_beside(geometry: Geometry, usage: Usage) -> Mapping[str, int]:
-    table = move_table(geometry)
+def _rooms(geometry: Geometry, held: tuple[Occupant, ...]) -> Mapping[str, int]:
+    """The most slices beside what is held, by profile; under "" their memory, of any profiles."""
+    table, usage = move_table(geometry), geometry.usage(held)
     most = {p.name: table.most(usage, p) for p in geometry.profiles}
     return {**most, "": table.usable(usage, table.every)}
 
