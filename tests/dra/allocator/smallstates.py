@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra.allocator.problem import Pick
 from dra.claims.allocation import MAX_RESULTS
 from dra.common.resources import Obj
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
@@ -223,6 +224,25 @@ def serves(gpus: Sequence[Gpu], claims: Sequence[AskedClaim], chosen: list[list[
     failed: set[object] = set()
     start = tuple(_Left.of(g) for g in gpus)
     return _serve(places, 0, (start, {}), (claims, uuids, failed), None)
+
+
+def can_be(gpus: Sequence[Gpu], claims: Sequence[AskedClaim], picks: Sequence[Pick]) -> bool:
+    """True if devices fit beside each other and are what is asked for, as constraints have it."""
+    cards, left = {g.name: g for g in gpus}, {g.name: _Left.of(g) for g in gpus}
+    values: dict[tuple[int, int], frozenset[Any]] = {}
+    numbers = {c.body["metadata"]["name"]: number for number, c in enumerate(claims)}
+    for pick in picks:
+        number, card = numbers[pick.claim.name], cards[pick.gpu]
+        profile = card.geometry.by_name(pick.profile) if card.geometry is not None else None
+        device = Device(card, profile, pick.placement)
+        alternatives = (a for choices in claims[number].choices for a in choices)
+        asked = next(a for a in alternatives if a.name == pick.request)
+        after = left[pick.gpu].without(device)
+        seen = _bind(claims[number], number, asked, device, values)
+        if after is None or seen is None or not asked.selects(device):
+            return False
+        left[pick.gpu], values = after, seen
+    return True
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ import random
 import pytest
 
 from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import Detail
+from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision
 from tests.controller.helpers.deciding import decide, problem
 from tests.controller.helpers.objects import claim, cluster, gpu, mignode, request, with_gpus
 from tests.dra.allocator.smallstates import (
     AskedClaim,
+    can_be,
     choices_of,
     random_claims,
     random_gpus,
@@ -30,7 +33,8 @@ def test_the_first_alternative_that_fits_is_found_and_nothing_is_given_up(part: 
         gpus, claims = random_gpus(draw, "node-a"), random_claims(draw)
         known.set_mignode(mignode("node-a", *gpus))
         found = problem(known, *(c.body for c in claims))
-        outcome = Allocator(known.fleet, known.hosts).outcome(found)
+        allocator = Allocator(known.fleet, known.hosts)
+        outcome = allocator.outcome(found)
         assert outcome.given_up is None, seed
         assert outcome.decision is None or outcome.decision.given_up is None, seed
         every = choices_of(claims)
@@ -38,6 +42,10 @@ def test_the_first_alternative_that_fits_is_found_and_nothing_is_given_up(part: 
         asked = [{a.name: 1 if a.everything else a.count for a in r} for r in wanted or ()]
         if _taken(outcome.decision, claims) != asked:
             different.append(f"{seed}: {outcome.decision} instead of {asked}")
+        if outcome.decision is not None and not can_be(gpus, claims, outcome.decision.picks):
+            different.append(f"{seed}: {outcome.decision} cannot be")
+        if explain(found, allocator, detail=Detail.FULL).fits != bool(wanted):
+            different.append(f"{seed}: it is explained otherwise")
     assert not different
 
 

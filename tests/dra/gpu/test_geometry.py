@@ -30,12 +30,6 @@ def occupy(geometry: Geometry, *wanted: tuple[str, int]) -> list[Occupant]:
     return made
 
 
-def test_placements_overlap_when_they_share_a_memory_slice() -> None:
-    assert Placement(0, 4).overlaps(Placement(3, 1))
-    assert not Placement(0, 4).overlaps(Placement(4, 4))
-    assert not Placement(4, 4).overlaps(Placement(0, 4))
-
-
 def test_an_empty_a100_offers_every_placement_that_nvml_lists() -> None:
     assert A100.placeable(EMPTY) == {
         "1g.5gb": 7,

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from dra.gpu.names import (
     DeviceNameError,
-    GpuDevice,
-    MigDevice,
     class_name,
     counter_set_name,
     extended_resource_name,
@@ -31,13 +29,6 @@ def test_device_names_are_those_that_nvidias_driver_gives(
     profile: str, profile_id: int, start: int, expected: str
 ) -> None:
     assert str(mig_device(0, profile, profile_id=profile_id, start=start)) == expected
-
-
-def test_a_name_parses_to_what_it_was_made_of() -> None:
-    assert parse_device("gpu-3") == GpuDevice(3)
-    assert parse_device("gpu-2-mig-1g5gb-me-20-0") == MigDevice(2, "1g5gb-me", 20, 0)
-    part = MigDevice(0, "1g10gb", 15, 4, shared=True)
-    assert parse_device("gpu-0-mig-1g10gb-15-4-share") == part
 
 
 @pytest.mark.parametrize(

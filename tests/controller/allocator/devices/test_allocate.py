@@ -62,61 +62,6 @@ def test_count_and_several_requests_of_several_claims_land_on_one_node() -> None
     assert [p.profile for p in decision.of(two)] == ["3g.20gb"]
 
 
-def test_all_of_a_claim_on_one_gpu_is_found_when_asked_for() -> None:
-    known = cluster("node-a")
-    half = gpu(0, instances=(instance("1g.5gb", 0),))
-    known.set_mignode(mignode("node-a", half, gpu(1), gpu(2)))
-    wanted = [request("a", "mig-4g.20gb"), request("b", "mig-2g.10gb"), request("c", "mig-1g.5gb")]
-    decision = decide(known, claim("c", *wanted, constraints=SAME_GPU))
-    assert decision is not None
-    assert len({p.gpu for p in decision.picks}) == 1
-    blocked = [gpu(n, instances=(instance("1g.5gb", 0),)) for n in range(3)]
-    known.set_mignode(mignode("node-a", *blocked))
-    reason = why(known, claim("c", *wanted, constraints=SAME_GPU))
-    assert "no room for 4g.20gb" in reason.message
-
-
-def test_two_claims_may_each_have_a_gpu_of_their_own() -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
-    two = [request("a", "mig-3g.20gb"), request("b", "mig-3g.20gb")]
-    decision = decide(
-        known, claim("x", *two, constraints=SAME_GPU), claim("y", *two, constraints=SAME_GPU)
-    )
-    assert decision is not None
-    per_claim = {c: {p.gpu for p in decision.picks if p.claim.name == c} for c in ("x", "y")}
-    assert [len(g) for g in per_claim.values()] == [1, 1]
-    assert per_claim["x"] != per_claim["y"]
-
-
-def test_an_attribute_of_the_slice_can_be_matched_too() -> None:
-    known = cluster("node-a")
-    either = ["mig-1g.5gb", "mig-2g.10gb"]
-    any_slice = "device.attributes['mig.dra.dev'].profile in ['1g.5gb', '2g.10gb']"
-    body = claim(
-        "c",
-        request("a", either[1]),
-        request("b", "mig.dra.dev", any_slice),
-        constraints=[{"matchAttribute": "mig.dra.dev/profile"}],
-    )
-    assert {p.profile for p in decide(known, body).picks} == {"2g.10gb"}  # type: ignore[union-attr]
-
-
-def test_gpus_that_share_a_root_are_told_from_those_of_an_equal_node_that_do_not() -> None:
-    """Both nodes have two empty GPUs; on which they hang by one root only the GPUs can tell."""
-    same = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
-    wanted = claim("c", request("r", "mig-7g.40gb", count=2), constraints=same)
-    roots = {"node-a": ("pci0000:00", "pci0000:80"), "node-b": ("pci0000:00", "pci0000:00")}
-    for names in (("node-a", "node-b"), ("node-b", "node-a")):
-        known = cluster("node-a", "node-b")
-        for name, shared in zip(names, ("node-a", "node-b"), strict=True):
-            gpus = (gpu(n, name, pcie_root=root) for n, root in enumerate(roots[shared]))
-            known.set_mignode(mignode(name, *gpus))
-        decision = decide(known, wanted)
-        assert decision is not None
-        assert decision.node == names[1]
-
-
 def test_a_full_gpu_between_others_changes_neither_what_fits_nor_who_gives_it() -> None:
     full = instance("7g.40gb", 0)
     gpus = (gpu(0), gpu(1, instances=(full,)), gpu(2), gpu(3, instances=(full,)), gpu(4))
@@ -134,22 +79,6 @@ def test_an_attribute_that_devices_lack_cannot_be_matched() -> None:
     body = claim("c", constraints=[{"matchAttribute": "mig.dra.dev/colour"}])
     reason = why(cluster("node-a"), body)
     assert "with the same mig.dra.dev/colour" in reason.message
-
-
-def test_a_request_by_memory_gets_the_smallest_profile_that_has_it() -> None:
-    enough = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0"
-    decision = decide(cluster("node-a"), claim("c", request("r", "mig.dra.dev", enough)))
-    assert decision is not None
-    assert decision.picks[0].profile == "3g.20gb"
-
-
-def test_a_selector_can_name_one_gpu() -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0), gpu(1), gpu(2)))
-    own = "device.attributes['mig.dra.dev'].parentUUID == 'GPU-node-a-1'"
-    decision = decide(known, claim("c", request("r", "mig-1g.5gb", own)))
-    assert decision is not None
-    assert decision.picks[0].gpu == "gpu-1"
 
 
 def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:

@@ -39,12 +39,6 @@ def test_the_first_alternative_is_taken_wherever_in_the_cluster_it_fits() -> Non
     assert [(p.request, p.profile) for p in decision.picks] == [("r/big", "3g.20gb")]
 
 
-def test_a_later_alternative_is_taken_when_no_earlier_one_fits() -> None:
-    decision = decide(with_gpus(filled(0, 0, 4)), claim("c", BIG_OR_SMALL))
-    assert decision is not None
-    assert [(p.request, p.profile) for p in decision.picks] == [("r/small", "1g.5gb")]
-
-
 def test_an_alternative_may_ask_for_several_devices_and_is_bound_by_constraints() -> None:
     asked = first_available("r", ("one", "mig-7g.40gb", {}), ("two", "mig-3g.20gb", {"count": 2}))
     decision = decide(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked))
@@ -61,13 +55,6 @@ def test_alternatives_that_make_more_devices_than_a_claim_holds_are_not_taken() 
     decision = decide(known, claim("c", many, request("s")))
     assert decision is not None
     assert sorted(p.request for p in decision.picks) == ["r/one", "s"]
-
-
-def test_alternatives_of_requests_that_fit_only_together_are_found() -> None:
-    other = first_available("s", ("big", "mig-4g.20gb", {}), ("small", "mig-2g.10gb", {}))
-    decision = decide(with_gpus(filled(0, 6)), claim("c", BIG_OR_SMALL, other))
-    assert decision is not None
-    assert {p.request for p in decision.picks} in ({"r/big", "s/small"}, {"r/small", "s/big"})
 
 
 def test_an_alternative_that_no_node_has_does_not_hide_why_another_waits() -> None:

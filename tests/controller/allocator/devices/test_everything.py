@@ -8,7 +8,6 @@ from tests.controller.helpers.objects import (
     claim,
     cluster,
     filled,
-    first_available,
     gpu,
     mignode,
     request,
@@ -76,11 +75,3 @@ def test_all_is_counted_with_the_other_requests_of_its_claim() -> None:
     assert found.reason is Reason.UNSUPPORTED
     assert "33 devices" in found.message
     assert len(devices(decide(known, claim("c", slices), claim("d", whole)))) == 33
-
-
-def test_an_alternative_that_fits_is_taken_where_all_makes_too_many() -> None:
-    known = with_gpus(*(gpu(n) for n in range(4)), *(gpu(n, mig=False) for n in range(4, 9)))
-    rather = first_available("a", ("all", "mig-1g.5gb", ALL), ("one", "mig-1g.5gb", {}))
-    found = decide(known, claim("c", rather, request("b", "gpu.dra.dev", count=5)))
-    assert found is not None
-    assert [p.request for p in found.picks].count("a/one") == 1

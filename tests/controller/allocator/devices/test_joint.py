@@ -131,35 +131,6 @@ def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
     assert sorted(g.type for o in found[1] for g in o.devices) == list(range(len(wanted)))
 
 
-def test_a_4g_a_2g_and_a_1g_are_found_on_one_gpu_in_any_order() -> None:
-    for wanted in (["4g.20gb", "2g.10gb", "1g.5gb"], ["1g.5gb", "2g.10gb", "4g.20gb"]):
-        found = served([(A100, EMPTY)], [[w] for w in wanted])
-        assert found is not None
-        placed = {g.offer.name: g.placement for g in found[1][0].devices}
-        assert str(placed["4g.20gb"]) == "0:4"
-
-
-def test_many_equal_devices_are_spread_over_gpus_that_have_room_for_some_each() -> None:
-    target = (14,)
-    options = slice_options(EMPTY, pricing(A100), target=target, allowed=[offers(A100, "1g.5gb")])
-    assert max(o.take for o in options) == (7,)
-    assert combine([options], target) is None
-    found = combine([options, options], target)
-    assert found is not None
-    assert [o.take for o in found[1]] == [(7,), (7,)]
-
-
-def test_the_smallest_profile_that_would_do_is_taken_while_there_is_room() -> None:
-    found = served([(A100, EMPTY)], [["7g.40gb", "3g.20gb", "4g.20gb"]])
-    assert found is not None
-    assert found[1][0].devices[0].offer.name == "3g.20gb"
-    blocked = A100.usage([])
-    for start in (1, 5):
-        blocked = Usage(blocked.mask | 1 << start, blocked.compute_slices + 1, blocked.engines)
-    assert served([(A100, blocked)], [["7g.40gb", "3g.20gb", "4g.20gb"]]) is None
-    assert served([(A100, blocked)], [["7g.40gb", "1g.5gb"]]) is not None
-
-
 def test_ties_go_to_the_first_gpu() -> None:
     table = MoveTable(A100)
     options = slice_options(

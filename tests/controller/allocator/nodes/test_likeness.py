@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.common.cache import BoundedCache
 from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
@@ -100,13 +99,3 @@ def test_it_is_known_once_all_claims_are(bench: Bench) -> None:
         == body["metadata"]["uid"]
     )
     assert template(bench, "a") == template(bench, "b")
-
-
-def test_few_are_remembered(bench: Bench) -> None:
-    cluster = bench.cluster
-    known: BoundedCache[str, str] = BoundedCache(2)
-    cluster.pod_index._alike = known
-    for name in "abcde":
-        template(bench, name)
-    assert len({cluster.pod_index.template(each) for each in cluster.pods.values()}) == 1
-    assert len(known) == 2

@@ -76,30 +76,6 @@ def one(policy: str, *by: str) -> Obj:
     return claim("c", config=[preferring(policy, *by)])
 
 
-def test_gpu_memory_counts_by_the_slices_that_are_allocated() -> None:
-    known = half_full()
-    assert chosen(known, one("binpack", "gpu-memory")) == "node-b"
-    assert chosen(known, one("spread", "gpu-memory")) == "node-a"
-
-
-@pytest.mark.parametrize("resource", ["cpu", "memory"])
-def test_cpu_and_memory_count_by_what_pods_request(resource: str) -> None:
-    known = half_full()
-    running(known, "node-a", **{resource: {"cpu": "4", "memory": "16Gi"}[resource]})
-    running(known, "node-c", **{resource: {"cpu": "2", "memory": "8Gi"}[resource]})
-    assert chosen(known, one("binpack", resource)) == "node-a"
-    assert chosen(known, one("spread", resource)) == "node-b"
-
-
-def test_it_is_the_share_of_what_the_node_has_that_counts() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_node(node("node-b", cpu="64"))
-    running(known, "node-a", cpu="2")
-    running(known, "node-b", cpu="4")
-    assert chosen(known, one("binpack", "cpu")) == "node-a"
-    assert chosen(known, one("spread", "cpu")) == "node-b"
-
-
 def test_several_resources_count_by_their_mean() -> None:
     known = half_full()
     running(known, "node-a", cpu="7", memory="28Gi")  # 0, 7/8, 7/8; node-b has 1/2, 0, 0
@@ -107,34 +83,6 @@ def test_several_resources_count_by_their_mean() -> None:
     assert chosen(known, one("binpack", "gpu-memory", "cpu")) == "node-a"
     assert chosen(known, one("binpack", "gpu-memory")) == "node-b"
     assert chosen(known, one("spread")) == "node-c"
-
-
-def test_a_full_node_that_the_pod_or_its_slices_do_not_fit_is_passed_over() -> None:
-    known = half_full()
-    running(known, "node-b", cpu="8")
-    assert chosen(known, one("binpack", "gpu-memory")) == "node-c"
-    whole = claim("c", request("r", "mig-7g.40gb"), config=[preferring("binpack")])
-    assert chosen(known, whole) == "node-a"
-    known.set_mignode(mignode("node-a", filled(0, 6)))
-    assert chosen(known, whole) == ""
-
-
-def test_within_the_preferred_nodes_the_placement_policy_decides() -> None:
-    known = cluster(*NAMES)
-    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
-    for name in ("node-b", "node-c"):
-        known.set_mignode(mignode(name, filled(0, 0, name=name), filled(1, 6, name=name)))
-    known.set_mignode(mignode("node-b", filled(0, 0, 6, name="node-b"), gpu(1, "node-b")))
-    fits = {  # both nodes have two slices taken; node-a is emptier, and costs sws nothing
-        "best-fit": ("node-b", "gpu-0"),
-        "spread": ("node-b", "gpu-1"),
-        "first-fit": ("node-b", "gpu-0"),
-    }
-    for policy, expected in fits.items():
-        wanted = preferring("binpack", "gpu-memory", placement=policy)
-        decision = decide(known, claim("c", config=[wanted]))
-        assert decision is not None
-        assert (decision.node, decision.picks[0].gpu) == expected
 
 
 def test_a_joint_claim_goes_where_its_first_request_that_prefers_nodes_wants_it() -> None:
@@ -203,19 +151,6 @@ def test_a_pods_own_charge_does_not_make_a_node_full() -> None:
     assert decision.node == "node-a"
 
 
-def test_nodes_are_not_even_ranked_where_nobody_prefers_any(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known = half_full()
-    expected = chosen(known, claim("c"))
-    monkeypatch.setattr("dra.allocator.places.fullness", None)
-    monkeypatch.setattr("dra.allocator.allocate.OngoingDecision._decide_jointly", None)
-    assert chosen(known, claim("c")) == expected
-    monkeypatch.undo()
-    monkeypatch.setattr("dra.allocator.places.fullness", None)
-    assert chosen(known, claim("c", request(count=2)))
-
-
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     names = [f"node-{i}" for i in range(draw(st.integers(1, 4)))]
@@ -260,16 +195,18 @@ def only(found: Problem, names: set[str], known: Cluster) -> Problem:
 @given(
     known=clusters(),
     policy=st.sampled_from(["binpack", "spread"]),
+    placement=st.sampled_from(["sws", "best-fit", "spread", "first-fit"]),
     by=st.lists(st.sampled_from(EVERYTHING), min_size=1, unique=True),
     requests=st.lists(
         st.sampled_from(["mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb"]), min_size=1, max_size=2
     ),
 )
 def test_it_is_what_the_placement_policy_decides_on_the_best_nodes_that_would_do(
-    known: Cluster, policy: str, by: list[str], requests: list[str]
+    known: Cluster, policy: str, placement: str, by: list[str], requests: list[str]
 ) -> None:
     wanted = [request(f"r{i}", name) for i, name in enumerate(requests)]
-    found = problem(known, claim("c", *wanted, config=[preferring(policy, *by)]))
+    config = [preferring(policy, *by, placement=placement)]
+    found = problem(known, claim("c", *wanted, config=config))
     allocator = Allocator(known.fleet, known.hosts)
     would_do = {n for n in known.fleet.nodes if allocator.decide(only(found, {n}, known))}
     full = {n: measured(known, n, tuple(by)) for n in would_do}

@@ -75,10 +75,6 @@ def facts(**spec: Any) -> NodeFacts:
     return read_node(node("node-a", labels={"zone": "one", "size": "7"}, **spec))
 
 
-def test_a_pod_fits_a_plain_node() -> None:
-    assert misfit(needs(), facts(), {}) == ""
-
-
 @pytest.mark.parametrize("key", ["not-ready", "unreachable"])
 def test_a_node_that_is_not_ready_takes_only_who_tolerates_it(key: str) -> None:
     """The taints decide, not the condition: kube-scheduler does not read it."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import why
 from tests.controller.helpers.needs import (
@@ -33,30 +32,6 @@ from tests.controller.helpers.objects import (
 )
 
 
-@pytest.mark.parametrize(
-    ("taken", "wanted", "fits"),
-    [
-        (ports(80), ports(80), False),
-        (ports(80), ports(81), True),
-        (ports(80), ports(79, 80), False),
-        (ports(80, protocol="UDP"), ports(80), True),
-        (ports(80, address="127.0.0.1"), ports(80), False),
-        (ports(80), ports(80, address="127.0.0.1"), False),
-        (ports(80, address="10.0.0.1"), ports(80, address="127.0.0.1"), True),
-        (ports(80, address="10.0.0.1"), ports(80, address="10.0.0.1"), False),
-        (ports(80, address="0.0.0.0"), ports(80), False),
-    ],
-)
-def test_a_host_port_is_for_one_pod_of_a_node(
-    taken: list[Obj],
-    wanted: list[Obj],
-    fits: bool,  # noqa: FBT001
-) -> None:
-    known = world(a="", b="")
-    other(known, "o", "a", containers=taken)
-    assert place(known, containers=wanted) == ("a" if fits else "b")
-
-
 def test_ports_of_sidecars_count_and_those_of_other_init_containers_do_not() -> None:
     sidecar = [{**ports(80)[0], "name": "i", "restartPolicy": "Always"}]
     known = world(a="", b="")
@@ -75,37 +50,6 @@ def test_the_port_that_is_taken_everywhere_is_named() -> None:
 # -- affinity between pods
 
 
-def test_a_pod_goes_where_such_pods_run() -> None:
-    known = world(a="x", b="y", c="y")
-    other(known, "o", "c", {"app": "db"})
-    assert place(known, affinity=affine(HOST, selector(app="db"))) == "c"
-    assert place(known, affinity=affine(ZONE, selector(app="db"))) == "b"
-    assert place(known, affinity=affine(ZONE, selector(app="web"))) is None
-    assert place(known, affinity=affine(ZONE, None)) is None
-
-
-def test_the_first_of_those_that_seek_each_other_goes_anywhere() -> None:
-    known = world(a="x", b="y")
-    seeking = affine(ZONE, selector(app="web"))
-    assert place(known, {"app": "web"}, affinity=seeking) == "a"
-    assert place(known, {"app": "db"}, affinity=seeking) is None
-    assert place(known, {"app": "web"}, affinity=affine("rack", selector(app="web"))) is None
-    other(known, "o", "b", {"app": "web"})
-    assert place(known, {"app": "web"}, affinity=seeking) == "b"
-
-
-def test_all_terms_are_about_one_pod() -> None:
-    known = world(a="x", b="y")
-    other(known, "o", "a", {"app": "db"})
-    other(known, "q", "b", {"app": "db", "tier": "hot"})
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    both = [affine(ZONE, selector(**s))["podAffinity"][required][0] for s in DB_AND_HOT]
-    assert place(known, affinity={"podAffinity": {required: both}}) == "b"
-
-
-DB_AND_HOT = ({"app": "db"}, {"tier": "hot"})
-
-
 def test_a_pod_that_is_not_bound_yet_is_not_sought_and_is_shunned() -> None:
     """kube-scheduler may come to the one that seeks it first."""
     known = world(a="x", b="y")
@@ -119,103 +63,7 @@ def test_a_pod_that_is_not_bound_yet_is_not_sought_and_is_shunned() -> None:
     assert place(known, affinity=affine(ZONE, selector(app="db"), anti=True)) == "b"
 
 
-@pytest.mark.parametrize(
-    ("term", "where"),
-    [
-        ({}, "a"),
-        ({"namespaces": ["team"]}, "b"),
-        ({"namespaces": ["others"]}, "a"),
-        ({"namespaceSelector": {}}, "b"),
-        ({"namespaceSelector": {"matchLabels": {"of": "team"}}}, "b"),
-        ({"namespaceSelector": {"matchLabels": {"of": "us"}}}, "a"),
-    ],
-)
-def test_a_term_is_about_pods_of_its_namespaces(term: Obj, where: str) -> None:
-    known = world(a="x", b="y")
-    known.hosts.residents.set_namespace("team", {"of": "team"})
-    other(known, "o", "a", {"app": "db"}, namespace="team")
-    shunning = affine(ZONE, selector(app="db"), anti=True, **term)
-    assert place(known, affinity=shunning) == where
-    # And the other way round: the one that is there shuns.
-    known = world(a="x", b="y")
-    known.hosts.residents.set_namespace("default", {"of": "team"})
-    home = term | ({"namespaces": ["default"]} if term.get("namespaces") == ["team"] else {})
-    shunning = affine(ZONE, selector(app="db"), anti=True, **home)
-    other(known, "o", "a", namespace="team", affinity=shunning)
-    assert place(known, {"app": "db"}) == where
-
-
-def test_a_pod_stays_away_from_those_that_shun_it() -> None:
-    known = world(a="x", b="x", c="y")
-    other(known, "o", "a", affinity=affine(ZONE, selector(app="web"), anti=True))
-    assert place(known, {"app": "web"}) == "c"
-    assert place(known, {"app": "db"}) == "a"
-    assert place(known) == "a"
-    known.remove_pod(("default", "o"))
-    assert place(known, {"app": "web"}) == "a"
-
-
-def test_twenty_that_shun_each_other_get_a_node_each() -> None:
-    names = [f"n{i:02}" for i in range(20)]
-    known = world(**dict.fromkeys(names, ""))
-    shunning = affine(HOST, selector(app="web"), anti=True)
-    for name in names:
-        assert place(known, {"app": "web"}, affinity=shunning) == name
-        other(known, f"on-{name}", name, {"app": "web"}, affinity=shunning)
-    assert place(known, {"app": "web"}, affinity=shunning) is None
-
-
 # -- topology spread
-
-
-def test_a_domain_gets_no_more_than_the_skew_ahead_of_the_emptiest() -> None:
-    known = world(a="x", b="y")
-    even = spread(ZONE, selector(app="web"))
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "a"
-    other(known, "o", "a", {"app": "web"})
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "b"
-    assert place(known, {"app": "db"}, topologySpreadConstraints=even) == "a"
-    two = spread(ZONE, selector(app="web"), skew=2)
-    assert place(known, {"app": "web"}, topologySpreadConstraints=two) == "a"
-
-
-@pytest.mark.parametrize(
-    ("there", "where"),
-    [({"ending": True}, "a"), ({"namespace": "team"}, "a"), ({}, "b")],
-)
-def test_pods_that_end_or_are_of_another_namespace_do_not_count(there: Obj, where: str) -> None:
-    known = world(a="x", b="y")
-    other(known, "o", "a", {"app": "web"}, **there)
-    even = spread(ZONE, selector(app="web"))
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) == where
-
-
-def test_an_empty_selector_counts_nobody_and_none_selects_nobody() -> None:
-    known = world(a="x", b="y")
-    other(known, "o", "a", {"app": "web"})
-    nothing: list[Obj | None] = [{}, None]
-    for none in nothing:
-        even = spread(ZONE, none)
-        assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "a"
-
-
-def test_nodes_without_the_label_have_no_part_and_take_none() -> None:
-    known = world(a="", b="x")
-    even = spread(ZONE, selector(app="web"))
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "b"
-    other(known, "o", "b", {"app": "web"})
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "b"
-
-
-def test_too_few_domains_count_as_an_empty_one() -> None:
-    known = world(a="x", b="y")
-    for name in ("a", "b"):
-        other(known, f"on-{name}", name, {"app": "web"})
-    web = {"app": "web"}
-    even = spread(ZONE, selector(app="web"))
-    assert place(known, web, topologySpreadConstraints=even) == "a"
-    more = spread(ZONE, selector(app="web"), minDomains=3)
-    assert place(known, web, topologySpreadConstraints=more) is None
 
 
 def test_nodes_that_the_pod_cannot_go_to_count_as_the_policies_say() -> None:
@@ -237,16 +85,6 @@ def test_nodes_that_the_pod_cannot_go_to_count_as_the_policies_say() -> None:
 
 
 SSD = {"disk": "ssd"}
-
-
-def test_the_pods_own_labels_narrow_the_selector() -> None:
-    known = world(a="x", b="y")
-    other(known, "o", "a", {"app": "web", "version": "1"})
-    even = spread(ZONE, selector(app="web"), matchLabelKeys=["version"])
-    labels = {"app": "web", "version": "2"}
-    assert place(known, labels, topologySpreadConstraints=even) == "a"
-    labels["version"] = "1"
-    assert place(known, labels, topologySpreadConstraints=even) == "b"
 
 
 def test_a_domain_is_not_filled_before_those_that_are_about_to_come_are_there() -> None:
