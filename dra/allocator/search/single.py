@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 
-from dra.allocator.fleet import Fleet, GpuGroup
+from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.problem import OpenRequest
-from dra.allocator.score import Cost, Situation, Weights, find_policy
+from dra.allocator.score import Cost, Situation, find_policy
 from dra.allocator.search.constraints import of_shares
 from dra.cel.kinds import Kinds
-from dra.cel.offers import Offer
+from dra.cel.offers import GpuKind, Offer
 from dra.claims.wants import ClaimWants
 from dra.gpu.geometry import Placement
-
-_SIZE = itemgetter(0)
 
 
 class Candidate(NamedTuple):
@@ -62,26 +58,23 @@ def slices(
     """
     want = request.want
     policy = find_policy(want.policy, namespace=request.claim.namespace, idle=fleet.has_idle)
-    offered = [
-        (offer.size, rank, offer, offer.profile.id, kind)
-        for kind in fleet.makers
-        for rank, offer in enumerate(fleet.kinds.match_kind(want.expressions, kind).offers)
-        if offer.profile is not None
-    ]
-    offered.sort(key=_SIZE)
-    for size, equals in groupby(offered, key=_SIZE):
+    by_size: dict[int, list[tuple[int, Offer, int, GpuKind]]] = {}
+    for kind, makers in fleet.makers.items():
+        for rank, offer in enumerate(fleet.kinds.match_kind(want.expressions, kind).offers):
+            if offer.profile is not None and offer.profile.id in makers:
+                by_size.setdefault(offer.size, []).append((rank, offer, offer.profile.id, kind))
+    for size in sorted(by_size):
         heap: list[_Entry] = []
-        for _, rank, offer, profile, kind in equals:
-            weights: Weights | None = None
-            for fingerprint, group in fleet.makers[kind].get(profile, _NONE).items():
+        for rank, offer, profile, kind in by_size[size]:
+            for fingerprint, group in fleet.makers[kind][profile].items():
                 state, table = group.state, group.state.table
                 if table is None or (only is not None and fingerprint not in only):
                     continue
-                weights = weights or fleet.weights(table)
-                seen = Situation(state.usage, state.instances, weights, state.idle)
+                seen = Situation(state.usage, state.instances, fleet.weights(table), state.idle)
                 members = group.members if only is None else [only[fingerprint]]
+                first = members[0]
                 heap += [
-                    (policy(seen, move), members[0], rank, n, 0, members, offer, move.placement)
+                    (policy(seen, move), first, rank, n, 0, members, offer, move.placement)
                     for n, move in enumerate(group.moves[profile])
                 ]
         heapify(heap)
@@ -96,7 +89,6 @@ def slices(
                 heappop(heap)
 
 
-_NONE: Mapping[Hashable, GpuGroup] = {}
 _Entry = tuple[Cost, GpuId, int, int, int, list[GpuId], Offer, Placement]
 """Beside the cost and the GPU, ranks of the offer and the placement: no two have all of them."""
 
