@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
-from api.config import NO_PREFERENCE, NodePolicy, NodesConfig
+from api.config import NO_PREFERENCE, NodesConfig
 from dra.allocator.fleet import Fleet, NodeGpus
-from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Problem
 from dra.claims.sharing import OFFERED
 from dra.claims.wants import ClaimWants, is_mixed
@@ -23,38 +21,6 @@ _DIGITS = 9
 """Nodes that differ by rounding alone are equally full."""
 
 
-class Taken(NamedTuple):
-    """Amount of a resource that is taken, and its total, in the same unit."""
-
-    requested: float
-    allocatable: float
-
-
-def gpu_memory(gpus: Iterable[tuple[int, int, int]]) -> Taken:
-    """The memory of several GPUs; for each its MiB, the memory slices taken, and all it has."""
-    known = [(mib, taken / slices) for mib, taken, slices in gpus if slices]
-    return Taken(sum(mib * share for mib, share in known), sum(mib for mib, _ in known))
-
-
-def fullness(resources: Iterable[Taken]) -> float:
-    """The mean share that is taken; 0 for an empty node, 1 for a full one.
-
-    A resource that the node has nothing of is left out, as kube-scheduler leaves it out
-    (plugin NodeResourcesFit).
-    """
-    shares = [r.requested / r.allocatable for r in resources if r.allocatable > 0]
-    return round(sum(shares) / len(shares), _DIGITS) if shares else 0.0
-
-
-def tiers(fullness_of: Mapping[str, float], policy: NodePolicy) -> Iterable[list[str]]:
-    """Nodes by name in groups that are alike to ``policy``, the group preferred first."""
-    sign = {"none": 0, "binpack": -1, "spread": 1}[policy]
-    groups: dict[float, list[str]] = {}
-    for name, full in fullness_of.items():
-        groups.setdefault(sign * full, []).append(name)
-    return [sorted(groups[key]) for key in sorted(groups)]
-
-
 def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
     """Preference of the first request that has one: all go to one node."""
     stated = (want.nodes for claim in claims for want in claim.wants)
@@ -63,45 +29,50 @@ def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
 
 def node_tiers(
     nodes: NodesConfig, fleet: Fleet, hosts: Hosts, *, pod: ObjectKey
-) -> Iterable[Iterable[str]]:
+) -> Iterable[Sequence[str]]:
     """The fleet's nodes in the groups that ``nodes`` tells apart, the group preferred first.
 
-    Each group is in name order. A node is as full as it is without ``pod``.
+    Each group is in name order. A node is as full, without ``pod``, as the mean of the shares that
+    are taken. A resource that it has nothing of is left out, as by kube-scheduler's plugin
+    NodeResourcesFit.
     """
     if nodes.policy == "none":
         return [sorted(fleet.nodes)]
-    fingerprints: dict[Hashable, Taken] = {}
-    full: dict[str, float] = {}
+    sign = -1 if nodes.policy == "binpack" else 1
+    of_gpus: dict[Hashable, tuple[float, float]] = {}
+    groups: dict[float, list[str]] = {}
     for name, node in fleet.nodes.items():
-        facts = hosts.facts.get(name)
-        allocatable = facts.allocatable if facts else {}
-        used = hosts.used(name, without=pod)
-        taken = []
-        for resource in nodes.by:
-            if resource != "gpu-memory":
-                taken.append(Taken(used.get(resource, 0), allocatable.get(resource, 0)))
-                continue
-            if node.fingerprints not in fingerprints:
-                fingerprints[node.fingerprints] = _gpus(node)
-            taken.append(fingerprints[node.fingerprints])
-        full[name] = fullness(taken)
-    return tiers(full, nodes.policy)
+        facts, used = hosts.facts.get(name), hosts.used(name, without=pod)
+        if node.fingerprints not in of_gpus:
+            of_gpus[node.fingerprints] = _gpu_memory(node)
+        amounts = (
+            of_gpus[node.fingerprints]
+            if resource == "gpu-memory"
+            else (used.get(resource, 0), facts.allocatable.get(resource, 0) if facts else 0)
+            for resource in nodes.by
+        )
+        shares = [taken / total for taken, total in amounts if total > 0]
+        full = round(sum(shares) / len(shares), _DIGITS) if shares else 0.0
+        groups.setdefault(sign * full, []).append(name)
+    return [sorted(groups[key]) for key in sorted(groups)]
 
 
-def _gpus(node: NodeGpus) -> Taken:
-    """Fullness of the GPUs of which something can be given out."""
-    return gpu_memory((s.gpu.memory_mib, *_slices(s)) for s in node.gpus if not s.blocked)
+def _gpu_memory(node: NodeGpus) -> tuple[float, float]:
+    """MiB that are taken, and all, of the GPUs of which something can be given out.
 
-
-def _slices(state: GpuState) -> tuple[int, int]:
-    """Memory slices that are taken, and all of them; a GPU without slices is one.
-
-    Of a GPU that several claims may have, MiB.
+    Of a GPU in slices those count, as parts of its memory; a GPU without slices is one.
     """
-    if state.shared is not None:
-        return state.shared.memory_mib, state.gpu.memory_mib
-    slices = state.table.geometry.memory_slices if state.table else 1
-    return (slices if state.whole_held else state.usage.mask.bit_count()), slices
+    taken = total = 0.0
+    for state in (s for s in node.gpus if not s.blocked):
+        memory, share = state.gpu.memory_mib, float(state.whole_held)
+        if state.shared is not None:
+            share = state.shared.memory_mib / memory if memory else 0.0
+        elif state.table is not None and not state.whole_held:
+            slices = state.table.geometry.memory_slices
+            share = state.usage.mask.bit_count() / slices if slices else 0.0
+        taken += memory * share
+        total += memory
+    return taken, total
 
 
 _ONE_LIMIT = Misfit(

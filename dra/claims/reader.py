@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from api.config import GPU_KIND, KIND
+from dra.cel.kinds import Kinds
 from dra.cel.offers import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
@@ -33,21 +34,6 @@ _SPECS_BYTES = 16 * 2**20
 """Bound on the distinct claims that are remembered; those made from one template are alike."""
 
 
-class Checker(Protocol):
-    """Judge of selectors before devices are looked at."""
-
-    def check(self, expression: str) -> None:
-        """Raise SelectorError unless ``expression`` compiles to a boolean."""
-
-    def selects_others(self, expressions: tuple[str, ...], driver: str) -> bool:
-        """True if all ``expressions`` select a device of a driver other than ``driver``.
-
-        Raises:
-            SelectorError: an expression does not compile.
-            CostlySelectorError: to find that out takes more than a selector may have.
-        """
-
-
 class Reader:
     """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
 
@@ -61,7 +47,7 @@ class Reader:
     claim is may not be known yet.
     """
 
-    def __init__(self, driver: str, selectors: Checker, classes: Mapping[str, DeviceClass]) -> None:
+    def __init__(self, driver: str, selectors: Kinds, classes: Mapping[str, DeviceClass]) -> None:
         self._driver = driver
         self._selectors = selectors
         self._classes = classes

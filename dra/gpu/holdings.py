@@ -28,6 +28,11 @@ class Holding:
     namespace: str = ""
     leaving: bool = False
 
+    @property
+    def placement(self) -> Placement | None:
+        """Placement that it takes; None of the whole GPU."""
+        return self.occupant.placement if self.occupant is not None else None
+
 
 def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
     """Short reason why nothing of ``gpu`` can be given out now; empty if something can."""

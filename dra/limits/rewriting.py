@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from api.config import API_VERSION, KIND
@@ -25,52 +25,36 @@ MIRROR = "kubernetes.io/config.mirror"
 
 def rewriting(pod: Obj) -> list[Obj]:
     """JSON patch (RFC 6902) of ``pod``; empty where it asks for nothing by limits."""
-    annotations = at(pod, "metadata", "annotations", default={})
-    places = [*_places(pod)]
-    asked = [asks(container, preferences(annotations)) for _, container, _ in places]
-    kinds = sorted({kind for each in asked for kind in each})
-    if not kinds or MIRROR in annotations:
-        return []
-    starts: list[dict[str, int]] = []
-    taken = dict.fromkeys(kinds, 0)
-    for (_, _, lasting), wanted in zip(places, asked, strict=True):
-        starts.append(dict(taken))
-        for kind, count in wanted.items() if lasting else ():
-            taken[kind] += count
-    sizes = {
-        kind: max(s[kind] + w.get(kind, 0) for s, w in zip(starts, asked, strict=True))
-        for kind in kinds
-    }
-    steps = [] if at(pod, "spec").get("resourceClaims") else [_add("/spec/resourceClaims", [])]
-    steps += [
-        _add(
-            "/spec/resourceClaims/-",
-            {"name": entry_name(kind, number), "resourceClaimTemplateName": kind},
-        )
-        for kind, size in sizes.items()
-        for number in range(size)
+    before, after = (at(each, "spec", default={}) for each in (pod, rewritten(pod)))
+    return [
+        {"op": "add", "path": f"/spec/{field}", "value": after[field]}
+        for field in ("resourceClaims", "initContainers", "containers")
+        if after.get(field) != before.get(field)
     ]
-    for (path, container, _), wanted, start in zip(places, asked, starts, strict=True):
-        steps += _of_container(path, container, wanted, start) if wanted else []
-    return steps
 
 
 def rewritten(pod: Obj) -> Obj:
-    """The pod with that patch applied; ``pod`` itself stays."""
+    """The pod after that patch; ``pod`` itself stays."""
     made = copy.deepcopy(pod)
-    for step in rewriting(pod):
-        *steps, last = (
-            each.replace("~1", "/").replace("~0", "~") for each in step["path"][1:].split("/")
-        )
-        holder: Any = made
-        for each in steps:
-            holder = holder[int(each)] if isinstance(holder, list) else holder[each]
-        if step["op"] == "remove":
-            del holder[last]
-        elif last == "-":
-            holder.append(copy.deepcopy(step["value"]))
-        else:
-            holder[last] = copy.deepcopy(step["value"])
+    annotations = at(made, "metadata", "annotations", default={})
+    places = [*_places(made)]
+    asked = [asks(container, preferences(annotations)) for container, _ in places]
+    kinds = sorted({kind for each in asked for kind in each})
+    if not kinds or MIRROR in annotations:
+        return made
+    taken, sizes = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0)
+    for (container, lasting), wanted in zip(places, asked, strict=True):
+        if wanted:
+            _claim_slices(container, wanted, taken)
+        for kind, count in wanted.items():
+            sizes[kind] = max(sizes[kind], taken[kind] + count)
+            taken[kind] += count if lasting else 0
+    claims = made["spec"]["resourceClaims"] = [*at(made, "spec", "resourceClaims")]
+    claims += [
+        {"name": entry_name(kind, number), "resourceClaimTemplateName": kind}
+        for kind, size in sizes.items()
+        for number in range(size)
+    ]
     return made
 
 
@@ -83,32 +67,24 @@ def entry_name(template: str, number: int) -> str:
     return f"{kind.replace('.', '-')}-{number}"
 
 
-def _places(pod: Obj) -> Iterator[tuple[str, Obj, bool]]:
-    """Path and content of each container in the order of their starts, and whether it lasts."""
-    for index, container in enumerate(at(pod, "spec", "initContainers")):
-        lasting = container.get("restartPolicy") == "Always"
-        yield f"/spec/initContainers/{index}", container, lasting
-    for index, container in enumerate(at(pod, "spec", "containers")):
-        yield f"/spec/containers/{index}", container, True
+def _places(pod: Obj) -> Iterator[tuple[Obj, bool]]:
+    """The containers in the order of their starts, and whether each lasts."""
+    for container in at(pod, "spec", "initContainers"):
+        yield container, container.get("restartPolicy") == "Always"
+    for container in at(pod, "spec", "containers"):
+        yield container, True
 
 
-def _of_container(
-    path: str, container: Obj, wanted: dict[str, int], start: dict[str, int]
-) -> Iterator[Obj]:
-    resources = at(container, "resources", default={})
-    for part in ("limits", "requests"):
-        for name in sorted(served(container) & at(resources, part, default={}).keys()):
-            escaped = name.replace("~", "~0").replace("/", "~1")
-            yield {"op": "remove", "path": f"{path}/resources/{part}/{escaped}"}
-    if not resources.get("claims"):
-        yield _add(f"{path}/resources/claims", [])
+def _claim_slices(container: Obj, wanted: Mapping[str, int], taken: Mapping[str, int]) -> None:
+    """Have a container name claims in the place of its limits, behind those that are ``taken``."""
+    resources = container["resources"]
+    for name in served(container):
+        for part in ("limits", "requests"):
+            at(resources, part, default={}).pop(name, None)
+    claims = resources["claims"] = [*at(resources, "claims")]
     for kind, count in sorted(wanted.items()):
-        for number in range(start[kind], start[kind] + count):
-            yield _add(f"{path}/resources/claims/-", {"name": entry_name(kind, number)})
-
-
-def _add(path: str, value: object) -> Obj:
-    return {"op": "add", "path": path, "value": value}
+        first = taken[kind]
+        claims += [{"name": entry_name(kind, first + number)} for number in range(count)]
 
 
 LABEL_VALUE = "claims"

@@ -221,50 +221,36 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Volumes:
-    """All that is known. Nothing is, and nobody may ask, before ``listed`` is set.
+    """All ``claims``, ``volumes`` and ``classes`` that are known, to be changed here alone.
 
-    ``version`` changes with whatever is known here.
+    Nothing is known, and nobody may ask, before ``listed`` is set. ``version`` changes with
+    whatever is known here.
     """
 
     def __init__(self) -> None:
         self.listed = False
         self.version = 0
-        self._claims: dict[ObjectKey, VolumeClaim] = {}
-        self._volumes: dict[str, Volume] = {}
-        self._classes: dict[str, StorageClass] = {}
+        self.claims: dict[ObjectKey, VolumeClaim] = {}
+        self.volumes: dict[str, Volume] = {}
+        self.classes: dict[str, StorageClass] = {}
         # Those that nobody has by their class, the others by the claim that they are for.
         self._of_class: dict[str, set[str]] = {}
         self._meant: dict[ObjectKey, set[str]] = {}
         self._open: BoundedCache[Hashable, OpenVolumes] = BoundedCache(_REMEMBERED)
 
-    @property
-    def claims(self) -> Mapping[ObjectKey, VolumeClaim]:
-        """Every known claim."""
-        return self._claims
-
-    @property
-    def volumes(self) -> Mapping[str, Volume]:
-        """Every known volume."""
-        return self._volumes
-
-    @property
-    def classes(self) -> Mapping[str, StorageClass]:
-        """Every known class."""
-        return self._classes
-
     def claims_of(self, pod: Pod) -> Iterator[VolumeClaim]:
         """The claims of a pod that exist."""
-        found = (self._claims.get((pod.key[0], name)) for name, _ in pod.volume_claims)
+        found = (self.claims.get((pod.key[0], name)) for name, _ in pod.volume_claims)
         return (claim for claim in found if claim is not None)
 
     def is_late(self, claim: VolumeClaim) -> bool:
         """True if ``claim`` gets its volume once it is known where its pod goes."""
-        known = self._classes.get(claim.wish.class_name)
+        known = self.classes.get(claim.wish.class_name)
         return not claim.bound and not claim.volume and known is not None and known.waits
 
     def meant_for(self, claim: VolumeClaim) -> list[Volume]:
         """The volumes for which ``claim`` has been chosen already, by size and then by name."""
-        there = (self._volumes[name] for name in self._meant.get(claim.key, ()))
+        there = (self.volumes[name] for name in self._meant.get(claim.key, ()))
         found = (v for v in there if v.wish.class_name == claim.wish.class_name)
         return sorted((v for v in found if suits(v, claim)), key=lambda v: (v.wish.size, v.name))
 
@@ -279,23 +265,23 @@ class Volumes:
         return parts * len(self._of_class.get(claim.wish.class_name, ()))
 
     def _suiting(self, claim: VolumeClaim) -> Iterator[Volume]:
-        there = (self._volumes[n] for n in self._of_class.get(claim.wish.class_name, ()))
+        there = (self.volumes[n] for n in self._of_class.get(claim.wish.class_name, ()))
         return (volume for volume in there if suits(volume, claim))
 
     def set_claim(self, claim: VolumeClaim) -> bool:
         """A claim was added or changed; False when nothing did."""
-        if self._claims.get(claim.key) == claim:
+        if self.claims.get(claim.key) == claim:
             return False
-        self._claims[claim.key] = claim
+        self.claims[claim.key] = claim
         self.version += 1
         return True
 
     def set_volume(self, volume: Volume) -> bool:
         """A volume was added or changed; False when nothing did."""
-        if self._volumes.get(volume.name) == volume:
+        if self.volumes.get(volume.name) == volume:
             return False
         self.remove_volume(volume.name)
-        self._volumes[volume.name] = volume
+        self.volumes[volume.name] = volume
         if volume.claim is None:
             self._of_class.setdefault(volume.wish.class_name, set()).add(volume.name)
             self._open.clear()
@@ -306,20 +292,20 @@ class Volumes:
 
     def set_class(self, known: StorageClass) -> bool:
         """A class was added or changed; False when nothing did."""
-        if self._classes.get(known.name) == known:
+        if self.classes.get(known.name) == known:
             return False
-        self._classes[known.name] = known
+        self.classes[known.name] = known
         self.version += 1
         return True
 
     def remove_claim(self, key: ObjectKey) -> None:
         """A claim is gone."""
-        self._claims.pop(key, None)
+        self.claims.pop(key, None)
         self.version += 1
 
     def remove_volume(self, name: str) -> None:
         """A volume is gone."""
-        volume = self._volumes.pop(name, None)
+        volume = self.volumes.pop(name, None)
         if volume is not None and volume.claim is None:
             _discard(self._of_class, volume.wish.class_name, name)
             self._open.clear()
@@ -329,7 +315,7 @@ class Volumes:
 
     def remove_class(self, name: str) -> None:
         """A class is gone."""
-        self._classes.pop(name, None)
+        self.classes.pop(name, None)
         self.version += 1
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
 from dra.claims.reasons import NodeReason, Obstacle, Reason
-from dra.gpu.geometry import Placement
+from dra.gpu.holdings import Holding
 from dra.gpu.reasons import GpuReason
 
 
@@ -46,20 +46,6 @@ class AnswerReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Blocker:
-    """A claim or instance in the way; no placement for one that holds the whole GPU.
-
-    ``holder`` is its name with what is the matter. ``claim_uid`` and ``namespace`` are empty for an
-    instance that no claim has.
-    """
-
-    holder: str
-    claim_uid: str
-    namespace: str
-    placement: Placement | None
-
-
-@dataclass(frozen=True, slots=True)
 class GpuAnswer:
     """Answer of a GPU: it could serve what is asked for now, or why not and because of whom.
 
@@ -71,7 +57,7 @@ class GpuAnswer:
     name: str
     reason: str
     message: str
-    blockers: tuple[Blocker, ...] = ()
+    blockers: tuple[Holding, ...] = ()
     least: int = 0
     cost: int = 0
 
@@ -161,7 +147,7 @@ def _about_gpu(gpu: GpuAnswer, namespace: str) -> str:
     return f"{gpu.message} (blocked by {_listed(gpu.blockers, namespace)})"
 
 
-def _listed(blockers: Sequence[Blocker], namespace: str) -> str:
+def _listed(blockers: Sequence[Holding], namespace: str) -> str:
     """``claims default/a, default/b, foreign instance at 0:4 and 3 more``."""
     own = [b.holder for b in blockers if b.claim_uid and b.namespace == namespace]
     others = {b.claim_uid for b in blockers if b.claim_uid and b.namespace != namespace}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dra.allocator.explain.answers import AnswerReason, Blocker, Detail, GpuAnswer
+from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer
 from dra.allocator.gpustate import GpuState
 from dra.allocator.search.search import Search
 from dra.cel.kinds import Kinds
@@ -13,12 +13,6 @@ from dra.cel.offers import SHARE_OF, Offer
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.holdings import Holding
 from dra.gpu.shares import NONE_HELD, Ask
-
-
-def blocker(holding: Holding) -> Blocker:
-    """A holding as what is told of it."""
-    placement = holding.occupant.placement if holding.occupant else None
-    return Blocker(holding.holder, holding.claim_uid, holding.namespace, placement)
 
 
 def in_the_way(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
@@ -108,7 +102,7 @@ def answer_gpu(
     message = f"no room for {names(offers)}{_about_shares(search, state, missing)}"
     if not full:
         held = in_the_way(state, offers) if detail is Detail.EVENT else ()
-        return GpuAnswer(name, reason_of(state, ()), message, tuple(map(blocker, held)))
+        return GpuAnswer(name, reason_of(state, ()), message, tuple(held))
     found = ways(state, offers)
     least = found[0] if found else []
     everyone = dict.fromkeys(h for way in [least, *found] for h in way)
@@ -116,7 +110,7 @@ def answer_gpu(
         name,
         reason_of(state, least),
         message,
-        tuple(map(blocker, everyone)),
+        tuple(everyone),
         least=len(least),
         cost=cost_of(least),
     )

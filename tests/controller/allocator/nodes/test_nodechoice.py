@@ -85,6 +85,29 @@ def test_several_resources_count_by_their_mean() -> None:
     assert chosen(known, one("spread")) == "node-c"
 
 
+def test_nodes_that_differ_by_rounding_are_equally_full() -> None:
+    known = cluster("node-a", "node-b")
+    for name, cpu, memory in (("node-a", "800m", "6Gi"), ("node-b", "1600m", "3Gi")):
+        known.set_node(node(name, cpu="8", memory="30Gi"))
+        running(known, name, cpu=cpu, memory=memory)  # a tenth and a fifth; a fifth and a tenth
+    for policy in ("binpack", "spread"):
+        assert chosen(known, one(policy, "cpu", "memory")) == "node-a"
+        assert chosen(known, one(policy, "memory", "cpu")) == "node-a"
+
+
+def test_a_resource_that_a_node_has_nothing_of_does_not_count() -> None:
+    """Where a view goes, whose GPUs may be out of service."""
+    known = cluster("node-a", "node-b")
+    known.set_mignode(mignode("node-a", gpu(0, unavailable="XID 79")))
+    known.set_mignode(mignode("node-b", filled(0, 0, 1, 2, 3, name="node-b")))
+    for name, cpu in (("node-a", "4"), ("node-b", "2")):  # 1/2 of nothing else; 1/4 and 1/2
+        running(known, name, cpu=cpu)
+    look = request("look", "gpu.dra.dev", adminAccess=True)
+    assert chosen(known, claim("c", look, config=[preferring("binpack", "cpu", "gpu-memory")])) == (
+        "node-a"
+    )
+
+
 def test_a_joint_claim_goes_where_its_first_request_that_prefers_nodes_wants_it() -> None:
     known = half_full()
     two = (request("a"), request("b"))
