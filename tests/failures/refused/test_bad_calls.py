@@ -68,7 +68,7 @@ def test_bytes_that_are_no_calls_harm_nobody(
     chance = random.Random(7)
     for _ in range(60):
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(2)
+            client.settimeout(0.05)  # some of it the server reads on, without an answer
             client.connect(str(path))
             try:
                 client.sendall(start + chance.randbytes(chance.randrange(1, 4000)))
