@@ -282,7 +282,7 @@ class _Planning:
         return self._ways[profile]
 
     def _ways_now(self, state: _State, profile: str) -> Iterator[_Way]:
-        """Ways to place the profile; where something was decided, as that left it."""
+        """Ways to place the profile beside what the state has decided."""
         gone = state.gone
         changed = {m.gpu for m in gone} | {s.gpu for s in state.steps}
         for way in self._all_ways(profile):

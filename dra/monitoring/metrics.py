@@ -80,7 +80,7 @@ class CountingSink:
         )
 
     def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
-        """Report about an object."""
+        """Pass an event on, and count it by kind, reason and type."""
         kind = str(regarding.get("kind", ""))
         self._count.labels(kind, reason, "Warning" if warning else "Normal").inc()
         self._sink.emit(regarding, reason, message, warning=warning)

@@ -254,8 +254,8 @@ class HealthMonitor:
 class XidWatch:
     """Watch of one GPU's events, in a thread of its own: a hanging GPU delays no other.
 
-    ``tell`` gets what it hears, with the GPU's UUID; of errors, that the GPU is lost, or that it
-    delivers no events, with which the watch ends.
+    ``tell`` is called with the GPU's UUID and what was heard. The watch ends once it has told that
+    the GPU is lost, or that the GPU delivers no events.
     """
 
     def __init__(

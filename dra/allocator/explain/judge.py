@@ -286,7 +286,7 @@ _TOO_FEW = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "has fewer GPUs to look at th
 
 
 def explain_view(problem: Problem, allocator: Allocator) -> Explanation:
-    """Explanation why there is no node to look at, or which nodes there are."""
+    """Explanation of a problem that only looks (``adminAccess``): whether each node is seen."""
     nodes: dict[str, NodeAnswer] = {}
     fleet = allocator.fleet
     misfits: list[str] = []

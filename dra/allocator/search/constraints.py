@@ -223,9 +223,10 @@ class Constrained:
         return ConstraintRules(distinct, same, self.members)
 
     def _shown(self, state: GpuState, offer: Offer, number: int) -> ConstraintValue:
-        """A value, numbered so that GPUs have equal ones that have the same in common with others.
+        """The value of a constraint that an offer has, as a number.
 
-        Values that only one GPU has are numbered for each GPU.
+        A value of several GPUs has the same number on each of them. Values that one GPU alone has
+        are counted on that GPU, so that GPUs that differ in them alone count as alike.
         """
         value, homes = self._value(state, offer, number), self._homes[number]
         if len(homes[value]) > 1:
