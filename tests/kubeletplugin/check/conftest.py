@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import sim.nvml
 from kubeletplugin.check.report import Item, Mark, Report, decode
 from sim.check import main
 from sim.nvml.machine import GpuSpec, Machine
@@ -89,7 +88,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Node]]:
+def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Node]:
     """Makes a machine with the given GPUs and variants; no cluster is known."""
     for name in ("KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
@@ -98,5 +97,4 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         specs = [p if isinstance(p, GpuSpec) else GpuSpec(p) for p in products or (A100,)]
         return Node(Machine.create(folder / "m", specs, variants=variants), folder)
 
-    yield make
-    sim.nvml.uninstall()
+    return make

@@ -18,4 +18,3 @@ def session(machine: Machine) -> Iterator[Session]:
     yield session
     machine.clear_faults()
     session.close()
-    sim.nvml.uninstall()

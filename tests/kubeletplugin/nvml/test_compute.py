@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ Bench = Callable[..., tuple[Machine, Session]]
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Bench:
     """A machine with one GPU of a product, and a session that has found it."""
 
     def build(product: Product | str, variants: Variants | None = None) -> tuple[Machine, Session]:
@@ -42,8 +42,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         discover(session)
         return machine, session
 
-    yield build
-    sim.nvml.uninstall()
+    return build
 
 
 def profiles(session: Session) -> tuple[Profile, ...]:

@@ -39,7 +39,6 @@ def machine(tmp_path: Path, variants: Variants) -> Iterator[Machine]:
     sim.nvml.install(machine.directory)
     yield machine
     machine.clear_faults()
-    sim.nvml.uninstall()
 
 
 @pytest.fixture

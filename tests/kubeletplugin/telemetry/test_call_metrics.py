@@ -68,7 +68,6 @@ def test_a_call_that_hangs_counts_as_that(tmp_path: Path) -> None:
     with pytest.raises(NvmlError):
         session(PATIENCE).call(refuses)
     assert heard == [("refuses", "IN_USE")]
-    sim.nvml.uninstall()
 
 
 def test_who_waits_for_a_gpu_is_heard_and_who_gets_it_at_once_is_not() -> None:

@@ -42,7 +42,6 @@ def watching(session: Session, gpu: str) -> Iterator[None]:
         watch.stop()
         watch.join(60.0)
         session.close()
-        sim.nvml.uninstall()
 
 
 @pytest.mark.parametrize("deadline", [0.05, 0.4, 10.0])
