@@ -94,11 +94,8 @@ class AllocatedElsewhere:
         given: _Given = {}
         # In this order, so that none is missed which gets its label in between.
         for selector in (f"!{key}", f"{key}={label_of(self._claims.pool)}"):
-            found: dict[ClaimRef, list[str]] = {}
             for obj in self._claims.listed(selector):
-                for ref, device in self._held(obj):
-                    found.setdefault(ref, []).append(device)
-            given |= {ref: tuple(devices) for ref, devices in found.items()}
+                given |= self._held(obj)
         return given
 
     def _check(self, refs: list[ClaimRef]) -> bool:
@@ -120,18 +117,18 @@ class AllocatedElsewhere:
         """Devices that a claim has of this node; None without an answer."""
         try:
             obj = self._claims.find(ref)
-            return tuple(device for _, device in self._held(obj)) if obj else ()
+            return self._held(obj).get(ref, ()) if obj else ()
         except KubeError:
             return None
 
-    def _held(self, obj: Obj) -> list[tuple[ClaimRef, str]]:
-        """Devices that a claim was given; those of ``adminAccess`` hold nothing.
+    def _held(self, obj: Obj) -> _Given:
+        """A claim with the devices that it was given, if any; of ``adminAccess`` they hold nothing.
 
         Raises:
             KubeError: the claim cannot be read.
         """
-        given = self._claims.given_here(obj)
-        return [(g.claim, g.device.device) for g in given if not g.device.admin_access]
+        given = [g for g in self._claims.given_here(obj) if not g.device.admin_access]
+        return {given[0].claim: tuple(g.device.device for g in given)} if given else {}
 
 
 def _takes(device: str, unit: GpuUnit, places: set[tuple[int | None, int]] | None) -> bool:
