@@ -22,94 +22,42 @@ from tests.failures.interrupted.scenarios import SCENARIOS
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
 """Without, only the steps that ``points`` chooses are killed after, and ways to go on alternate."""
 
-MOUNT = {("mount", "mount")}
-UNMOUNT = {("mount", "umount2")}
+CREATE_GI = ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement")
+CREATE_CI = ("nvml", "nvmlGpuInstanceCreateComputeInstance")
+DESTROY_CI = ("nvml", "nvmlComputeInstanceDestroy")
+DESTROY_GI = ("nvml", "nvmlGpuInstanceDestroy")
+OPEN, FSYNC, REPLACE = ("file", "open"), ("file", "fsync"), ("file", "replace")
+UNLINK, PATCH, PUT = ("file", "unlink"), ("api", "PATCH"), ("api", "PUT")
+TURNS = ("program", "nvidia-smi")
 KINDS = {
-    "prepare": {
-        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
-        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
-        ("file", "open"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("api", "PATCH"),
-        ("api", "PUT"),
-    },
-    "unprepare": {
-        ("nvml", "nvmlComputeInstanceDestroy"),
-        ("nvml", "nvmlGpuInstanceDestroy"),
-        ("file", "open"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("file", "unlink"),
-        ("api", "PATCH"),
-        ("api", "PUT"),
-    },
-    "recover": {("file", "fsync"), ("file", "replace")},
-    "make": {
-        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
-        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
-        ("file", "replace"),
-        ("api", "PUT"),
-    },
-    "keep": {
-        ("nvml", "nvmlComputeInstanceDestroy"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("file", "unlink"),
-        ("api", "PUT"),
-    },
-    "use": {
-        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("api", "PUT"),
-    },
-    "replace": {
-        ("nvml", "nvmlGpuInstanceDestroy"),
-        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("api", "PUT"),
-    },
-    "meet": {("file", "fsync"), ("file", "replace"), ("api", "PATCH")},
-    "give": {
-        ("nvml", "nvmlComputeInstanceDestroy"),
-        ("nvml", "nvmlGpuInstanceDestroy"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("api", "PUT"),
-    },
+    "prepare": {CREATE_GI, CREATE_CI, OPEN, FSYNC, REPLACE, PATCH, PUT},
+    "unprepare": {DESTROY_CI, DESTROY_GI, OPEN, FSYNC, REPLACE, UNLINK, PATCH, PUT},
+    "recover": {FSYNC, REPLACE},
+    "make": {CREATE_GI, CREATE_CI, REPLACE, PUT},
+    "keep": {DESTROY_CI, FSYNC, REPLACE, UNLINK, PUT},
+    "use": {CREATE_CI, FSYNC, REPLACE, PUT},
+    "replace": {DESTROY_GI, CREATE_GI, FSYNC, REPLACE, PUT},
+    "meet": {FSYNC, REPLACE, PATCH},
+    "give": {DESTROY_CI, DESTROY_GI, FSYNC, REPLACE, PUT},
+    "change": {DESTROY_GI, CREATE_GI, FSYNC, REPLACE, PUT},
+    "share": {FSYNC, REPLACE, PATCH, PUT},
+    "leave a slice to another claim": {FSYNC, UNLINK, PUT},
+    "make ahead a share of a slice that another claim has": {REPLACE, PATCH},
+    "give back a share of a slice that another claim has": {FSYNC, PUT},
+    "prepare a GPU with time slices": {TURNS, FSYNC, REPLACE, PATCH},
+    "unprepare a GPU with time slices": {TURNS, FSYNC, REPLACE, UNLINK, PATCH},
 }
 KINDS |= {
-    "change": {
-        ("nvml", "nvmlGpuInstanceDestroy"),
-        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("api", "PUT"),
-    },
     "take": KINDS["use"],
     "leave": KINDS["keep"],
-    "share": {("file", "fsync"), ("file", "replace"), ("api", "PATCH"), ("api", "PUT")},
-    "leave a slice to another claim": {("file", "fsync"), ("file", "unlink"), ("api", "PUT")},
-    "make ahead a share of a slice that another claim has": {("file", "replace"), ("api", "PATCH")},
-    "give back a share of a slice that another claim has": {("file", "fsync"), ("api", "PUT")},
-    "prepare a slice with an MPS daemon": KINDS["prepare"] | {("api", "POST")} | MOUNT,
-    "unprepare a slice with an MPS daemon": KINDS["unprepare"] | {("api", "DELETE")} | UNMOUNT,
-    "prepare a GPU with time slices": {
-        ("program", "nvidia-smi"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("api", "PATCH"),
-    },
-    "unprepare a GPU with time slices": {
-        ("program", "nvidia-smi"),
-        ("file", "fsync"),
-        ("file", "replace"),
-        ("file", "unlink"),
-        ("api", "PATCH"),
+    "prepare a slice with an MPS daemon": {*KINDS["prepare"], ("api", "POST"), ("mount", "mount")},
+    "unprepare a slice with an MPS daemon": {
+        *KINDS["unprepare"],
+        ("api", "DELETE"),
+        ("mount", "umount2"),
     },
 }
+"""Kinds of steps that an operation takes, by its name or its first word."""
 LEAST_STEPS: dict[tuple[str, ...], int] = {scene.WHOLE: 10, scene.SHARED: 25}
 """30 of all others: what is not cut has fewer."""
 CONTAINED = (
