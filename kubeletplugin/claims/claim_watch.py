@@ -35,12 +35,7 @@ class ClaimWatch:
     """
 
     def __init__(
-        self,
-        claims: ClaimReader,
-        outcomes: Outcomes,
-        early: EarlySlices,
-        *,
-        clock: Clock,
+        self, claims: ClaimReader, outcomes: Outcomes, early: EarlySlices, *, clock: Clock
     ) -> None:
         self._places = {"driver": claims.driver, "pool": claims.pool}
         self._outcomes = outcomes

@@ -31,11 +31,7 @@ from kubeletplugin.nvml.errors import (
     disable_mig,
     enable_mig,
 )
-from kubeletplugin.nvml.instances import (
-    GpuInstance,
-    create_gpu_instance,
-    list_compute_instances,
-)
+from kubeletplugin.nvml.instances import GpuInstance, create_gpu_instance, list_compute_instances
 from kubeletplugin.telemetry.reports import device
 from kubeletplugin.times import LAYOUT_GRACE_SECONDS
 

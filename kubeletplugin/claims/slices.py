@@ -14,12 +14,7 @@ from dataclasses import replace
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT
-from kubeletplugin.claims.wanted import (
-    check_available,
-    check_room_in_slice,
-    mode_is_off,
-    shape_of,
-)
+from kubeletplugin.claims.wanted import check_available, check_room_in_slice, mode_is_off, shape_of
 from kubeletplugin.errors import BusyError, HardwareError, PluginError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware

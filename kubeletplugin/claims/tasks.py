@@ -135,13 +135,7 @@ def _run(thread: _Thread) -> None:
         work(thread)
 
 
-def patiently(
-    attempt: Callable[[], T],
-    *,
-    end: float,
-    longest: float,
-    clock: Clock,
-) -> T:
+def patiently(attempt: Callable[[], T], *, end: float, longest: float, clock: Clock) -> T:
     """The result of the first attempt that does not fail in passing.
 
     Pauses double up to ``longest`` seconds; no attempt begins after ``end``, a time of ``clock``.

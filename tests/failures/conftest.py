@@ -11,14 +11,7 @@ import pytest
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import Site
 from tests.failures.helpers.steps import StepRecorder, hooked
-from tests.kubeletplugin.conftest import (
-    folder,
-    kubeconfig,
-    make_rig,
-    rig,
-    uninstalled,
-    variants,
-)
+from tests.kubeletplugin.conftest import folder, kubeconfig, make_rig, rig, uninstalled, variants
 
 __all__ = ["folder", "kubeconfig", "make_rig", "rig", "uninstalled", "variants"]
 

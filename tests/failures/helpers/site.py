@@ -226,10 +226,7 @@ def _given(name: str, devices: Sequence[str]) -> Obj:
         {"request": f"r{i}", "driver": DRIVER, "pool": NODE, "device": d}
         for i, d in enumerate(devices)
     ]
-    return {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [_user(name)],
-    }
+    return {"allocation": {"devices": {"results": results}}, "reservedFor": [_user(name)]}
 
 
 def _user(name: str) -> Obj:

@@ -119,8 +119,7 @@ def test_killed_after_any_step_a_new_process_makes_everything_agree(
 
 @pytest.mark.timeout(3600 if EVERY_STEP else 600)
 @pytest.mark.parametrize(
-    ("name", "variant"),
-    [*(product(SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))],
+    ("name", "variant"), [*(product(SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))]
 )
 def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver_does(
     forks: Forks, name: str, variant: str, folder: Path

@@ -5,11 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from hypothesis.stateful import (
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import invariant, precondition, rule
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, InstanceState

@@ -5,17 +5,11 @@ from __future__ import annotations
 import shutil
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    precondition,
-    rule,
-)
+from hypothesis.stateful import precondition, rule
 
 from sim.nvml.cabi import RefusedError
 from sim.nvml.faults import Fault
-from tests.failures.helpers.agreement import (
-    entries,
-    instance_of,
-)
+from tests.failures.helpers.agreement import entries, instance_of
 from tests.failures.helpers.plant import WITHIN_SECONDS
 from tests.failures.helpers.steps import full_disk
 from tests.failures.stories.story import GPUS, Known, claims

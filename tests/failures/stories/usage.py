@@ -7,11 +7,7 @@ from typing import Any, TypeVar
 
 from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    multiple,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import multiple, precondition, rule
 
 from dra.gpu.inventory import AnswerState
 from kubeletplugin.claims.node import ClaimAnswer

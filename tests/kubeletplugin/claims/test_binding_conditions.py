@@ -114,9 +114,7 @@ def test_what_is_reserved_no_more_is_given_back_and_said_to_be_made_no_more(rig:
     assert len(written) == 3, "nothing is written to a claim that is not allocated"
 
 
-def test_it_is_kept_for_longer_than_what_nobody_waits_for(
-    make_rig: Callable[..., Rig],
-) -> None:
+def test_it_is_kept_for_longer_than_what_nobody_waits_for(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     rig.eager_seconds = 0.3
     rig.start()

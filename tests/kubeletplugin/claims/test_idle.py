@@ -137,8 +137,7 @@ def test_one_that_cannot_be_destroyed_is_unavailable_and_shown(warm: Rig) -> Non
     warm.daemon.claims.node.removal.idle._seconds = 0.001
     wait_for("the failure", lambda: [e for e in warm.journal() if not e.idle])
     wait_for(
-        "the MigNode",
-        lambda: warm.published_slices() == [("gpu-0", "2g.10gb", 4, "reclaiming")],
+        "the MigNode", lambda: warm.published_slices() == [("gpu-0", "2g.10gb", 4, "reclaiming")]
     )
     warm.machine.clear_faults()
     wait_for("its end", warm.clean)
@@ -187,13 +186,7 @@ def being_deleted(rig: Rig, *, reserved: bool) -> ClaimRef:
     rig.api.patch(RESOURCE_CLAIMS, ref.name, finalizers, namespace=ref.namespace)
     if reserved:
         consumer = {"resource": "pods", "name": "p", "uid": "uid-of-p"}
-        rig.api.patch(
-            RESOURCE_CLAIMS,
-            ref.name,
-            {"status": {"reservedFor": [consumer]}},
-            namespace=ref.namespace,
-            subresource="status",
-        )
+        rig.set_status(ref, reservedFor=[consumer])
     rig.delete_claim(ref)
     return ref
 

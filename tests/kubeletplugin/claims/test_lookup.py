@@ -207,10 +207,7 @@ def test_sharing_that_the_devices_cannot_have_is_refused(
 
 def test_one_device_of_a_claim_may_be_shared_by_mps_beside_others(server: Server) -> None:
     turns = {"sharing": {"strategy": "TimeSlicing"}}
-    given = (
-        config(GPU_CONFIG | turns, requests=["r0"]),
-        config(GPU_CONFIG | MPS, requests=["r1"]),
-    )
+    given = (config(GPU_CONFIG | turns, requests=["r0"]), config(GPU_CONFIG | MPS, requests=["r1"]))
     results = [RESULT | {"request": f"r{i}", "device": f"gpu-{i + 1}"} for i in range(2)]
     first, second = server.read(server.claim(*results, config=given))
     assert (first.sharing.interval, first.sharing.by_mps) == ("Default", False)

@@ -221,13 +221,7 @@ def test_a_plugin_that_was_killed_in_a_prepare_says_when_kubelet_can_call_again(
     ref = rig.claim("gpu-0-mig-1g5gb-19-0")
     rig.prepared(ref)
     pod = {"resource": "pods", "name": "p", "uid": "1"}
-    rig.api.patch(
-        RESOURCE_CLAIMS,
-        ref.name,
-        {"status": {"reservedFor": [pod]}},
-        namespace=ref.namespace,
-        subresource="status",
-    )
+    rig.set_status(ref, reservedFor=[pod])
     register(rig)
     rig.stop()
     journal = Journal(rig.roots.state / "journal.json")

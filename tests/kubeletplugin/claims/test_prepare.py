@@ -54,10 +54,7 @@ def test_the_cdi_device_has_the_gpu_and_the_two_capabilities_of_its_slice(rig: R
     folder = rig.machine.host_root / f"proc/driver/nvidia/capabilities/gpu1/mig/gi{made.id}"
     minors = [
         int(path.read_text().split()[1])
-        for path in (
-            folder / "access",
-            folder / f"ci{made.compute_instances[0].id}" / "access",
-        )
+        for path in (folder / "access", folder / f"ci{made.compute_instances[0].id}" / "access")
     ]
     parent, *capabilities = device["containerEdits"]["deviceNodes"]
     assert parent == {
@@ -122,9 +119,7 @@ def test_unprepare_needs_no_api_server_and_no_claim(rig: Rig) -> None:
     assert rig.clean()
 
 
-def test_a_prepared_claim_is_served_from_the_journal_while_the_api_server_is_down(
-    rig: Rig,
-) -> None:
+def test_a_prepared_claim_is_served_from_the_journal_while_the_api_server_is_down(rig: Rig) -> None:
     known, unknown = rig.claim(ONE_G_AT_4), rig.claim("gpu-0-mig-1g5gb-19-0")
     first = rig.prepared(known)
     rig.http.down = True
@@ -254,12 +249,7 @@ def test_a_whole_gpu_is_a_cdi_device_without_capabilities_and_changes_no_hardwar
 def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
     hung, free = rig.claim(ONE_G_AT_4), rig.claim("gpu-1-mig-1g5gb-19-0")
     rig.machine.inject(
-        Fault(
-            id="hang",
-            function="nvmlDeviceCreateGpuInstanceWithPlacement",
-            action="hang",
-            gpu=0,
-        )
+        Fault(id="hang", function="nvmlDeviceCreateGpuInstanceWithPlacement", action="hang", gpu=0)
     )
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(rig.prepare, hung)

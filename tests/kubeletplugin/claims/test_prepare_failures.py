@@ -25,12 +25,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_profile_whose_compute_instance_is_not_supported_is_offered_no_more(rig: Rig) -> None:
     rig.machine.inject(
-        Fault(
-            id="ci",
-            function="nvmlGpuInstanceCreateComputeInstance",
-            action="return",
-            code=3,
-        )
+        Fault(id="ci", function="nvmlGpuInstanceCreateComputeInstance", action="return", code=3)
     )
     assert "NOT_SUPPORTED" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
     assert rig.clean()

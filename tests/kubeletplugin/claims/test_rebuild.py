@@ -17,13 +17,7 @@ from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import VERSION, Journal, previous
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.helpers.lostjournals import (
-    SLICE,
-    edit,
-    lose_journal,
-    prepared,
-    reserve,
-)
+from tests.kubeletplugin.helpers.lostjournals import SLICE, edit, lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.kubeletplugin.journal.test_journal import entry

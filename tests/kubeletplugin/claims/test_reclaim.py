@@ -66,13 +66,7 @@ def test_a_process_that_ends_within_the_call_is_waited_for(
     monkeypatch.setattr(node, "UNPREPARE_SECONDS", 30.0)
     ref = in_use(rig)
     rig.machine.inject(
-        Fault(
-            id="busy",
-            function="nvmlComputeInstanceDestroy",
-            action="return",
-            code=19,
-            times=2,
-        )
+        Fault(id="busy", function="nvmlComputeInstanceDestroy", action="return", code=19, times=2)
     )
     rig.machine.end_process(PID)
     assert rig.unprepare(ref) == ""

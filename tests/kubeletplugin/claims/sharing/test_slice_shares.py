@@ -12,12 +12,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.claims.test_reservations import (
-    answered,
-    reservation,
-    reserve,
-    unallocated,
-)
+from tests.kubeletplugin.claims.test_reservations import answered, reservation, reserve, unallocated
 from tests.kubeletplugin.helpers.lostjournals import lose_journal
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
@@ -50,10 +45,7 @@ def share(rig: Rig, memory: str = "", *, config: tuple[Obj, ...] = ()) -> ClaimR
 
 def configured(**parameters: object) -> Obj:
     common = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
-    return {
-        "source": "FromClaim",
-        "opaque": {"driver": DRIVER, "parameters": common | parameters},
-    }
+    return {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": common | parameters}}
 
 
 def test_claims_share_a_slice_and_leave_it_one_by_one(sharing: Rig) -> None:

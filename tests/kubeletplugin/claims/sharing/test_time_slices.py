@@ -132,9 +132,7 @@ def test_a_claim_whose_length_cannot_be_set_is_not_prepared(
     assert lengths(whole) == [1, 0]
 
 
-def test_without_the_program_it_is_said_what_is_missing_and_no_gpu_is_kept_back(
-    whole: Rig,
-) -> None:
+def test_without_the_program_it_is_said_what_is_missing_and_no_gpu_is_kept_back(whole: Rig) -> None:
     ref = whole.claim("gpu-0", config=[turns("Long")])
     whole.prepared(ref)
     (whole.roots.host / "usr/bin/nvidia-smi").unlink()

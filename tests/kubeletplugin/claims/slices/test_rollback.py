@@ -203,9 +203,7 @@ def test_what_does_not_pass_is_not_tried_again(bench: NodeBench) -> None:
 # -- a disk that is full
 
 
-def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(
-    bench: NodeBench,
-) -> None:
+def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(bench: NodeBench) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.fill_disk()
     left = bench.removal.remove_all(UID)

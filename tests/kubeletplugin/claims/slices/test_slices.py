@@ -57,9 +57,7 @@ def test_a_gpu_instance_without_compute_instance_is_finished(bench: Bench, state
     assert (bench.keys()[0][0], entry.pool) == (before, "node-2")
 
 
-def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(
-    bench: Bench,
-) -> None:
+def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(bench: Bench) -> None:
     bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
     ((gpu_instance, compute_instances),) = bench.keys()
     bench.made_well(bench.ensure(bench.entry("a")))
