@@ -69,23 +69,6 @@ def test_the_lock_is_given_back_after_an_error() -> None:
     assert lock.try_enter()
 
 
-def test_a_repeated_call_joins_the_work_that_is_under_way() -> None:
-    tasks, release, runs = claim_tasks(), threading.Event(), list[int]()
-
-    def work() -> str:
-        runs.append(1)
-        assert release.wait(PATIENCE)
-        return "done"
-
-    with pytest.raises(DeadlineError, match="prepare is still under way"):
-        tasks.run("u", "prepare", work, deadline=SOON)
-    assert not tasks.idle("u")
-    release_once_joined(tasks, release)
-    assert tasks.run("u", "prepare", work, deadline=IN_TIME) == "done"
-    assert runs == [1]
-    assert tasks.idle("u")
-
-
 def test_other_work_for_the_same_claim_waits_and_for_another_claim_does_not() -> None:
     tasks, release, order = claim_tasks(), threading.Event(), list[str]()
 

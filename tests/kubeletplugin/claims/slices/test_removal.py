@@ -9,7 +9,7 @@ import pytest
 
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.identity import FoundInstance
-from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.helpers.gpubench import (
     DESTROY_CI,
@@ -76,15 +76,6 @@ def test_one_whose_compute_instance_nobody_was_told_of_is_marked_too(bench: GpuB
     with pytest.raises(InUseError):
         bench.slices.remove(entry)
     assert bench.journal.entries() == (entry.at(State.DESTROYING),)
-
-
-@pytest.mark.parametrize("state", [s for s in sorted(LEAVING) if s is not State.CI_DESTROYED])
-def test_what_is_marked_already_stays_as_it_is(bench: GpuBench, state: State) -> None:
-    entry = bench.made("old", state, ci_id=None)
-    bench.keep(DESTROY_CI)
-    with pytest.raises(InUseError):
-        bench.slices.remove(entry)
-    assert bench.journal.entries() == (entry,)
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])

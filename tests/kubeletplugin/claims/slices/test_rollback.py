@@ -178,26 +178,12 @@ def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: Node
     assert bench.events.seen == []
 
 
-def test_pauses_are_no_longer_than_a_second_and_end_with_the_patience(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.keep(DESTROY_CI)
-    assert bench.removal.remove_all(UID, patience=5.0).recorded
-    assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
-
-
 def test_all_devices_share_the_patience(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
     bench.made("a", State.PREPARED, ELSEWHERE)
     bench.keep(DESTROY_CI)
     assert len(bench.removal.remove_all(UID, patience=2.0).recorded) == 2
     assert sum(bench.clock.waits) <= 2.0
-
-
-def test_what_does_not_pass_is_not_tried_again(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.keep(DESTROY_CI, NOT_PERMITTED)
-    assert bench.removal.remove_all(UID, patience=30.0).recorded
-    assert bench.clock.waits == []
 
 
 # -- a disk that is full

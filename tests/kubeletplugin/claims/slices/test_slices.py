@@ -9,7 +9,7 @@ import pytest
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement
-from kubeletplugin.errors import BusyError, DeviceError, ModeError
+from kubeletplugin.errors import DeviceError, ModeError
 from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.claims.slices.slicebench import Bench
@@ -21,10 +21,6 @@ def bench(tmp_path: Path) -> Bench:
 
 
 # -- made, finished, found
-
-
-def test_what_is_not_on_record_is_made(bench: Bench) -> None:
-    bench.made_well(bench.ensure(bench.entry("a", boot_id="another")))
 
 
 def test_what_is_on_record_for_another_gpu_is_made_here(bench: Bench) -> None:
@@ -47,16 +43,6 @@ def test_an_intent_is_carried_out_whatever_else_its_record_says(bench: Bench) ->
     assert bench.keys() != before
 
 
-@pytest.mark.parametrize("state", [State.GI_CREATED, State.CI_DESTROYED])
-def test_a_gpu_instance_without_compute_instance_is_finished(bench: Bench, state: State) -> None:
-    recorded = bench.made("a", state, ci_id=None, mig_uuid="")
-    bench.destroy_compute_instances(recorded)
-    ((before, _),) = bench.keys()
-    entry = bench.ensure(bench.entry("a", pool="node-2"))
-    bench.made_well(entry)
-    assert (bench.keys()[0][0], entry.pool) == (before, "node-2")
-
-
 def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(bench: Bench) -> None:
     bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
     ((gpu_instance, compute_instances),) = bench.keys()
@@ -64,30 +50,6 @@ def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(be
     ((made, inside),) = bench.keys()
     assert made != gpu_instance
     assert inside != compute_instances
-
-
-@pytest.mark.parametrize("state", [State.LOST, State.PREPARED, State.GI_CREATED, State.INTENT])
-def test_a_slice_that_is_gone_is_made_again_at_its_place(bench: Bench, state: State) -> None:
-    recorded = bench.made("a", state, note="why", wiped=True)
-    bench.machine.destroy_slice(0, recorded.gi_id or 0)
-    entry = bench.ensure(bench.entry("a"))
-    bench.made_well(entry)
-    assert (entry.note, entry.wiped) == ("", False)
-
-
-def test_a_gpu_instance_that_another_claim_left_is_used_again(bench: Bench) -> None:
-    bench.bare("old")
-    ((before, _),) = bench.keys()
-    entry = bench.ensure(bench.entry("a"))
-    bench.made_well(entry)
-    assert (bench.keys()[0][0], bench.journal.entries()) == (before, (entry,))
-
-
-def test_who_is_in_the_way_stays_and_nothing_is_recorded(bench: Bench) -> None:
-    other = bench.made("old", State.PREPARED)
-    with pytest.raises(BusyError, match="default/old"):
-        bench.ensure(bench.entry("a"))
-    assert bench.journal.entries() == (other,)
 
 
 # -- what the GPU offers

@@ -111,23 +111,6 @@ def test_an_engine_that_is_taken_is_told_with_all_who_hold_something(
     assert bench.journal.entries() == before
 
 
-@pytest.mark.parametrize("function", [CREATE_GI, CREATE_CI])
-def test_after_any_other_failure_the_record_says_how_far_it_came(
-    bench: Bench, function: str
-) -> None:
-    bench.keep(function, UNKNOWN)
-    with pytest.raises(NvmlError):
-        bench.ensure(bench.entry("a", boot_id="another", note="why"))
-    (left,) = bench.journal.entries()
-    state = State.INTENT if function == CREATE_GI else State.GI_CREATED
-    found = [g.id for g in bench.machine.gpu(0).gpu_instances]
-    assert (left.state, left.boot_id, left.note) == (state, "boot", "")
-    assert [i for i in [left.gi_id] if i is not None] == found
-    assert bench.unit.struck(19) == ""
-    bench.machine.clear_faults()
-    bench.made_well(bench.ensure(bench.entry("a")))
-
-
 @pytest.mark.parametrize("code", [UNKNOWN, INSUFFICIENT_RESOURCES])
 def test_a_slice_that_could_not_be_read_back_is_not_taken_for_refused(
     bench: Bench, code: int
@@ -138,16 +121,6 @@ def test_a_slice_that_could_not_be_read_back_is_not_taken_for_refused(
     assert bench.states() == [State.INTENT]
     bench.machine.clear_faults()
     bench.made_well(bench.ensure(bench.entry("a")))
-
-
-def test_ids_of_a_slice_that_is_gone_are_recorded_no_more(bench: Bench) -> None:
-    recorded = bench.made("a", State.PREPARED)
-    bench.machine.destroy_slice(0, recorded.gi_id or 0)
-    bench.keep(CREATE_GI, UNKNOWN)
-    with pytest.raises(NvmlError):
-        bench.ensure(bench.entry("a", gi_id=3, ci_id=4, mig_uuid="MIG-old"))
-    (left,) = bench.journal.entries()
-    assert (left.gi_id, left.ci_id, left.mig_uuid) == (None, None, "")
 
 
 def test_a_compute_instance_that_cannot_be_had_is_known_only_with_a_gpu_instance(
@@ -189,14 +162,3 @@ def test_a_call_that_the_driver_does_not_have_says_nothing_of_the_profile(bench:
         bench.ensure(bench.entry("a"))
     assert bench.unit.struck(19) == ""
     assert bench.states() == [State.GI_CREATED]
-
-
-def test_a_gpu_instance_used_again_is_recorded_before_its_compute_instance_is_made(
-    bench: Bench,
-) -> None:
-    left = bench.bare("old")
-    bench.keep(CREATE_CI, UNKNOWN)
-    with pytest.raises(NvmlError):
-        bench.ensure(bench.entry("a"))
-    (entry,) = bench.journal.entries()
-    assert (entry.claim.name, entry.state, entry.gi_id) == ("a", State.GI_CREATED, left.gi_id)
