@@ -1,14 +1,10 @@
-"""Claims that kubelet prepares and unprepares, remembered in a checkpoint as its own are."""
+"""Claims that kubelet prepares and unprepares."""
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dra.claims.claims import claim_names
@@ -18,16 +14,12 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from sim.kubelet.plugins import ClaimError, PluginRegistry, PreparedDevice
 
-FILE = "dra_manager_state"
-
 
 @dataclass(slots=True)
 class ClaimInfo:
     """A claim that pods of this node use.
 
-    ``devices`` is by driver and has every driver of the allocation from the start. ``prepared`` is
-    not kept in the file: after a restart of kubelet a claim is prepared again when a pod that is to
-    start uses it.
+    ``devices`` is by driver and has every driver of the allocation from the start.
     """
 
     ref: ClaimRef
@@ -36,69 +28,14 @@ class ClaimInfo:
     prepared: bool = False
 
 
-def load(root: Path) -> list[ClaimInfo]:
-    """The claims in the file; none when there is no file."""
-    try:
-        text = (root / FILE).read_text()
-    except FileNotFoundError:
-        return []
-    return [_read(entry) for entry in json.loads(text)["claims"]]
-
-
-def save(root: Path, claims: list[ClaimInfo]) -> None:
-    """Writes the file in one step."""
-    draft = root / f".{FILE}.new"
-    draft.write_text(json.dumps({"claims": [_write(claim) for claim in claims]}, indent=1))
-    os.replace(draft, root / FILE)  # noqa: PTH105 - the atomic rename is the point
-
-
-def _read(entry: dict[str, Any]) -> ClaimInfo:
-    return ClaimInfo(
-        ref=ClaimRef(entry["namespace"], entry["name"], entry["uid"]),
-        pods=set(entry["pods"]),
-        devices={
-            driver: tuple(
-                PreparedDevice(tuple(d["requests"]), d["pool"], d["device"], tuple(d["cdi"]))
-                for d in devices
-            )
-            for driver, devices in entry["drivers"].items()
-        },
-    )
-
-
-def _write(claim: ClaimInfo) -> dict[str, Any]:
-    return {
-        "namespace": claim.ref.namespace,
-        "name": claim.ref.name,
-        "uid": claim.ref.uid,
-        "pods": sorted(claim.pods),
-        "drivers": {
-            driver: [
-                {
-                    "requests": list(d.request_names),
-                    "pool": d.pool,
-                    "device": d.device,
-                    "cdi": list(d.cdi_ids),
-                }
-                for d in devices
-            ]
-            for driver, devices in claim.devices.items()
-        },
-    }
-
-
-_log = logging.getLogger(__name__)
-
-
 class ClaimManager:
-    """The claims of the node's pods, remembered in a file below ``root``. Thread-safe."""
+    """The claims of the node's pods. Thread-safe."""
 
-    def __init__(self, api: KubeApi, registry: PluginRegistry, *, root: Path) -> None:
+    def __init__(self, api: KubeApi, registry: PluginRegistry) -> None:
         self._api = api
         self._registry = registry
-        self._root = root
         self._lock = threading.Lock()
-        self._claims = {(c.ref.namespace, c.ref.name): c for c in load(root)}
+        self._claims: dict[tuple[str, str], ClaimInfo] = {}
 
     def prepare(self, pod: Obj) -> None:
         """NodePrepareResources for the pod's claims that are not prepared in this process.
@@ -122,7 +59,6 @@ class ClaimManager:
             with self._lock:
                 for info in infos:
                     info.devices[driver] = answers[info.ref.uid]
-                self._save()
         with self._lock:
             for infos in batches.values():
                 for info in infos:
@@ -140,8 +76,6 @@ class ClaimManager:
             for claim in used:
                 if claim not in last:
                     claim.pods.discard(pod_uid)
-            if len(last) < len(used):
-                self._save()
         batches: dict[str, list[ClaimInfo]] = {}
         for claim in last:
             for driver in claim.devices:
@@ -156,13 +90,6 @@ class ClaimManager:
         with self._lock:
             for claim in last:
                 self._claims.pop((claim.ref.namespace, claim.ref.name), None)
-            if last:
-                self._save()
-
-    def pods(self) -> set[str]:
-        """UIDs of the pods that hold claims."""
-        with self._lock:
-            return {uid for claim in self._claims.values() for uid in claim.pods}
 
     def cdi_ids(self, pod: Obj, container: Mapping[str, Any]) -> list[str]:
         """CDI ids for one container, in the order of its claim references (GetResources)."""
@@ -211,11 +138,7 @@ class ClaimManager:
                 known = ClaimInfo(ref, devices=dict.fromkeys(drivers, ()))
                 self._claims[namespace, name] = known
             known.pods.add(uid)
-            self._save()
             return known
-
-    def _save(self) -> None:
-        save(self._root, list(self._claims.values()))
 
 
 def _check_owner(pod: Obj, claim: Obj) -> None:

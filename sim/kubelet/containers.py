@@ -11,7 +11,7 @@ import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,60 +38,44 @@ class Device:
     edits: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class CdiCache:
-    """The specs below ``root``, read again only when a file changed. Not thread-safe."""
+def resolve(root: Path, ids: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The containerEdits of devices of the specs below ``root``, each spec's own before the others.
 
-    root: Path
-    _specs: dict[Path, tuple[tuple[int, int], dict[str, Device]]] = field(default_factory=dict)
+    Raises:
+        ContainerError: "unresolvable CDI devices ...", as a runtime says it.
+    """
+    devices = _devices(root)
+    unresolved = [i for i in ids if devices.get(i) is None]
+    if unresolved:
+        raise ContainerError(
+            f"failed to inject CDI devices: unresolvable CDI devices {', '.join(unresolved)}"
+        )
+    edits: list[Mapping[str, Any]] = []
+    seen: set[Path] = set()
+    for device in filter(None, map(devices.get, ids)):
+        if device.spec_path not in seen:
+            seen.add(device.spec_path)
+            edits.append(device.spec_edits)
+        edits.append(device.edits)
+    return edits
 
-    def resolve(self, ids: Sequence[str]) -> list[Mapping[str, Any]]:
-        """The containerEdits of the devices, each spec's own before those of its first device.
 
-        Raises:
-            ContainerError: "unresolvable CDI devices ...", as a runtime says it.
-        """
-        devices = self._devices()
-        unresolved = [i for i in ids if devices.get(i) is None]
-        if unresolved:
-            raise ContainerError(
-                f"failed to inject CDI devices: unresolvable CDI devices {', '.join(unresolved)}"
-            )
-        edits: list[Mapping[str, Any]] = []
-        seen: set[Path] = set()
-        for each in ids:
-            device = devices[each]
-            if device is None:
-                continue
-            if device.spec_path not in seen:
-                seen.add(device.spec_path)
-                edits.append(device.spec_edits)
-            edits.append(device.edits)
-        return edits
-
-    def _devices(self) -> dict[str, Device | None]:
-        """Id to device; None for an id that two specs define, which no runtime resolves."""
-        found: dict[str, Device | None] = {}
-        current: dict[Path, tuple[tuple[int, int], dict[str, Device]]] = {}
-        paths = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        for path in paths:
-            if path.suffix not in _SUFFIXES or path.name.startswith("."):
-                continue
-            try:
-                status = path.stat()
-                stamp = (status.st_mtime_ns, status.st_ino)
-                known = self._specs.get(path)
-                devices = known[1] if known and known[0] == stamp else read_spec(path)
-            except FileNotFoundError:
-                continue
-            except ValueError as error:
-                _log.warning("%s: not a CDI spec: %s", path, error)
-                continue
-            current[path] = (stamp, devices)
-            for name, device in devices.items():
-                found[name] = None if name in found else device
-        self._specs = current
-        return found
+def _devices(root: Path) -> dict[str, Device | None]:
+    """Id to device; None for an id that two specs define, which no runtime resolves."""
+    found: dict[str, Device | None] = {}
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if path.suffix not in _SUFFIXES or path.name.startswith("."):
+            continue
+        try:
+            devices = read_spec(path)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            _log.warning("%s: not a CDI spec: %s", path, error)
+            continue
+        for name, device in devices.items():
+            found[name] = None if name in found else device
+    return found
 
 
 def read_spec(path: Path) -> dict[str, Device]:
@@ -103,7 +87,7 @@ def read_spec(path: Path) -> dict[str, Device]:
     """
     text = path.read_text()
     try:
-        spec = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        spec = json.loads(text) if path.suffix == ".json" else yaml.load(text, yaml.CSafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     if not isinstance(spec, dict) or not isinstance(spec.get("cdiVersion"), str):

@@ -15,12 +15,12 @@ from typing import Any
 
 from dra.common.resources import PODS, Obj, at
 from dra.kube.client import KubeApi
-from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
+from dra.kube.errors import ConflictError, ObjectNotFoundError
 from dra.kube.events import EventRecorder
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import rfc3339
 from sim.kubelet.claims import ClaimManager
-from sim.kubelet.containers import CdiCache, container_view, log_text
+from sim.kubelet.containers import container_view, log_text, resolve
 from sim.kubelet.plugins import ClaimError, ContainerError
 from sim.workqueue import WorkQueue
 
@@ -178,15 +178,12 @@ class PodRunner:
         root: Path,
         cdi_root: Path,
         retries: Retries,
-        reconcile_seconds: float,
     ) -> None:
         self._api = api
         self._claims = claims
         self._root = root
         self._retries = retries
-        self._reconcile_seconds = reconcile_seconds
-        self._cdi = CdiCache(cdi_root)
-        self._cdi_lock = threading.Lock()
+        self._cdi_root = cdi_root
         self._events = EventRecorder(api, component="kubelet", host=node)
         self._lock = threading.Lock()
         self._pods: dict[str, Obj] = {}
@@ -195,18 +192,14 @@ class PodRunner:
         self._reflector = Reflector(
             api, PODS, field_selector=f"spec.nodeName={node}", on_event=self._changed
         )
-        self._stopping = threading.Event()
-        self._reconciler = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
 
     def start(self) -> None:
         """Begins to follow the node's pods."""
         self._queue.start()
         self._reflector.start()
-        self._reconciler.start()
 
     def stop(self) -> None:
         """Stops; pods, claims and files stay as they are, as after a stop of kubelet."""
-        self._stopping.set()
         self._reflector.stop()
         self._queue.stop()
         self._events.close()
@@ -249,8 +242,7 @@ class PodRunner:
                 self._started[uid] = started_at(pod)
             started = self._started.get(uid)
         if pod is None:
-            self._forget(uid)
-            return None
+            return self._forget(uid)
         try:
             if is_deleting(pod) or is_terminal(pod):
                 return self._end(pod, "Failed")
@@ -293,9 +285,7 @@ class PodRunner:
         spec = pod["spec"]
         for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
             ids = self._claims.cdi_ids(pod, container)
-            with self._cdi_lock:
-                edits = self._cdi.resolve(ids)
-            view = container_view(container, ids, edits)
+            view = container_view(container, ids, resolve(self._cdi_root, ids))
             (folder / f"{container['name']}.json").write_text(json.dumps(view, indent=2) + "\n")
 
     def _end(self, pod: Obj, phase: str) -> float | None:
@@ -324,27 +314,17 @@ class PodRunner:
                 return None
         return None
 
-    def _forget(self, uid: str) -> None:
+    def _forget(self, uid: str) -> float | None:
+        """Gives up what is left of a pod that is gone, also behind kubelet's back."""
+        try:
+            self._claims.unprepare(uid)
+        except ClaimError as error:
+            _log.warning("claims of vanished pod %s: %s", uid, error)
+            return self._retries.after_other()
         with self._lock:
             self._started.pop(uid, None)
         shutil.rmtree(self._folder(uid), ignore_errors=True)
-
-    def _reconcile(self) -> None:
-        """Finds claims of pods that were deleted behind kubelet's back."""
-        while not self._stopping.wait(self._reconcile_seconds):
-            if not self._reflector.synced:
-                continue
-            for uid in self._claims.pods():
-                with self._lock:
-                    known = uid in self._pods
-                if known:
-                    continue
-                try:
-                    self._claims.unprepare(uid)
-                except (ClaimError, KubeError) as error:
-                    _log.warning("claims of vanished pod %s: %s", uid, error)
-                else:
-                    _log.info("unprepared the claims of vanished pod %s", uid)
+        return None
 
     def _write(self, pod: Obj, status: Obj) -> Obj:
         metadata = pod["metadata"]

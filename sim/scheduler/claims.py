@@ -16,7 +16,6 @@ from dra.kube.events import EventRecorder
 from dra.kube.timing import rfc3339
 from sim.scheduler.nodefit import matches_selector
 
-PLUGIN = "DynamicResources"
 _MAX_CONSUMERS = 256
 
 

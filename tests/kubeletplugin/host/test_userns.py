@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from sim.kubelet.containers import CdiCache
+from sim.kubelet.containers import resolve
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.helpers.rig import A100, Rig
 from tests.kubeletplugin.host.rootfs import compiled, private_mounts
@@ -139,7 +139,7 @@ def test_a_container_in_a_user_namespace_has_the_nodes_of_its_slice(
     rig = make_rig(GpuSpec(product))
     rig.machine.remove_nodes(makes=False)
     rig.start()
-    edits = CdiCache(rig.roots.cdi).resolve(rig.prepared(rig.claim(device)))
+    edits = resolve(rig.roots.cdi, rig.prepared(rig.claim(device)))
     mounts = [
         {**m, "hostPath": f"{rig.machine.host_root}{m['hostPath']}"}
         for e in edits

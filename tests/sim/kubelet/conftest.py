@@ -10,7 +10,7 @@ import pytest
 from dra.common.resources import PODS, Obj
 from dra.kube.client import KubeApi
 from sim.kubelet import plugins
-from sim.kubelet.kubelet import Kubelet, NodeShape, Settings
+from sim.kubelet.kubelet import Kubelet, Settings
 from sim.kubelet.pods import Retries
 from sim.scheduler.claims import SchedulerWrites
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -34,28 +34,15 @@ def settings(short_path: Path) -> Settings:
         root=short_path / "kubelet",
         cdi_root=short_path / "cdi",
         retries=Retries(prepare=0.3, quick=0.2),
-        reconcile_seconds=0.2,
-        wipe_seconds=0.4,
     )
 
 
 @pytest.fixture
-def start_kubelet(api: KubeApi, settings: Settings) -> Iterator[Callable[[], Kubelet]]:
-    running: list[Kubelet] = []
-
-    def start() -> Kubelet:
-        running.append(Kubelet(api, NodeShape(NODE), settings))
-        running[-1].start()
-        return running[-1]
-
-    yield start
-    for kubelet in running:
-        kubelet.stop()
-
-
-@pytest.fixture
-def kubelet(start_kubelet: Callable[[], Kubelet]) -> Kubelet:
-    return start_kubelet()
+def kubelet(api: KubeApi, settings: Settings) -> Iterator[Kubelet]:
+    kubelet = Kubelet(api, NODE, settings)
+    kubelet.start()
+    yield kubelet
+    kubelet.stop()
 
 
 @pytest.fixture

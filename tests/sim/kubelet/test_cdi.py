@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import Obj
-from sim.kubelet.containers import CdiCache, container_view, read_spec
+from sim.kubelet.containers import container_view, read_spec, resolve
 from sim.kubelet.plugins import ContainerError
 
 
@@ -19,7 +19,7 @@ def _write(path: Path, *names: str, **more: object) -> None:
 
 def test_a_specs_own_edits_come_once_before_those_of_its_devices(tmp_path: Path) -> None:
     _write(tmp_path / "a.json", "x", "y", containerEdits={"env": ["COMMON=1"]})
-    edits = CdiCache(tmp_path).resolve(["v.x/c=x", "v.x/c=y"])
+    edits = resolve(tmp_path, ["v.x/c=x", "v.x/c=y"])
     assert [e["env"] for e in edits] == [["COMMON=1"], ["D_x=1"], ["D_y=1"]]
 
 
@@ -28,17 +28,16 @@ def test_yaml_and_json_are_read_and_other_files_are_not(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text('cdiVersion: "0.6.0"\nkind: v.x/c\ndevices: [{name: y}]\n')
     _write(tmp_path / ".draft.json", "z")
     _write(tmp_path / "c.json.tmp", "z")
-    cache = CdiCache(tmp_path)
-    assert len(cache.resolve(["v.x/c=x", "v.x/c=y"])) == 4
+    assert len(resolve(tmp_path, ["v.x/c=x", "v.x/c=y"])) == 4
     with pytest.raises(ContainerError, match=r"unresolvable CDI devices v\.x/c=z$"):
-        cache.resolve(["v.x/c=z"])
+        resolve(tmp_path, ["v.x/c=z"])
 
 
 def test_an_id_that_two_specs_define_is_unresolvable(tmp_path: Path) -> None:
     _write(tmp_path / "a.json", "x")
     _write(tmp_path / "b.json", "x")
     with pytest.raises(ContainerError, match="unresolvable"):
-        CdiCache(tmp_path).resolve(["v.x/c=x"])
+        resolve(tmp_path, ["v.x/c=x"])
 
 
 @pytest.mark.parametrize(
@@ -56,18 +55,17 @@ def test_a_spec_that_breaks_the_rules_offers_nothing(tmp_path: Path, change: Obj
     with pytest.raises(ValueError, match=r"cdiVersion|kind|device"):
         read_spec(tmp_path / "a.json")
     with pytest.raises(ContainerError, match="unresolvable"):
-        CdiCache(tmp_path).resolve(["v.x/c=x"])
+        resolve(tmp_path, ["v.x/c=x"])
 
 
 def test_a_changed_and_a_removed_spec_are_noticed(tmp_path: Path) -> None:
     _write(tmp_path / "a.json", "x")
-    cache = CdiCache(tmp_path)
-    assert cache.resolve(["v.x/c=x"])
+    assert resolve(tmp_path, ["v.x/c=x"])
     (tmp_path / "a.json").unlink()
     _write(tmp_path / "a.json", "y")
-    assert cache.resolve(["v.x/c=y"])
+    assert resolve(tmp_path, ["v.x/c=y"])
     with pytest.raises(ContainerError):
-        cache.resolve(["v.x/c=x"])
+        resolve(tmp_path, ["v.x/c=x"])
 
 
 def _view(edits: Obj) -> Obj:

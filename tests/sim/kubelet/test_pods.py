@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
@@ -11,9 +10,9 @@ from sim.kubelet.kubelet import Kubelet, Settings
 from sim.kubelet.pods import RUN_SECONDS
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
-from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
+from tests.sim.kubelet.conftest import NODE, bind, bind_pod
 from tests.sim.kubelet.fakeplugin import FakePlugin, write_spec
-from tests.sim.standins import get_pod, gone, holds_for, phase
+from tests.sim.standins import get_pod, gone, phase
 
 
 def _runs(api: KubeApi, name: str) -> None:
@@ -164,7 +163,7 @@ def test_a_shared_claim_is_prepared_once_and_unprepared_after_the_last_pod(
     assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
 
 
-def test_claims_of_a_force_deleted_pod_are_found_by_the_reconcile_loop(
+def test_claims_of_a_force_deleted_pod_are_given_up(
     api: KubeApi, plugin: FakePlugin, claim: Obj
 ) -> None:
     bind(api, "a", claim)
@@ -188,25 +187,6 @@ def test_a_claim_that_was_replaced_under_its_name_waits_for_the_old_one(
     assert "previous pod force-deleted" in _events(api, "FailedPrepareDynamicResources")[0]
     plugin.unprepare_error = ""
     _runs(api, "b")
-
-
-def test_a_restarted_kubelet_neither_prepares_running_pods_nor_forgets_their_claims(
-    api: KubeApi,
-    start_kubelet: Callable[[], Kubelet],
-    make_plugin: MakePlugin,
-    claim: Obj,
-) -> None:
-    first = start_kubelet()
-    plugin = make_plugin()
-    bind(api, "a", claim)
-    _runs(api, "a")
-    first.stop()
-    start_kubelet()
-    wait_for("registration", lambda: len(plugin.statuses) == 2)
-    assert holds_for(0.5, lambda: len(plugin.uids("prepare")) == 1)
-    api.delete(PODS, "a", namespace="default")
-    wait_for("the end", lambda: gone(lambda: get_pod(api, "a")))
-    assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
 
 
 def test_a_pod_without_claims_runs_without_any_plugin(api: KubeApi, kubelet: Kubelet) -> None:

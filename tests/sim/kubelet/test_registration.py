@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dra.common.resources import RESOURCE_SLICES, Obj
+from dra.common.resources import Obj
 from dra.kube.client import KubeApi
 from sim.kubelet.kubelet import Kubelet
 from tests.helpers.waiting import wait_for
-from tests.sim import standins
-from tests.sim.kubelet.conftest import NODE, MakePlugin, bind
+from tests.sim.kubelet.conftest import MakePlugin, bind
 from tests.sim.kubelet.fakeplugin import FakePlugin
-from tests.sim.standins import DRIVER, gone, holds_for, phase
-
-
-def _publish(api: KubeApi, name: str, driver: str = DRIVER, node: str = NODE) -> None:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    body = {
-        "metadata": {"name": name},
-        "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": []},
-    }
-    api.create(RESOURCE_SLICES, body)
+from tests.sim.standins import DRIVER, phase
 
 
 def test_a_plugin_is_registered_under_the_first_version_of_its_list_that_kubelet_knows(
@@ -66,7 +56,7 @@ def test_a_plugin_is_gone_with_its_socket_and_back_with_a_new_one(
     plugin.stop()
     wait_for("de-registration", lambda: kubelet.plugins.get(DRIVER) is None)
     plugin.start()
-    wait_for("registration", lambda: kubelet.plugins.connected().get(DRIVER))
+    wait_for("registration", lambda: kubelet.plugins.get(DRIVER))
     wait_for("the second word", lambda: plugin.statuses == [(True, ""), (True, "")])
 
 
@@ -78,30 +68,3 @@ def test_during_a_rolling_update_the_newest_plugin_is_called(
     bind(api, "a", claim)
     wait_for("running", lambda: phase(api, "a") == "Running")
     assert (len(plugin.calls), len(newer.calls)) == (0, 1)
-
-
-def test_kubelet_deletes_the_slices_of_its_node_when_it_starts(
-    api: KubeApi, start_kubelet: object
-) -> None:
-    _publish(api, "mine")
-    _publish(api, "foreign", node="node-2")
-    start_kubelet()  # type: ignore[operator]
-    wait_for("deletion", lambda: gone(lambda: api.get(RESOURCE_SLICES, "mine")))
-    assert api.get(RESOURCE_SLICES, "foreign")
-
-
-def test_slices_of_a_driver_that_left_are_deleted_after_a_while_and_those_of_others_stay(
-    api: KubeApi, kubelet: Kubelet, make_plugin: MakePlugin
-) -> None:
-    plugin, other = make_plugin(), make_plugin(name="other.dev")
-    wait_for("registration", lambda: len(kubelet.plugins.connected()) == 2)
-    _publish(api, "mine")
-    _publish(api, "others", driver="other.dev")
-    assert other.statuses
-    assert holds_for(0.6, lambda: not gone(lambda: api.get(RESOURCE_SLICES, "mine")))
-    plugin.stop()
-    wait_for("deletion", lambda: gone(lambda: api.get(RESOURCE_SLICES, "mine")))
-    assert api.get(RESOURCE_SLICES, "others")
-    _publish(api, "mine-again")
-    assert holds_for(0.6, lambda: not gone(lambda: api.get(RESOURCE_SLICES, "mine-again")))
-    standins.wipe(api)
