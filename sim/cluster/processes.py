@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
-from sim.cluster import janitor
-
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+# Removes a directory once the input ends: whoever wrote to it is gone, and his children soon are.
+_WATCH = """cat >/dev/null; for i in 1 2 3; do rm -rf "$1"; [ -e "$1" ] || exit; sleep 1; done"""
 _TAIL_LINES = 15
 _STOP_SECONDS = 8.0
 # What a socket's path below a node's directory takes, of the 107 characters that Linux allows.
@@ -65,7 +67,8 @@ class Supervisor:
 
     Without ``directory`` a temporary one is made, and removed at the end. Children get a process
     group each, so that Ctrl-C reaches this process alone, which stops them in order. If this
-    process is killed, a janitor ends them and removes the temporary directory.
+    process is killed, the kernel kills them too, and the shell that watches over the temporary
+    directory removes it.
 
     Raises:
         ClusterError: the directory's path is too long for the sockets below it, it cannot be
@@ -76,8 +79,8 @@ class Supervisor:
         self._given = directory
         self.directory = directory or Path()
         self.children: dict[str, Child] = {}
-        self._janitor: subprocess.Popen[str] | None = None
         self._lock: int | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         if self._given is None:
@@ -91,15 +94,14 @@ class Supervisor:
             )
         if self._given is not None:
             self._lock = _own(self.directory)
-        removed = [str(self.directory)] if self._given is None else []
-        self._janitor = subprocess.Popen(
-            [sys.executable, "-I", "-S", janitor.__file__, f"{self.directory}/", *removed],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-        )
+        else:
+            self._watch = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "sh", self.directory],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         (self.directory / "logs").mkdir(exist_ok=True)
         return self
 
@@ -111,13 +113,9 @@ class Supervisor:
     ) -> None:
         with _undisturbed():
             self.stop()
-            janitor.unmount_below(f"{self.directory}/")
-            if self._given is None:
-                shutil.rmtree(self.directory, ignore_errors=True)
-            self._order("done")
-            if self._janitor is not None and self._janitor.stdin is not None:
-                self._janitor.stdin.close()
-                self._janitor.wait()
+            _unmount_below(f"{self.directory}/")
+            if self._watch is not None:
+                self._watch.communicate()
             if self._lock is not None:
                 os.close(self._lock)
 
@@ -138,9 +136,9 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one prctl, no lock taken
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
             )
-        self._order(f"watch {process.pid}")
         child = Child(name, tuple(arguments), log, wave, process)
         self.children[name] = child
         return child
@@ -176,12 +174,16 @@ class Supervisor:
                     _signal(child, signal.SIGKILL)
                     child.process.wait()
 
-    def _order(self, order: str) -> None:
-        pipe: IO[str] | None = self._janitor.stdin if self._janitor is not None else None
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.write(order + "\n")
-                pipe.flush()
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _unmount_below(place: str) -> None:
+    """Ends what processes mounted in a directory (with a slash at its end): that outlives them."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if (point := line.split()[4]).startswith(place):
+            subprocess.run(["/bin/umount", "--lazy", point], check=False)
 
 
 def _own(directory: Path) -> int:

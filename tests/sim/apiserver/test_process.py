@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from tests.sim.apiserver.running import running_server
 from tests.sim.conformance.helpers.client import Api
 
@@ -26,31 +24,6 @@ def test_it_ends_on_sigterm_although_clients_watch(tmp_path: Path) -> None:
         assert watch.rest() == []
 
 
-def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
-    with running_server(tmp_path) as server:
-        address, _, port = server.url.removeprefix("http://").partition(":")
-        assert address == "127.0.0.1"
-        own = socket.gethostbyname(socket.gethostname())
-        if own.startswith("127."):
-            return
-        with socket.socket() as probe:
-            assert probe.connect_ex((own, int(port))) != 0
-
-
-def test_the_kubeconfig_is_printed_without_a_path_for_it() -> None:
-    command = [sys.executable, "-m", "sim", "apiserver"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines: list[str] = []
-        while not (lines and lines[-1].startswith("users")):
-            lines.append(process.stdout.readline())
-        lines.append(process.stdout.readline())
-        lines.append(process.stdout.readline())
-        process.terminate()
-    config = yaml.safe_load("".join(lines))
-    assert config["clusters"][0]["cluster"]["server"].startswith("http://127.0.0.1:")
-
-
 def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -61,13 +34,6 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_gate_needs_a_value(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sim", "apiserver", "--feature-gates", "DRADeviceTaints"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "DRADeviceTaints=true" in done.stderr
 
 
 def test_many_watches_and_writes_are_served_at_once(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sim.cluster import janitor
 from sim.cluster.processes import Child, ClusterError, Supervisor
 from tests.helpers.folders import mounts_below
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -60,15 +59,6 @@ def test_what_nodes_mounted_ends_with_the_supervisor() -> None:
         directory = supervisor.directory
         mount_in(directory)
     assert (mounts_below(directory), directory.exists()) == ([], False)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_janitor_ends_what_nodes_mounted(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    mount_in(place)
-    command = [sys.executable, "-I", "-S", janitor.__file__, f"{place}/", str(place)]
-    subprocess.run(command, input="", text=True, check=True)
-    assert (mounts_below(place), place.exists()) == ([], False)
 
 
 def mount_in(directory: Path) -> None:
@@ -132,16 +122,3 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     process.stdout.close()
     wait_for("end of the child", lambda: not _alive(int(pid)))
     wait_for("end of the directory", lambda: not Path(directory).exists())
-
-
-def test_a_janitor_that_was_told_nothing_ends_all_processes_and_removes_the_directory(
-    tmp_path: Path,
-) -> None:
-    place = tmp_path / "place"
-    (place / "logs").mkdir(parents=True)
-    with (place / "logs" / "stray.log").open("w") as log:
-        stray = subprocess.Popen([sys.executable, *_SLEEP], stdout=log)
-    command = [sys.executable, "-I", "-S", janitor.__file__, f"{place}/", str(place)]
-    subprocess.run(command, input="", text=True, check=True)
-    assert stray.wait(PATIENCE) == -signal.SIGKILL
-    assert not place.exists()

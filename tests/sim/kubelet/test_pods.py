@@ -87,25 +87,6 @@ def test_a_failed_prepare_is_retried_until_it_succeeds(
     _runs(api, "a")
 
 
-def test_an_answer_for_a_claim_that_was_not_asked_for_fails_the_pod(
-    api: KubeApi, plugin: FakePlugin, claim: Obj
-) -> None:
-    plugin.alter = lambda answer: answer.claims["stranger"].devices.add()
-    bind(api, "a", claim)
-    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
-    assert "unknown claim stranger" in _events(api, "FailedPrepareDynamicResources")[0]
-    assert phase(api, "a") == "Pending"
-
-
-def test_an_answer_without_the_claim_fails_the_pod(
-    api: KubeApi, plugin: FakePlugin, claim: Obj
-) -> None:
-    plugin.alter = lambda answer: answer.claims.clear()
-    bind(api, "a", claim)
-    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
-    assert "skipped 1 ResourceClaims" in _events(api, "FailedPrepareDynamicResources")[0]
-
-
 def test_a_cdi_device_without_spec_is_unresolvable_and_tried_again(
     api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
 ) -> None:

@@ -37,17 +37,6 @@ def test_a_plugin_without_a_known_version_is_told_so(
     assert "no supported service in ['v9.DRAPlugin']" in plugin.statuses[0][1]
 
 
-def test_a_plugin_that_refuses_its_status_is_registered_anew(
-    kubelet: Kubelet, make_plugin: MakePlugin
-) -> None:
-    plugin = make_plugin(refuse_status=True)
-    wait_for("a second try", lambda: len(plugin.statuses) >= 2)
-    # It is registered while it is told so, as by kubelet, and no longer than that.
-    wait_for("its end", lambda: kubelet.plugins.get(DRIVER) is None)
-    plugin.refuse_status = False
-    wait_for("registration", lambda: kubelet.plugins.get(DRIVER))
-
-
 def test_a_plugin_is_gone_with_its_socket_and_back_with_a_new_one(
     kubelet: Kubelet, make_plugin: MakePlugin
 ) -> None:

@@ -25,12 +25,6 @@ def test_the_version_is_1_36(api: Api) -> None:
     assert version["gitVersion"].startswith("v1.36.")
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/livez"])
-def test_the_server_is_healthy(api: Api, path: str) -> None:
-    answer = api.get(path)
-    assert (answer.code, answer.body) == (200, "ok")
-
-
 @pytest.mark.parametrize(
     ("path", "name", "entry"),
     [
@@ -84,18 +78,6 @@ def test_discovery_comes_aggregated_on_request(api: Api, path: str) -> None:
     }
     wanted = ("", "pods") if path == "/api" else ("resource.k8s.io", "resourceclaims")
     assert wanted in found
-
-
-@pytest.mark.parametrize(
-    "path", ["/apis/none.example.com/v1", "/api/v1/nothings", "/apis/resource.k8s.io/v1/nothings"]
-)
-def test_what_is_not_served_is_not_found(api: Api, path: str) -> None:
-    answer = api.get(path)
-    assert answer.code == 404
-
-
-def test_a_wrong_method_is_not_allowed(api: Api, namespace: str) -> None:
-    api.put(f"/api/v1/namespaces/{namespace}/pods", pod("a")).refused(405, "MethodNotAllowed")
 
 
 def rows(api: Api, path: str) -> dict[str, dict[str, Any]]:
@@ -153,13 +135,3 @@ def test_nodes_as_rows(api: Api, unique: str, cleanup: Callable[[str], str]) -> 
         "v1.36.2",
         "10.0.0.7",
     ]
-
-
-def test_a_row_carries_its_metadata(api: Api, namespace: str) -> None:
-    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
-    api.post(path, claim("a")).ok()
-    table = api.get(f"{path}/a", headers={"Accept": AS_TABLE}).ok()
-    inner = table["rows"][0]["object"]
-    assert (inner["kind"], inner["metadata"]["name"]) == ("PartialObjectMetadata", "a")
-    bare = api.get(path, headers={"Accept": AS_TABLE}, includeObject="None").ok()
-    assert bare["rows"][0].get("object") is None

@@ -6,10 +6,10 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kubernetes import client, config, watch
+from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from tests.sim.conformance.helpers.builders import allocation, claim, pod
+from tests.sim.conformance.helpers.builders import allocation, claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 def connection(kubeconfig: Path) -> Iterator[Any]:
     with config.new_client_from_config(str(kubeconfig)) as made:  # type: ignore[no-untyped-call]
         yield made
-
-
-def test_models_create_read_and_list_pods(connection: Any, namespace: str) -> None:
-    core: Any = client.CoreV1Api(connection)
-    container = client.V1Container(name="main", image="x:1")
-    spec = client.V1PodSpec(containers=[container], scheduler_name="nobody")
-    body = client.V1Pod(metadata=client.V1ObjectMeta(name="p"), spec=spec)
-    created = core.create_namespaced_pod(namespace, body)
-    assert created.status.phase == "Pending"
-    assert core.read_namespaced_pod("p", namespace).metadata.uid == created.metadata.uid
-    assert [item.metadata.name for item in core.list_namespaced_pod(namespace).items] == ["p"]
-    core.delete_namespaced_pod("p", namespace)
 
 
 def test_models_allocate_a_claim(connection: Any, namespace: str) -> None:
@@ -46,15 +34,6 @@ def test_models_allocate_a_claim(connection: Any, namespace: str) -> None:
     assert refused.value.status == 422
 
 
-def test_models_apply_on_the_server_side(connection: Any, namespace: str) -> None:
-    core: Any = client.CoreV1Api(connection)
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"x": "1"}}
-    applied = core.patch_namespaced_config_map(
-        "m", namespace, body, _content_type="application/apply-patch+yaml", field_manager="me"
-    )
-    assert applied.data == {"x": "1"}
-
-
 def test_models_hold_a_lease(connection: Any, namespace: str) -> None:
     api: Any = client.CoordinationV1Api(connection)
     now = dt.datetime.now(dt.UTC)
@@ -66,15 +45,6 @@ def test_models_hold_a_lease(connection: Any, namespace: str) -> None:
     with pytest.raises(ApiException) as stale:
         api.replace_namespaced_lease("l", namespace, created)
     assert (stale.value.status, stale.value.reason) == (409, "Conflict")
-
-
-def test_its_watch_streams(connection: Any, namespace: str) -> None:
-    core: Any = client.CoreV1Api(connection)
-    core.create_namespaced_pod(namespace, pod("p"))
-    watching: Any = watch.Watch()  # type: ignore[no-untyped-call]
-    stream = watching.stream(core.list_namespaced_pod, namespace, timeout_seconds=1)
-    events = [(event["type"], event["object"].metadata.name) for event in stream]
-    assert events == [("ADDED", "p")]
 
 
 def test_its_versions_and_groups(connection: Any) -> None:

@@ -174,12 +174,6 @@ def test_the_schema_is_enforced(
     assert cause in api.post(trees, kind.tree(**spec)).causes()
 
 
-def test_required_fields_are_required(api: Api, kind: Kind, trees: str) -> None:
-    body = kind.tree()
-    del body["spec"]
-    assert ("FieldValueRequired", "spec") in api.post(trees, body).causes()
-
-
 def test_the_status_has_its_own_endpoint(api: Api, kind: Kind, trees: str) -> None:
     created = api.post(trees, kind.tree() | {"status": {"ready": 1}}).ok()
     assert "status" not in created
@@ -214,15 +208,6 @@ def test_lists_with_keys_are_applied_by_several_managers(api: Api, kind: Kind, t
     assert '.spec.gpus[uuid="GPU-1"].state' in message
     kept = api.apply(f"{trees}/a", kind.tree(), manager="two").ok()
     assert [gpu["uuid"] for gpu in kept["spec"]["gpus"]] == ["GPU-1"]
-
-
-def test_the_status_of_an_object_is_applied(api: Api, kind: Kind, trees: str) -> None:
-    api.post(trees, kind.tree()).ok()
-    body = kind.tree() | {"status": {"ready": 4}}
-    del body["spec"]
-    applied = api.apply(f"{trees}/a/status", body).ok()
-    assert applied["status"] == {"ready": 4}
-    assert applied["metadata"]["generation"] == 1
 
 
 def test_selectable_fields_select(api: Api, kind: Kind, trees: str) -> None:

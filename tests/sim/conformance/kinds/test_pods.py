@@ -142,10 +142,6 @@ def test_a_gated_pod_is_not_bound(api: Api, pods: str) -> None:
     assert "non-empty .spec.schedulingGates" in message
 
 
-def test_a_missing_pod_is_not_bound(api: Api, pods: str) -> None:
-    bind(api, pods, "none", "node-a").refused(404, "NotFound")
-
-
 def test_the_claims_of_a_pod_are_recorded_in_its_status(api: Api, pods: str) -> None:
     body: Obj = {
         "apiVersion": "v1",
@@ -169,13 +165,6 @@ def test_a_lease_keeps_microseconds(api: Api, leases: str) -> None:
     spec = {"holderIdentity": "me", "renewTime": "2026-11-21T03:31:30.123456Z"}
     created = api.post(leases, {"metadata": {"name": "l"}, "spec": spec}).ok()
     assert created["spec"] == spec
-
-
-def test_a_lease_is_taken_by_one_of_two(api: Api, leases: str) -> None:
-    first = api.post(leases, {"metadata": {"name": "l"}, "spec": {"holderIdentity": ""}}).ok()
-    mine, yours = (first | {"spec": {"holderIdentity": name}} for name in ("me", "you"))
-    api.put(f"{leases}/l", mine).ok()
-    api.put(f"{leases}/l", yours).refused(409, "Conflict")
 
 
 def test_a_lease_is_not_replaced_blindly(api: Api, leases: str) -> None:

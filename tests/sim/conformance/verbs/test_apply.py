@@ -13,7 +13,6 @@ from tests.sim.conformance.helpers.builders import (
     condition,
     config_map,
     device_status,
-    pod,
     result,
 )
 
@@ -100,14 +99,6 @@ def test_a_field_of_an_updater_conflicts_and_says_since_when(api: Api, path: str
     assert 'conflict with "conformance" using v1: .data.x' in message
 
 
-def test_the_same_value_is_shared_and_survives_one_of_its_owners(api: Api, path: str) -> None:
-    api.apply(path, config_map("a", x="1"), manager="me").ok()
-    api.apply(path, config_map("a", x="1"), manager="you").ok()
-    bare = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
-    assert api.apply(path, bare, manager="you").ok()["data"] == {"x": "1"}
-    assert "data" not in api.apply(path, bare, manager="me").ok()
-
-
 def test_force_takes_the_field_over(api: Api, path: str) -> None:
     api.apply(path, config_map("a", x="1", y="1"), manager="me").ok()
     forced = api.apply(path, config_map("a", x="2"), manager="you", force=True).ok()
@@ -133,29 +124,12 @@ def test_a_manager_that_owns_nothing_more_disappears(api: Api, path: str) -> Non
     assert owners(updated).keys() == {("you", "Update")}
 
 
-def test_an_apply_needs_a_manager(api: Api, path: str) -> None:
-    answer = api.call("PATCH", path, config_map("a"), content="application/apply-patch+yaml")
-    answer.refused(422, "Invalid")
-
-
-def test_managed_fields_cannot_be_applied(api: Api, path: str) -> None:
-    api.apply(path, config_map("a", x="1")).ok()
-    body = config_map("a", x="1")
-    body["metadata"]["managedFields"] = [{"manager": "x", "operation": "Apply"}]
-    api.apply(path, body).refused(400, "BadRequest")
-
-
 def test_an_apply_with_a_stale_version_conflicts(api: Api, path: str) -> None:
     old = api.apply(path, config_map("a", x="1")).ok()["metadata"]["resourceVersion"]
     api.apply(path, config_map("a", x="2")).ok()
     body = config_map("a", x="3")
     body["metadata"]["resourceVersion"] = old
     api.apply(path, body).refused(409, "Conflict")
-
-
-def test_the_status_of_an_absent_object_cannot_be_applied(api: Api, namespace: str) -> None:
-    path = f"{DRA}/namespaces/{namespace}/resourceclaims/a/status"
-    api.apply(path, claim_status()).refused(404, "NotFound")
 
 
 def test_labels_of_several_managers_merge(api: Api, path: str) -> None:
@@ -178,23 +152,6 @@ def test_finalizers_are_a_set(api: Api, path: str) -> None:
     kept = api.apply(path, bare, manager="me").ok()["metadata"]["finalizers"]
     assert kept == ["a.b/you"]
     api.apply(path, bare, manager="you").ok()
-
-
-def test_containers_are_a_map_by_name(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods/a"
-    body = pod("a", containers=[{"name": "one", "image": "x:1"}, {"name": "two", "image": "x:1"}])
-    api.apply(path, body, manager="me").ok()
-    change = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a"},
-        "spec": {"containers": [{"name": "two", "image": "x:2"}]},
-    }
-    message = api.apply(path, change, manager="you").refused(409, "Conflict")
-    assert '.spec.containers[name="two"].image' in message
-    applied = api.apply(path, change, manager="you", force=True).ok()
-    images = [(c["name"], c["image"]) for c in applied["spec"]["containers"]]
-    assert images == [("one", "x:1"), ("two", "x:2")]
 
 
 def test_two_drivers_write_their_devices_into_one_claim(api: Api, a_claim: str) -> None:
@@ -228,15 +185,6 @@ def test_conditions_of_a_device_merge_by_type(api: Api, a_claim: str) -> None:
         applied = api.apply(a_claim, claim_status(body), manager=manager).ok()
     kinds = {c["type"] for c in applied["status"]["devices"][0]["conditions"]}
     assert kinds == {"Ready", "Healthy"}
-
-
-def test_reservations_merge_by_uid(api: Api, a_claim: str) -> None:
-    for uid in ("1", "2"):
-        entry = {"resource": "pods", "name": f"p{uid}", "uid": uid}
-        body = claim_status()
-        body["status"] = {"reservedFor": [entry]}
-        applied = api.apply(a_claim, body, manager=f"m{uid}").ok()
-    assert {entry["uid"] for entry in applied["status"]["reservedFor"]} == {"1", "2"}
 
 
 def test_an_applied_status_owns_no_metadata(api: Api, a_claim: str) -> None:

@@ -45,38 +45,11 @@ def test_names_are_generated_from_a_prefix(api: Api, namespace: str) -> None:
     assert all(name.startswith("part-") and len(name) == len("part-") + 5 for name in names)
 
 
-def test_a_long_prefix_is_cut_so_that_the_name_stays_a_label(api: Api, namespace: str) -> None:
-    body = {"metadata": {"generateName": "x" * 80}}
-    assert len(api.post(maps(namespace), body).ok()["metadata"]["name"]) == 63
-
-
-def test_an_object_needs_a_name(api: Api, namespace: str) -> None:
-    answer = api.post(maps(namespace), {"metadata": {}})
-    assert answer.causes() == {("FieldValueRequired", "metadata.name")}
-
-
 def test_a_name_is_taken_once(api: Api, namespace: str) -> None:
     api.post(maps(namespace), config_map("a")).ok()
     answer = api.post(maps(namespace), config_map("a"))
     assert answer.refused(409, "AlreadyExists") == 'configmaps "a" already exists'
     assert answer.body["details"] == {"name": "a", "kind": "configmaps"}
-
-
-def test_a_name_has_to_be_a_dns_name(api: Api, namespace: str) -> None:
-    answer = api.post(maps(namespace), config_map("Not_A_Name"))
-    assert answer.causes() == {("FieldValueInvalid", "metadata.name")}
-    assert answer.refused(422, "Invalid").startswith('ConfigMap "Not_A_Name" is invalid: ')
-
-
-def test_labels_have_a_syntax(api: Api, namespace: str) -> None:
-    body = config_map("a") | {"metadata": {"name": "a", "labels": {"a b": "x", "c": "-"}}}
-    assert api.post(maps(namespace), body).causes() == {("FieldValueInvalid", "metadata.labels")}
-
-
-def test_finalizers_are_qualified_names(api: Api, namespace: str) -> None:
-    body = config_map("a") | {"metadata": {"name": "a", "finalizers": ["mine"]}}
-    answer = api.post(maps(namespace), body)
-    assert answer.causes() == {("FieldValueInvalid", "metadata.finalizers[0]")}
 
 
 def test_a_missing_object_says_which(api: Api, namespace: str) -> None:
@@ -90,17 +63,6 @@ def test_a_missing_object_says_which(api: Api, namespace: str) -> None:
 def test_a_namespace_has_to_exist(api: Api, unique: str) -> None:
     answer = api.post(maps(unique), config_map("a"))
     assert answer.refused(404, "NotFound") == f'namespaces "{unique}" not found'
-
-
-def test_the_namespace_of_the_url_and_of_the_body_agree(api: Api, namespace: str) -> None:
-    body = config_map("a") | {"metadata": {"name": "a", "namespace": "default"}}
-    api.post(maps(namespace), body).refused(400, "BadRequest")
-
-
-def test_a_version_cannot_be_chosen_on_create(api: Api, namespace: str) -> None:
-    body = config_map("a") | {"metadata": {"name": "a", "resourceVersion": "5"}}
-    message = "resourceVersion should not be set on objects to be created"
-    assert message in api.post(maps(namespace), body).refused(500)
 
 
 def test_a_stale_update_conflicts(api: Api, namespace: str) -> None:
@@ -132,15 +94,6 @@ def test_an_update_keeps_what_the_server_wrote(api: Api, namespace: str) -> None
     for field in ("uid", "creationTimestamp", "namespace"):
         assert new["metadata"][field] == old["metadata"][field]
     assert int(new["metadata"]["resourceVersion"]) > int(old["metadata"]["resourceVersion"])
-
-
-def test_an_update_of_nothing_that_exists_is_not_found(api: Api, namespace: str) -> None:
-    api.put(f"{maps(namespace)}/none", config_map("none")).refused(404, "NotFound")
-
-
-def test_the_name_of_the_url_and_of_the_body_agree(api: Api, namespace: str) -> None:
-    api.post(maps(namespace), config_map("a")).ok()
-    api.put(f"{maps(namespace)}/a", config_map("b")).refused(400, "BadRequest")
 
 
 def test_an_update_that_changes_nothing_writes_nothing(api: Api, namespace: str) -> None:
@@ -193,34 +146,12 @@ def test_a_status_update_of_a_claim_carries_no_metadata(api: Api, namespace: str
     assert not {"finalizers", "labels", "annotations"} & kept.keys()
 
 
-def test_unknown_fields_are_refused_when_validation_is_strict(api: Api, namespace: str) -> None:
-    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
-    body = claim("a")
-    body["spec"]["surprise"] = 1
-    message = api.post(path, body, fieldValidation="Strict").refused(400, "BadRequest")
-    assert 'strict decoding error: unknown field "spec.surprise"' in message
-
-
 def test_a_value_of_the_wrong_type_is_refused(api: Api, namespace: str) -> None:
     path = f"{DRA}/namespaces/{namespace}/resourceclaims"
     body = claim("a")
     body["spec"]["devices"]["requests"][0]["name"] = 7
     message = api.post(path, body, fieldValidation="Strict").refused(400, "BadRequest")
     assert "cannot unmarshal" in message
-
-
-def test_a_body_of_another_kind_is_refused(api: Api, namespace: str) -> None:
-    api.post(maps(namespace), pod("a")).refused(400, "BadRequest")
-
-
-def test_broken_json_is_refused(api: Api, namespace: str) -> None:
-    raw = api._pool.request(
-        "POST",
-        api._host + maps(namespace),
-        body=b'{"metadata":',
-        headers=api._headers | {"Content-Type": "application/json"},
-    )
-    assert raw.status == 400
 
 
 def test_a_put_may_create_a_lease(api: Api, namespace: str) -> None:

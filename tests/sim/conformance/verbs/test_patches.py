@@ -50,12 +50,6 @@ def test_a_patch_with_the_right_version_is_taken_and_a_stale_one_is_not(
     api.merge(a_map, body | {"data": {"x": "4"}}).refused(409, "Conflict")
 
 
-def test_a_merge_patch_replaces_lists(api: Api, a_pod: str) -> None:
-    api.merge(a_pod, {"metadata": {"finalizers": ["a.b/two"]}}).ok()
-    assert api.get(a_pod).ok()["metadata"]["finalizers"] == ["a.b/two"]
-    api.merge(a_pod, {"metadata": {"finalizers": None}}).ok()
-
-
 def test_a_json_patch_does_all_or_nothing(api: Api, a_map: str) -> None:
     steps = [
         {"op": "test", "path": "/data/x", "value": "1"},
@@ -152,17 +146,3 @@ def test_a_strategic_patch_merges_reservations_by_uid(api: Api, namespace: str) 
     api.merge(f"{path}/a/status", {"status": status}).ok()
     patched = api.strategic(f"{path}/a/status", {"status": {"reservedFor": [second]}}).ok()
     assert {entry["uid"] for entry in patched["status"]["reservedFor"]} == {"1", "2"}
-
-
-def test_a_patch_of_an_unknown_type_is_refused(api: Api, a_map: str) -> None:
-    answer = api.call("PATCH", a_map, {"data": {}}, content="application/json")
-    answer.refused(415, "UnsupportedMediaType")
-
-
-def test_a_patch_of_a_missing_object_is_not_found(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/configmaps/none"
-    api.merge(path, {"data": {}}).refused(404, "NotFound")
-
-
-def test_a_patch_cannot_change_the_name(api: Api, a_map: str) -> None:
-    assert api.merge(a_map, {"metadata": {"name": "b"}}).code in (400, 422)

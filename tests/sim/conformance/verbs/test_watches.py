@@ -147,7 +147,3 @@ def test_rows_are_watched_as_tables(api: Api, path: str) -> None:
     assert event.type == "ADDED"
     assert event.object["kind"] == "Table"
     assert event.object["rows"][0]["cells"][:2] == ["a", "pending"]
-
-
-def test_a_version_that_is_no_number_is_refused(api: Api, path: str) -> None:
-    assert api.get(path, watch=True, resourceVersion="x").code >= 400
