@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import click
 
@@ -35,22 +35,6 @@ class ClaimChange:
     delete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MissingClaim:
-    """A claim to be created for a pod: its name in the pod and its template."""
-
-    pod_claim: str
-    template: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodClaimNames:
-    """Names of the claims that a pod has (pod claim to ResourceClaim), and what it lacks."""
-
-    made: dict[str, str] = field(default_factory=dict)
-    missing: list[MissingClaim] = field(default_factory=list)
-
-
 def is_done(pod: Obj) -> bool:
     """True if the pod will use its claims no more."""
     return at(pod, "status", "phase") in _TERMINAL or (
@@ -66,21 +50,25 @@ def owner_pod(claim: Obj) -> tuple[str, str]:
     return "", ""
 
 
-def template_claims(pod: Obj, owned: Iterable[Obj]) -> PodClaimNames:
-    """Template claims of the pod that exist among the claims that it owns."""
+def template_claims(pod: Obj, owned: Iterable[Obj]) -> tuple[dict[str, str], dict[str, str]]:
+    """Template claims of a pod: the names of those that it owns, and the templates of the others.
+
+    Both by their names in the pod.
+    """
     by_pod_claim = {
         claim["metadata"].get("annotations", {}).get(POD_CLAIM): claim["metadata"]["name"]
         for claim in owned
     }
-    names = PodClaimNames()
+    made: dict[str, str] = {}
+    missing: dict[str, str] = {}
     for entry in pod["spec"].get("resourceClaims", ()):
         if "resourceClaimTemplateName" not in entry:
             continue
-        if made := by_pod_claim.get(entry["name"]):
-            names.made[entry["name"]] = made
+        if name := by_pod_claim.get(entry["name"]):
+            made[entry["name"]] = name
         else:
-            names.missing.append(MissingClaim(entry["name"], entry["resourceClaimTemplateName"]))
-    return names
+            missing[entry["name"]] = entry["resourceClaimTemplateName"]
+    return made, missing
 
 
 def claim_from_template(pod: Obj, template: Obj, *, pod_claim: str) -> Obj:
@@ -238,18 +226,16 @@ class ClaimController:
             return
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         claims = [c for c in self._claims.store.list() if c["metadata"]["namespace"] == namespace]
-        names = template_claims(pod, [c for c in claims if owner_pod(c)[1] == uid])
-        if names.missing:
+        made, missing = template_claims(pod, [c for c in claims if owner_pod(c)[1] == uid])
+        if missing:
             # The copy at hand may be older than our own last write.
             fresh = self._api.list(RESOURCE_CLAIMS, namespace=namespace).items
-            names = template_claims(pod, [c for c in fresh if owner_pod(c)[1] == uid])
-        for missing in names.missing:
-            names.made[missing.pod_claim] = self._create(
-                pod, missing.template, pod_claim=missing.pod_claim
-            )
-        recorded = {n: name for n, name in claim_names(pod).items() if n in names.made}
-        if recorded != names.made:
-            self._record(pod, names.made)
+            made, missing = template_claims(pod, [c for c in fresh if owner_pod(c)[1] == uid])
+        for pod_claim, template in missing.items():
+            made[pod_claim] = self._create(pod, template, pod_claim=pod_claim)
+        recorded = {n: name for n, name in claim_names(pod).items() if n in made}
+        if recorded != made:
+            self._record(pod, made)
         if pod["spec"].get("nodeName"):
             used = claim_names(pod).values()
             for claim in claims:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim.cluster.cluster import Cluster
 
 _WIDTH = 92
-_BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
+_BOLD, _GREEN, _YELLOW, _RED = "1", "32", "33", "31"
 
 
 def _wrap(text: str, width: int) -> list[str]:
@@ -80,11 +80,6 @@ class Terminal:
         self.line(self._paint(first, _RED))
         if rest:
             self.line(rest)
-
-    def dim(self, text: str) -> None:
-        """Something by the way."""
-        for line in text.splitlines():
-            self.line(self._paint(line, _DIM))
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.style.color else text

@@ -272,35 +272,13 @@ class Machine(Administration):
 
     # -- modes and switches
 
-    def configure(  # noqa: PLR0913 - the switches
-        self,
-        *,
-        privileged: bool | None = None,
-        resets_gpus: bool | None = None,
-        record_calls: bool | None = None,
-        variants: Variants | None = None,
-        latencies: dict[str, float] | None = None,
-        confidential: bool | None = None,
-        accepts_work: bool | None = None,
-    ) -> None:
-        """Sets the machine's switches (see `MachineState`); None leaves one as it is."""
+    def configure(self, **switches: Any) -> None:
+        """Sets the machine's switches: fields of `MachineState`, such as `privileged`."""
         with self.store.change() as state:
-            if privileged is not None:
-                state.privileged = privileged
-            if resets_gpus is not None:
-                state.resets_gpus = resets_gpus
-            if record_calls is not None:
-                state.record_calls = record_calls
-            if variants is not None:
-                state.variants = variants
-                hidden = variants.processes == "hidden"
-                host.show_pid_namespace(Path(state.host_root), hidden=hidden)
-            if latencies is not None:
-                state.latencies = latencies
-            if confidential is not None:
-                state.confidential = confidential
-            if accepts_work is not None:
-                state.accepts_work = accepts_work
+            for name, value in switches.items():
+                setattr(state, name, value)
+            hidden = state.variants.processes == "hidden"
+            host.show_pid_namespace(Path(state.host_root), hidden=hidden)
 
     # -- faults and the record of calls
 
