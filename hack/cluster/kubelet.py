@@ -136,10 +136,6 @@ class KubeletNode:
         processes = [f"process {pid}" for pid in self._namespace.members()]
         return processes + self.cgroup.directories()
 
-    def has_pods(self) -> bool:
-        """True while a pod's sandbox runs, or kubelet has a directory of one that has ended."""
-        return bool(self.containerd.shims()) or any(self.kubelet_root.glob("pods/*"))
-
     def tails(self) -> str:
         """The ends of the logs of kubelet and containerd."""
         return f"{self.process.tail()}\n{self.containerd.process.tail()}"

@@ -137,7 +137,7 @@ def custom_kind(resource: ResourceType) -> Kind:
 
 
 def _resource_types(definition: Obj) -> Iterator[ResourceType]:
-    """What a CustomResourceDefinition serves: one for each served version."""
+    """Resource types of a CustomResourceDefinition, one for each served version."""
     spec = definition["spec"]
     names = spec["names"]
     for version in spec["versions"]:

@@ -30,7 +30,7 @@ _KIND = "x-kubernetes-group-version-kind"
 def answer(  # noqa: PLR0911 - a table of paths
     catalogue: Catalogue, path: str, *, wants_aggregated: bool
 ) -> Obj | None:
-    """What a GET of a path tells of the resources; None if nothing is served there."""
+    """Answer to a GET of a path of discovery; None if nothing is served there."""
     match path.strip("/").split("/"):
         case ["version"]:
             return _VERSION

@@ -107,7 +107,7 @@ def _check_requests(devices: Obj, inside: str) -> Iterator[Cause]:
 
 
 def _request_names(devices: Obj) -> set[str]:
-    """What results and configurations may refer to: `request` or `request/subrequest`."""
+    """Names for results and configurations to refer to: `request` or `request/subrequest`."""
     known = set()
     for request in devices.get("requests", []):
         name = request.get("name", "")

@@ -171,11 +171,10 @@ class ResourceType:
 
 
 _STATUS = ("status",)
-_CLUSTER = {"namespaced": False}
 _ALL: dict[str, Any] = {"categories": ("all",)}
 _DRA = ("resource.k8s.io", "v1")
-_RBAC = ("rbac.authorization.k8s.io", "v1")
-_POLICIES = ("admissionregistration.k8s.io", "v1")
+_RBAC = "rbac.authorization.k8s.io"
+_POLICIES = "admissionregistration.k8s.io"
 NAMESPACES = ResourceType(
     "",
     "v1",
@@ -255,11 +254,11 @@ BUILTIN: tuple[ResourceType, ...] = (
     _workload("batch", "cronjobs", "CronJob", "cj"),
     _workload("batch", "jobs", "Job"),
     *(
-        _stored(_RBAC[0], f"{kind.lower()}s", kind, _ALL_MAY, namespaced="Cluster" not in kind)
+        _stored(_RBAC, f"{kind.lower()}s", kind, _ALL_MAY, namespaced="Cluster" not in kind)
         for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     ),
     *(
-        _stored(_POLICIES[0], plural, kind, _NO_POLICY, namespaced=False)
+        _stored(_POLICIES, plural, kind, _NO_POLICY, namespaced=False)
         for plural, kind in (
             ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
             ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
