@@ -49,7 +49,7 @@ def described(text: str) -> DeviceData:
 
 
 def _conjuncts(expression: str) -> list[str]:
-    """What has to hold each by itself: the operands of ``&&`` outside of all brackets."""
+    """Operands that each have to hold: those of ``&&`` outside of all brackets."""
     found: list[str] = []
     depth = start = 0
     before = ""

@@ -36,7 +36,7 @@ class Xid:
 
 
 class Changed(Enum):
-    """What the driver says that something has become of; nvml.h documents no data but XIDs'."""
+    """Things of which the driver gives notice; nvml.h documents no data but XIDs'."""
 
     INSTANCES = auto()
     """They were made or destroyed, by this program or another."""
