@@ -7,7 +7,7 @@ server-side apply, finalizers, custom resources, discovery, and the rules that a
 likely to break. ``tests/sim/conformance`` holds it to the real one.
 
 It will never do: authentication, authorization, admission webhooks and policies, quotas, complete
-validation, protobuf, OpenAPI schemas, deletion in the foreground, several versions of Kubernetes,
-storage on disk (it forgets everything when it stops), or the work of kinds whose controllers do not
-run here, beyond storing them.
+validation, protobuf but for what kubectl creates, OpenAPI schemas, deletion in the foreground,
+several versions of Kubernetes, storage on disk (it forgets everything when it stops), or the work
+of kinds whose controllers do not run here, beyond storing them.
 """

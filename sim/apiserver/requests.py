@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from dra.common.resources import Obj
-from sim.apiserver import errors, models
+from sim.apiserver import errors, models, protobuf
 from sim.apiserver.patches import json_patch, merge_patch, strategic_patch
 from sim.apiserver.shapes import normalise
 
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 
 _decode = msgspec.json.Decoder().decode
-_PROTOBUF = (
-    "this simulated cluster takes JSON and YAML, and kubectl create sends protobuf: add "
-    "--dry-run=client -o yaml | kubectl apply -f -"
-)
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -100,10 +96,10 @@ class Request:
         )
 
     def parse(self) -> Any:
-        """Reads the body in JSON or YAML (400 or 415 if it is none)."""
+        """Reads the body in JSON, YAML or, for a few kinds, protobuf (400 or 415 if it is none)."""
         kind = self.headers.get("content-type", "")
-        if "protobuf" in kind or "cbor" in kind:
-            raise errors.ApiError(415, "UnsupportedMediaType", _PROTOBUF)
+        if "protobuf" in kind:
+            return protobuf.decode(self.body)
         if "yaml" not in kind:
             return _decode(self.body)
         try:

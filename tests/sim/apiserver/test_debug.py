@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sim.apiserver.errors import ApiError
+from sim.apiserver.protobuf import decode
 from tests.sim.conformance.helpers.builders import (
     DRA,
     claim,
@@ -78,6 +80,7 @@ def test_who_writes_what_nothing_works_on_is_warned(
     assert "Warning" not in api.post(MAPS, config_map("a")).headers
 
 
-def test_a_body_in_protobuf_is_told_how_to_come(api: Api) -> None:
-    answer = api.post(MAPS, {}, content="application/vnd.kubernetes.protobuf")
-    assert "--dry-run=client -o yaml | kubectl apply -f -" in answer.refused(415)
+def test_a_kind_that_comes_as_protobuf_is_told_how_to_come() -> None:
+    body = b"k8s\x00\x0a\x15\x0a\x07apps/v1\x12\x0aDeployment\x12\x00"
+    with pytest.raises(ApiError, match=r"takes a Deployment as JSON or YAML, .* \| kubectl apply"):
+        decode(body)

@@ -229,6 +229,23 @@ def test_create_delete_and_replace_from_a_file(kubectl: Callable[..., str], name
     kubectl("delete", "-n", namespace, "-f", "-", stdin=objects)
 
 
+def test_simple_kinds_are_created_from_flags(
+    kubectl: Callable[..., str], namespace: str, unique: str
+) -> None:
+    """These bodies come as protobuf, which is why they have a test of their own."""
+    kubectl("create", "namespace", f"{unique}-x")
+    kubectl("delete", "namespace", f"{unique}-x", "--wait=false")
+    literals = ("--from-literal=x=1", "--from-literal=y=a b")
+    kubectl("create", "-n", namespace, "configmap", "m", *literals)
+    kubectl("create", "-n", namespace, "secret", "generic", "s", *literals)
+    kubectl("create", "-n", namespace, "serviceaccount", "a")
+    found = json.loads(kubectl("get", "-n", namespace, "cm/m", "secret/s", "sa/a", "-o", "json"))
+    config, secret, account = found["items"]
+    assert config["data"] == {"x": "1", "y": "a b"}
+    assert secret["data"] == {"x": "MQ==", "y": "YSBi"}
+    assert account["metadata"]["name"] == "a"
+
+
 def test_drain_cordons_and_evicts(
     api: Api, following: Callable[..., Iterator[str]], namespace: str, unique: str
 ) -> None:
