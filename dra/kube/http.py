@@ -15,7 +15,7 @@ import msgspec
 import urllib3
 
 from dra.common.resources import Obj
-from dra.kube.connection import Connection, allow_silence
+from dra.kube.connection import Connection, deadline
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
 from dra.kube.timing import Clock, SystemClock
 
@@ -61,9 +61,10 @@ class _Head(msgspec.Struct):
 class HttpClient:
     """Sends requests over a connection pool. Thread-safe.
 
-    ``timeout_seconds`` is for connecting, for each piece of an answer, and for a call that the
-    server throttles (429 or 503 with Retry-After), which is repeated for so long; other failures
-    are the caller's to retry. ``observe`` hears of every request, from the thread that made it.
+    ``timeout_seconds`` is the budget of one call, a second more for each MiB of its answer. A call
+    that the server throttles (429 or 503 with Retry-After) is repeated while the budget lasts;
+    other failures are the caller's to retry. ``observe`` hears of every request, from the thread
+    that made it.
     """
 
     def __init__(
@@ -148,7 +149,8 @@ class HttpClient:
         more = {} if body is None else {"Content-Type": content_type}
         end = self._clock.monotonic() + self._budget
         while True:
-            response = self._sent(method, path, query, encoded, more)
+            with deadline(self._budget):
+                response = self._sent(method, path, query, encoded, more)
             if response.status in _OK:
                 return response
             error = _refusal(response, f"{method} {path}")
@@ -165,12 +167,13 @@ class HttpClient:
         """GET an answer whose body is still to be read; the caller closes it.
 
         The headers have to come within the budget of a call; reading the body fails after
-        ``silence_seconds`` without data, or as long as that budget.
+        ``silence_seconds`` without data. With None the whole answer has to come within the budget.
         """
-        response = self._sent("GET", path, query, None, {}, is_whole=False)
+        with deadline(self._budget) as limit:
+            response = self._sent("GET", path, query, None, {}, is_whole=False)
         if response.status in _OK:
             if silence_seconds is not None:
-                allow_silence(response, silence_seconds)
+                limit.allow_silence(silence_seconds)
             return response
         try:
             raise _refusal(response, f"GET {path}")
