@@ -135,6 +135,9 @@ SCHEDULER_PREEMPTS = 1.0
 # kube-scheduler binds a nominated pod that has room; then it is told of that.
 NOMINATED_STUCK = 10.0
 
+# A pod's status is told again which claims it has, after one of their names was lost from it.
+CLAIMS_NAMED_AGAIN = (1.0, 60.0)
+
 # kube-scheduler is told again of a pod for which others have to end.
 NOMINATION_AGAIN = (30.0, 300.0)
 

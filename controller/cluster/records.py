@@ -105,6 +105,7 @@ class PodRecord:
     ``waiting_claims`` wait with it for the reason ``waits_for``: UID and time of creation of each.
     ``lost_since``: it cannot go where its allocation is. ``in_vain``: so often kube-scheduler took
     its allocation back while another driver was awaited for it, as for the template ``alike``.
+    ``naming``: the pause before its status is told which claims it has.
     """
 
     pod: Pod
@@ -118,6 +119,7 @@ class PodRecord:
     marks: Marks | None = None
     eviction: Backoff | None = None
     reserved: Reserved | None = None
+    naming: Backoff | None = None
     in_vain: int = 0
     alike: str = ""
     waits_for: Reason | None = None

@@ -142,6 +142,46 @@ def _is_blocked(failed: FailedClaim, devices: list[str], inventory: Inventory) -
     return any(find_blocker(device, failed.claim.uid, inventory) for device in devices)
 
 
+# -- kube-controller-manager
+
+
+def keep_claim_names(world: World, record: PodRecord) -> Iterator[Act]:
+    """Say in a pod's status again which claims it has, once one of their names is lost from it.
+
+    kube-controller-manager 1.34 to 1.36 may name the claims of a pod with several templates by
+    turns, one at a time and without an end, and kube-scheduler places no pod of which a claim is
+    not named (kubernetes#138407). A name that another manager has given as well stays. Claims that
+    were made just now are named within a second, or else by us.
+    """
+    pod = record.pod
+    entries = at(pod.obj, "spec", "resourceClaims")
+    made = [e["name"] for e in entries if e.get("resourceClaimTemplateName")]
+    if pod.node or len(made) < 2:  # noqa: PLR2004 - of one alone none is lost
+        return
+    names = {name: claim for name in made if (claim := pod.claims.get(name))}
+    told = {each["name"] for each in at(pod.obj, "status", "resourceClaimStatuses")}
+    if len(names) < len(made) or told >= names.keys():
+        return
+    if record.naming is None:
+        record.naming = times.growing(times.CLAIMS_NAMED_AGAIN)
+        record.naming.fail(world.now())
+    elif world.now() >= record.naming.until:
+        record.naming.fail(world.now())
+        yield _naming(world, pod, names)
+    yield Look(record.naming.until)
+
+
+def _naming(world: World, pod: Pod, names: Mapping[str, str]) -> Write:
+    def job() -> Iterator[Obj]:
+        yield world.writers.pods.name_claims(pod, names)
+
+    def done(answer: WriteAnswer) -> None:
+        error = str(answer.error) if answer.error is not None else ""
+        _log.info("claims of the pod named again", extra={"pod": str(pod), "error": error})
+
+    return Write((), job, done)
+
+
 # -- the pod's controller
 
 

@@ -22,7 +22,12 @@ from controller.serve.giving_back import (
     lost_node,
     rests,
 )
-from controller.serve.nudges import evict, have_kubelet_ask, have_scheduler_preempt
+from controller.serve.nudges import (
+    evict,
+    have_kubelet_ask,
+    have_scheduler_preempt,
+    keep_claim_names,
+)
 from controller.serve.placing import place, refs, suited
 from controller.serve.world import DONE, Act, Look, Wait, World, Write
 from dra.allocator.problem import Decision, Problem, Satisfied
@@ -165,7 +170,7 @@ def _await_others(
 CAUSES: tuple[FindCause, ...] = (lost_node, half_gang, hindered)
 """Causes to give back what nobody uses, each with its grace in ``controller.times``."""
 
-NUDGES: tuple[Rule, ...] = (have_kubelet_ask, evict)
+NUDGES: tuple[Rule, ...] = (keep_claim_names, have_kubelet_ask, evict)
 """Asked whatever is being written: they write to no claim."""
 
 RULES: tuple[Rule, ...] = (

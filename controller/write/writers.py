@@ -72,6 +72,12 @@ class PodWriter:
         remove = {"op": "remove", "path": _NOMINATED}
         return self._take_steps(pod, is_still(_NOMINATED, node), remove, subresource="status")
 
+    def name_claims(self, pod: Pod, names: Mapping[str, str]) -> Obj:
+        """Say in a pod's status which claims were made for its entries; others stay as they are."""
+        entries = [{"name": e, "resourceClaimName": names[e]} for e in sorted(names)]
+        body = {"metadata": {"uid": pod.uid}, "status": {"resourceClaimStatuses": entries}}
+        return self._requests.patch(PODS, pod.key, body, subresource="status", content="strategic")
+
     def request_prepare(self, pod: Pod, mark: str) -> Obj:
         """Have kubelet ask at once for what a pod still lacks; ``mark`` says on what occasion.
 

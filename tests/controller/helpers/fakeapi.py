@@ -66,7 +66,8 @@ class FakeApi:
         if content == "json":
             _take_steps(obj, body)
         elif content == "strategic":
-            _set_conditions(obj, body["status"]["conditions"])
+            _set_conditions(obj, body["status"].get("conditions", []))
+            _set_names(obj, body["status"].get("resourceClaimStatuses", []))
         else:
             _merge(obj, body)
             if obj == found:
@@ -184,3 +185,12 @@ def _set_conditions(obj: Obj, entries: list[Obj]) -> None:
     """Merge by type, as the API server does it."""
     known = {c["type"]: c for c in obj.setdefault("status", {}).get("conditions", [])}
     obj["status"]["conditions"] = [*(known | {e["type"]: e for e in entries}).values()]
+
+
+def _set_names(obj: Obj, entries: list[Obj]) -> None:
+    """Merge entries by their names, as a strategic merge patch does."""
+    if entries:
+        status = obj.setdefault("status", {})
+        known = {each["name"]: each for each in status.get("resourceClaimStatuses", [])}
+        known |= {each["name"]: each for each in entries}
+        status["resourceClaimStatuses"] = [*known.values()]
