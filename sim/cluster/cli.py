@@ -36,7 +36,7 @@ def demo() -> None:
     """Show pods getting MIG slices on two simulated nodes with two A100 each."""
     terminal = Terminal(sys.stdout)
 
-    def tour() -> None:
+    def tour(_: Callable[[], None]) -> None:
         started = time.monotonic()
         introduce(terminal)
         terminal.line()
@@ -81,12 +81,12 @@ def up(
     terminal = Terminal(sys.stdout)
     shape = ClusterShape(nodes=nodes, gpus=(product,) * gpus)
 
-    def run() -> None:
+    def run(check: Callable[[], None]) -> None:
         started = time.monotonic()
         terminal.line(f"Starting {nodes} nodes with {gpus} x {product} each ...")
         with running_cluster(shape, directory=directory, kubeconfig=kubeconfig_out) as cluster:
             _explain(terminal, cluster, seconds=time.monotonic() - started)
-            _watch_over(terminal, cluster)
+            _watch_over(terminal, cluster, check)
 
     _end_with(terminal, run, interrupted=0)
 
@@ -126,8 +126,10 @@ def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
     terminal.line("Ctrl-C ends it.")
 
 
-def _watch_over(terminal: Terminal, cluster: Cluster) -> None:
+def _watch_over(terminal: Terminal, cluster: Cluster, check: Callable[[], None]) -> None:
     """Starts plugins and controller again when they end, as Kubernetes would.
+
+    ``check`` raises what interrupts it.
 
     Raises:
         ClusterError: a stand-in ended, or a daemon ended again and again.
@@ -135,6 +137,7 @@ def _watch_over(terminal: Terminal, cluster: Cluster) -> None:
     born: dict[str, float] = {}
     quick_ends: dict[str, int] = {}
     while True:
+        check()
         for child in cluster.supervisor.ended():
             if not _is_daemon(child):
                 raise ClusterError(child.epitaph())
@@ -154,22 +157,31 @@ def _is_daemon(child: Child) -> bool:
 
 
 def _end_with(
-    terminal: Terminal, work: Callable[[], None], *, interrupted: int | None = None
+    terminal: Terminal,
+    work: Callable[[Callable[[], None]], None],
+    *,
+    interrupted: int | None = None,
 ) -> NoReturn:
     """Do the work and exit: 0 done, 1 something does not hold, else ``interrupted``.
 
     None ends the program by the signal, as a shell and make expect of what did not come to its end.
+    ``work`` is given what raises an interruption again that was raised where Python drops it, as
+    in a destructor.
     """
-    caught = [signal.SIGINT]
+    caught = list[signal.Signals]()
 
     def interrupt(number: int, _: object) -> NoReturn:
         caught.append(signal.Signals(number))
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    def check() -> None:
+        if caught:
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     try:
-        work()
+        work(check)
     except ClusterError as error:
         terminal.line()
         terminal.bad(str(error))

@@ -178,3 +178,33 @@ def test_a_directory_that_holds_other_gpus_is_told_so(short_temporary: Path) -> 
     done = _try("--dir", str(short_temporary / "c"), "--nodes", "1", "--gpus", "1")
     assert done.returncode == 1
     assert "has H200 from an earlier run, and you want A100-SXM4-40GB" in done.stdout
+
+
+_LOST = """
+import os, runpy, signal, sys
+from sim.cluster import cli
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+told = cli._explain
+cli._explain = lambda *args, **more: (Dropped(), told(*args, **more))
+sys.argv = ["sim", "up", *sys.argv[1:]]
+runpy.run_module("sim", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_an_interruption_that_python_drops_ends_it_too(short_temporary: Path) -> None:
+    """What is raised in a destructor goes nowhere: it was as if nobody had pressed Ctrl-C."""
+    home = short_temporary / "c"
+    options = ["--nodes", "1", "--gpus", "1", "--dir", str(home)]
+    done = subprocess.run(
+        [sys.executable, "-c", _LOST, *options],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Ended, nothing is left behind." in done.stdout
