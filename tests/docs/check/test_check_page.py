@@ -40,7 +40,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def printed(folder: Path) -> str:
-    """What a check of a simulated node prints, as if the host's root were ``/``."""
+    """Output of a check of a simulated node, as if the host's root were ``/``."""
     machine, file = Machine.create(folder / "m", [_A100]), folder / "report.json"
     options = ["--hardware", str(machine.directory), "--", "--json", str(file)]
     done = CliRunner().invoke(simulated_check, options)

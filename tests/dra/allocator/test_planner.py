@@ -17,7 +17,7 @@ from tests.controller.helpers.objects import gpu, inventory, with_gpus
 from tests.dra.gpus import A100, THIRDS
 
 Board = dict[GpuId, frozenset[tuple[str, Occupant]]]
-"""Who holds which place of each GPU; what may not be moved has no name."""
+"""Holders and their places by GPU; the name of one that may not be moved begins with a dash."""
 
 SEEDS = 1000
 MOST = 2

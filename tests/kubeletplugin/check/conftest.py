@@ -66,7 +66,7 @@ def state_of(node: Node) -> Path:
 
 
 def refused(node: Node, *arguments: str) -> str:
-    """What the check says, which has to refuse and to change nothing."""
+    """Answer of a check that has to refuse and to change nothing."""
     before = len(node.machine.mutations())
     result = node.run(*arguments)
     assert result.exit_code == 1, result.output

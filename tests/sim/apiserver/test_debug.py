@@ -1,4 +1,4 @@
-"""What only this server has: counters of writes, a short history, gates."""
+"""Features of this server alone: counters of writes, a short history, gates."""
 
 from __future__ import annotations
 

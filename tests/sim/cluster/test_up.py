@@ -196,7 +196,7 @@ runpy.run_module("sim", run_name="__main__", alter_sys=True)
 
 
 def test_an_interruption_that_python_drops_ends_it_too(short_temporary: Path) -> None:
-    """What is raised in a destructor goes nowhere: it was as if nobody had pressed Ctrl-C."""
+    """Python drops an exception of a destructor, as if nobody had pressed Ctrl-C."""
     home = short_temporary / "c"
     options = ["--nodes", "1", "--gpus", "1", "--dir", str(home)]
     done = subprocess.run(

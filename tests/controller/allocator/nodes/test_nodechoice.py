@@ -96,7 +96,7 @@ def test_nodes_that_differ_by_rounding_are_equally_full() -> None:
 
 
 def test_a_resource_that_a_node_has_nothing_of_does_not_count() -> None:
-    """Where a view goes, whose GPUs may be out of service."""
+    """The node of a claim that only looks: its GPUs may be out of service."""
     known = cluster("node-a", "node-b")
     known.set_mignode(mignode("node-a", gpu(0, unavailable="XID 79")))
     known.set_mignode(mignode("node-b", filled(0, 0, 1, 2, 3, name="node-b")))
