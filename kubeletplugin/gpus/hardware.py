@@ -183,8 +183,8 @@ class Hardware:
             if not free:
                 self._look_later(unit.uuid)
 
-    def poll(self) -> None:
-        """Look at every GPU that nobody is working on.
+    def poll(self) -> bool:
+        """Look at every GPU that nobody is working on; False if somebody is on one.
 
         All are discovered anew when a MIG mode has changed, and as long as a GPU would not say who
         it is: that may pass.
@@ -193,8 +193,10 @@ class Hardware:
             DriverUnavailableError: the driver is gone.
             HostError: names cannot be kept.
         """
-        if self.problems or not self._poll():
+        looks = self._poll()
+        if self.problems or False in looks:
             self.discover()
+        return None not in looks
 
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
@@ -248,8 +250,8 @@ class Hardware:
         lock = FifoLock(self._on_lock_wait)
         return GpuUnit(number, card, pcie_root=root, lock=lock, clock=self._clock)
 
-    def _poll(self) -> bool:
-        """Look at all GPUs; False if NVML describes one otherwise by now."""
+    def _poll(self) -> list[bool | None]:
+        """Look at all GPUs; for each what ``GpuReader.poll`` answers."""
         sharing = self._sharing()
         for unit in self.units():
             # Programs that would keep it from being mended: only then, as all of /proc is read.
@@ -257,8 +259,7 @@ class Hardware:
             ill = bool(known.problem[1]) and not known.released
             found = openers(self._roots, known.card.minor)[:_MOST_OPENERS] if ill else ()
             unit.change(sharing=sharing.whole, slice_sharing=sharing.slices, open_in=found)
-        current = [self._reader.poll(unit) for unit in self.units()]
-        return all(current)
+        return [self._reader.poll(unit) for unit in self.units()]
 
 
 def _still_known(before: Card, now: Card) -> Card:

@@ -52,12 +52,13 @@ class HardwareLoop:
         self._backoff = Backoff(first=1.0)
         self._due = 0.0
         self._hurried = False
+        self._left_out = False
         self._regaining = Regaining(hardware, clock=self._clock)
         beat = common.telemetry.liveness.hardware.beat
         self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
 
     def hurry(self) -> None:
-        """Look at once: something else is wanted of the GPUs."""
+        """Look at once: something else is wanted of the GPUs, or they say something else."""
         self._hurried = True
         self.thread.notify()
 
@@ -71,8 +72,11 @@ class HardwareLoop:
         left = self._due - self._clock.monotonic()
         if left > 0 and not self._releasing.pending and not self._hurried:
             return left
-        self._hurried = False
+        hurried, self._hurried = self._hurried, False
         delay = self._look()
+        if hurried and self._left_out:
+            # A later look would tell of it only in ``POLL_SECONDS``.
+            self._hurried, delay = True, min(delay, times.BUSY_GPU_LOOK_SECONDS)
         self._due = self._clock.monotonic() + delay
         return delay
 
@@ -101,7 +105,7 @@ class HardwareLoop:
                 self._readiness.set_unready(reason)
             return None
         if self._readiness.is_ready:
-            self._hardware.poll()
+            self._left_out = not self._hardware.poll()
             self._regaining.look()
             return self._settle()
         self._hardware.open()

@@ -58,8 +58,8 @@ class GpuReader:
         self._on_change = on_change
         self._last: dict[str, _Found] = {}
 
-    def poll(self, unit: GpuUnit) -> bool:
-        """Look at a GPU unless somebody works on it; False if NVML describes it otherwise by now.
+    def poll(self, unit: GpuUnit) -> bool | None:
+        """Look at a GPU; False if NVML describes it otherwise by now, None if it is worked on.
 
         Raises:
             DriverUnavailableError: the driver is gone.
@@ -70,9 +70,10 @@ class GpuReader:
         with unit.lock.if_free() as free:
             if not free:
                 # Whoever works on it looks when done, which may be never.
-                if hangs := self._session.hangs(unit.uuid):
+                hangs = self._session.hangs(unit.uuid)
+                if hangs:
                     self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
-                return True
+                return True if hangs else None
             try:
                 current = self._is_current(unit)
                 self.read(unit)

@@ -58,6 +58,18 @@ def test_a_verdict_takes_a_gpu_out_until_it_is_over(
     assert rig.prepared(rig.claim(LATE))
 
 
+def test_a_verdict_on_a_gpu_that_is_worked_on_is_read_once_it_is_free(rig: Rig) -> None:
+    assert rig.daemon is not None
+    unit = rig.daemon.gpus.hardware.named("gpu-0")
+    other = rig.daemon.gpus.hardware.named("gpu-1")
+    with unit.lock:
+        rig.machine.ask_recovery(0, 4)
+        rig.machine.ask_recovery(1, 4)
+        wait_for("the other GPU", lambda: other.known.card.condition.recovery)
+        assert reason(rig) == ""
+    wait_for("the MigNode", lambda: reason(rig) == "GpuRecoveryAdvised" and rig.published())
+
+
 HINTED = [Variants(), Variants(recovery_action="none")]
 
 
