@@ -68,7 +68,7 @@ def program(make_rig: Callable[..., Rig]) -> Iterator[tuple[Rig, int]]:
         *("--kubelet-root", str(rig.roots.kubelet), "--cdi-root", str(rig.roots.cdi)),
         *("--state-dir", str(rig.roots.state), "--log-level", "error"),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command)
     try:
         wait_for("the socket", rig.registration_socket.exists)
         yield rig, process.pid
