@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -19,6 +16,7 @@ from controller.leader.controller import Controller
 from controller.options import Options, flags
 from controller.report.metrics import ControllerMetrics
 from dra.common.logs import configure
+from dra.common.signals import stop_on_signals
 from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
 from dra.kube.events import EventLimits, EventRecorder
@@ -27,8 +25,6 @@ from dra.kube.timing import SystemClock
 from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from dra.monitoring.probes import Probes
 from dra.monitoring.server import AddressError, serving
-
-_log = logging.getLogger(__name__)
 
 EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
 """A pod that was just allocated is about to be bound: its events can wait for that."""
@@ -95,18 +91,8 @@ def _run(controller: Controller, elector: LeaderElector | None) -> None:
     """Run until SIGTERM or SIGINT; with an ``elector`` only while leading."""
     if elector is None:
         stop = threading.Event()
-        _on_signals(stop.set)
+        stop_on_signals(stop.set)
         controller.run(stop)
     else:
-        _on_signals(elector.stop)
+        stop_on_signals(elector.stop)
         elector.run(controller.run)
-
-
-def _on_signals(stop: Callable[[], None]) -> None:
-    def handle(number: int, _frame: object) -> None:
-        _log.info("stopping", extra={"signal": signal.Signals(number).name})
-        # Not in the handler itself: what it calls takes locks that this thread may hold.
-        threading.Thread(target=stop, daemon=True).start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)

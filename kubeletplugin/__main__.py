@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import signal
 import sys
 import threading
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from dra.common.logs import Format, configure
+from dra.common.signals import stop_on_signals
 from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
 from dra.monitoring.metrics import ApiRequests, daemon_registry
@@ -72,8 +72,7 @@ def main(context: click.Context, /, **given: Any) -> None:
     style: Format = "json" if given["log_format"] == "json" else "text"
     configure(given["log_level"], style, enrich=telemetry.claims.add_pods)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop.set)
     try:
         api = KubeApi.connect(
             options.kubeconfig,

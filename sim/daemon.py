@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from typing import Protocol
+
+from dra.common.signals import stop_on_signals
 
 
 class Service(Protocol):
@@ -28,8 +29,7 @@ def configure_logging(level: str) -> None:
 def run_until_signal(*services: Service) -> None:
     """Starts the services in order; on SIGTERM or SIGINT stops them in reverse order."""
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stop_on_signals(ended.set)
     started: list[Service] = []
     try:
         for service in services:

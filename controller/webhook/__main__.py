@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import signal
 import threading
 
 import click
@@ -11,6 +10,7 @@ import click
 from controller.webhook.certificates import Keeper, Place
 from controller.webhook.server import WebhookServer
 from dra.common.logs import configure
+from dra.common.signals import stop_on_signals
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError
@@ -90,8 +90,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
         now=lambda: dt.datetime.now(dt.UTC),
     )
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop.set)
     threading.Thread(target=server.serve_forever, name="https", daemon=True).start()
     keeper.run(stop)
     server.shutdown()
