@@ -15,6 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from api import nvidia
+from api.decoding import decodable
 from api.errors import InvalidObjectError, quoted
 from api.nvidia import Interval
 
@@ -198,12 +199,14 @@ class DeviceConfig(
     share: ShareConfig = ShareConfig()
 
 
+@decodable
 class MigDeviceConfig(DeviceConfig, frozen=True, kw_only=True):
     """Configuration of slices; ``placement`` and ``preparation`` count for whole GPUs too."""
 
     kind: Literal["MigDeviceConfig"]
 
 
+@decodable
 class GpuConfig(DeviceConfig, frozen=True, kw_only=True):
     """Configuration of whole GPUs."""
 

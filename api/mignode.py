@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from api.decoding import decodable
 from api.errors import InvalidObjectError
 
 GROUP = "mig.dra.dev"
@@ -399,6 +400,7 @@ class MigNodeStatus(_Struct, frozen=True):
     )
 
 
+@decodable
 class MigNode(_Struct, frozen=True):
     """The resource without its metadata but for the name."""
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from api.decoding import decodable
 from api.errors import InvalidObjectError
 
 API_VERSION: Final = "resource.nvidia.com/v1beta1"
@@ -59,6 +60,7 @@ class _Config(
     api_version: Literal["resource.nvidia.com/v1beta1"]
 
 
+@decodable
 class GpuConfig(_Config, frozen=True, kw_only=True):
     """Configuration of whole GPUs."""
 
@@ -66,6 +68,7 @@ class GpuConfig(_Config, frozen=True, kw_only=True):
     sharing: _GpuSharing | None = None
 
 
+@decodable
 class MigDeviceConfig(_Config, frozen=True, kw_only=True):
     """Configuration of slices. Its ``TimeSlicing`` changes nothing there: it is no sharing here."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
 from dra.claims.claims import CROWDED, OTHERS_CONFIG, TOO_LARGE
 from dra.common.cache import decoded_weight
 from dra.common.resources import Obj, at, picked
@@ -149,10 +150,12 @@ class _Metadata(_Part):
     deletion_timestamp: str | None = None
 
 
+@decodable
 class _Shown(_Part):
     driver: str = ""
 
 
+@decodable
 class AllocatedClaim(_Part):
     """A ResourceClaim as it is read from JSON."""
 

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 
+from api.decoding import decodable
 from dra.common.resources import Obj
 from dra.kube.connection import Connection, deadline
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
@@ -45,6 +46,7 @@ class Exchange(NamedTuple):
     seconds: float
 
 
+@decodable
 class Page(msgspec.Struct):
     """A part of a list. Its items stay JSON until they are needed, one at a time."""
 
@@ -52,6 +54,7 @@ class Page(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+@decodable
 class _Head(msgspec.Struct):
     """An object of which nothing but its metadata is read."""
 
@@ -240,6 +243,7 @@ class WatchEvent:
     object: Obj
 
 
+@decodable
 class _Line(msgspec.Struct):
     type: WatchType | Literal["ERROR"]
     object: Obj

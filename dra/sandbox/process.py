@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from api.decoding import decodable
 from dra.cel.questions import Answer, Job
 
 SECONDS = 0.25
@@ -33,6 +34,7 @@ NICENESS = 10
 """Niceness of the workers: the process that decides goes first."""
 
 
+@decodable
 class Call(msgspec.Struct, frozen=True):
     """A job, by a number that the reply has too."""
 
@@ -40,6 +42,7 @@ class Call(msgspec.Struct, frozen=True):
     job: Job
 
 
+@decodable
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer; or how the worker ended that had the job: ``time`` or ``memory``.
 

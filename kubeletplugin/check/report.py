@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
+
 
 class Item(StrEnum):
     """One thing that is looked at, by the name that the report and the docs have for it.
@@ -113,6 +115,7 @@ class Times(_Record, frozen=True, kw_only=True):
     max: float
 
 
+@decodable
 class Report(_Record, frozen=True, kw_only=True):
     """The whole report. ``facts`` are lists of words by item: paths, names, numbers.
 

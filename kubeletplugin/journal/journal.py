@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from api.decoding import decodable
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably, write_whole
 from dra.gpu.names import DeviceNameError, parse_device
 from kubeletplugin.errors import HostError
@@ -31,6 +32,7 @@ _CHECKSUM = b',"checksum":"sha256:'
 _WAIT_SECONDS = 0.2
 
 
+@decodable
 class Contents(msgspec.Struct, frozen=True):
     """Content of a journal file.
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import msgspec
 
+from api.decoding import decodable
 from sim.nvml.cabi import RefusedError
 from sim.nvml.state import locked, replace_file
 
@@ -23,6 +24,7 @@ Action = Literal["return", "no-effect", "delay", "hang", "crash-before", "crash-
 _POLL_SECONDS = 0.01
 
 
+@decodable
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """One rule; `code` is for "return", `seconds` for "delay".
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
 from sim.nvml.cabi import ERROR_STRINGS, RefusedError, Return
 from sim.nvml.faults import crash, suffer
 from sim.nvml.session import Session
@@ -29,6 +30,7 @@ class _Times(msgspec.Struct):
     median: float
 
 
+@decodable
 class _Report(msgspec.Struct):
     """Report of a check; what else it has is left out."""
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from api.decoding import decodable
 from sim.strictjson import ContentError, decode
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -69,6 +70,7 @@ class GpuInstanceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return next((p for p in self.ci_profiles if p.id == profile_id), None)
 
 
+@decodable
 class Product(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU product. No `gi_profiles` means that it cannot do MIG."""
 

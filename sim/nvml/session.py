@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from api.decoding import decodable
 from sim.nvml import cabi, driverfiles, host
 from sim.nvml.cabi import RefusedError, Return
 from sim.nvml.faults import Faults
@@ -24,6 +25,7 @@ from sim.nvml.products import Product
 from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState, Store
 
 
+@decodable
 class Call(msgspec.Struct, frozen=True):
     """One finished call; `gpu` is a UUID, or empty for calls that concern no GPU."""
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from api.decoding import decodable
 from sim.nvml.products import Product, Variants
 
 HostPart = Literal["libraries", "uvm", "capabilities"]
@@ -123,6 +124,7 @@ class Event(msgspec.Struct):
     compute_instance: int = WHOLE_GPU
 
 
+@decodable
 class MachineState(msgspec.Struct):
     """Everything that outlives a process: hardware, driver, pending events.
 

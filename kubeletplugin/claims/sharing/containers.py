@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.claims import (
@@ -75,6 +76,7 @@ class _Status(_Part):
     extended_resource_claim_status: dict[str, Any] | None = None
 
 
+@decodable
 class _Pod(_Part):
     metadata: _Metadata
     spec: _Spec

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from api.decoding import decodable
 from sim.nvml.cabi import RefusedError, Return
 from sim.nvml.state import Gpu, MachineState
 
@@ -52,6 +53,7 @@ def _mebibytes(value: str) -> int:
 _numbers = count()
 
 
+@decodable
 class Holder(msgspec.Struct, frozen=True):
     """A process that has the driver open, and the UUIDs of the GPUs that it holds."""
 
