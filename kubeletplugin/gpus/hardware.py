@@ -121,8 +121,10 @@ class Hardware:
                 raise
             raise HostError(f"{error}; {problem}") from error
 
-    def discover(self) -> None:
+    def discover(self) -> bool:
         """Look for GPUs, name them, and look at each; none that is released is touched.
+
+        False if somebody is working on one, so that it was not looked at.
 
         Raises:
             NvmlError: the driver cannot be asked.
@@ -156,8 +158,9 @@ class Hardware:
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
         self.problems = found.problems
-        self._poll()
+        looks = self._poll()
         self._on_change()
+        return None not in looks
 
     def leave(self) -> None:
         """The driver is gone, or cannot be asked: what comes back may be empty."""
@@ -195,7 +198,7 @@ class Hardware:
         """
         looks = self._poll()
         if self.problems or False in looks:
-            self.discover()
+            return self.discover()
         return None not in looks
 
     def observe(self, unit: GpuUnit) -> None:
