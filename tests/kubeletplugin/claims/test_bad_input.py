@@ -134,7 +134,7 @@ def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: 
     rig.prepared(ref)
     rig.machine.lose(0)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
 
     def lost() -> Obj:
         found: Obj = rig.mignode()["status"]["gpus"][0]

@@ -106,10 +106,10 @@ def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
 def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
     assert rig.daemon is not None
     theirs = rig.machine.create_slice(0, "2g.10gb", start=2)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("MigNode", lambda: ("gpu-0", "2g.10gb", 2, "foreign") in rig.published_slices())
     rig.machine.destroy_slice(0, theirs.gpu_instance)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("MigNode", lambda: rig.published_slices() == [])
 
 

@@ -203,7 +203,7 @@ def test_a_gpu_that_fails_at_the_start_keeps_its_claims_of_a_lost_journal(rig: R
 
     def whole() -> bool:
         assert rig.daemon is not None
-        rig.daemon.gpus.hardware.poll()
+        rig.poll()
         tend(rig)
         return {e.claim for e in rig.journal()} == {first, second}
 

@@ -34,7 +34,7 @@ def test_a_restart_at_rest_changes_no_hardware_no_file_and_writes_nothing_to_the
         rig.restart()
         assert rig.statuses_idle()
         assert rig.daemon is not None
-        rig.daemon.gpus.hardware.poll()
+        rig.poll()
         rig.daemon.claims.janitor.tend()
         rig.daemon.publishing.mignode.thread.notify()
     assert [rig.prepared(ref) for ref in refs]

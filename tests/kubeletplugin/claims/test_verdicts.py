@@ -32,12 +32,12 @@ def test_a_gpu_without_mig_mode_is_a_permanent_failure_until_it_is_turned_on(rig
     ref = rig.claim(SLICE)
     assert rig.daemon is not None
     rig.machine.set_mig_mode(0, enabled=False)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     assert "nvidia-smi -i" in rig.refused(ref)
     assert "MIG mode of gpu-0" in verdict(rig, ref)
     wait_for("an event", lambda: told(rig, ref))
     rig.machine.set_mig_mode(0, enabled=True)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     assert rig.prepared(ref)
     assert verdict(rig, ref) == ""
 
@@ -49,13 +49,13 @@ def test_a_claim_that_was_prepared_before_mig_mode_went_keeps_its_place_and_is_r
     rig.prepared(ref)
     assert rig.daemon is not None
     rig.machine.set_mig_mode(0, enabled=False)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     rig.daemon.claims.janitor.tend(everything=True)
     assert "MIG mode of gpu-0" in rig.refused(ref)
     assert verdict(rig, ref) == ""
     assert [e.claim for e in rig.journal()] == [ref]
     rig.machine.set_mig_mode(0, enabled=True)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     assert rig.prepared(ref)
 
 

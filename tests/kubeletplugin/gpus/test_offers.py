@@ -149,13 +149,13 @@ def test_a_gpu_of_which_every_profile_was_refused_says_so(make_rig: Callable[...
     assert geometry is not None
     for profile in geometry.profiles:
         unit.strike(profile.id, "refused")
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", lambda: rig.mignode()["status"]["gpus"][0].get("reason"))
     [gpu] = rig.mignode()["status"]["gpus"]
     assert gpu["reason"] == "CreationFailed"
     assert "each of its profiles" in gpu["message"]
     unit.delivered(19)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", lambda: not rig.mignode()["status"]["gpus"][0].get("reason"))
 
 
@@ -191,7 +191,7 @@ def test_mig_mode_that_goes_off_meanwhile_takes_no_profile_away(
     rig.machine.set_mig_mode(0, enabled=True)
     assert rig.daemon is not None
     assert rig.daemon.gpus.hardware.units()[0].struck(19) == ""
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     assert rig.prepared(ref)
 
 

@@ -74,4 +74,4 @@ def spoil(
 
 def look_again(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()

@@ -325,6 +325,11 @@ class Rig:
         """True if the GPUs were looked at after all that was done, or that cannot be told."""
         return self.daemon is None or self.daemon.gpus.looks.idle
 
+    def poll(self) -> None:
+        """Look at all GPUs, once nobody works on one."""
+        assert self.daemon is not None
+        wait_for("a look at all GPUs", self.daemon.gpus.hardware.poll)
+
     def published(self) -> bool:
         """Whether the MigNode says what the plugin knows."""
         assert self.daemon is not None

@@ -127,7 +127,7 @@ def test_health_lists_prepared_devices_and_follows_changes(rig: Rig, version: st
         assert until(pb.HEALTHY) == ""
         rig.machine.lose(0)
         assert rig.daemon is not None
-        rig.daemon.gpus.hardware.poll()
+        rig.poll()
         assert "GPU_IS_LOST" in until(pb.UNHEALTHY)
         stream.cancel()
 

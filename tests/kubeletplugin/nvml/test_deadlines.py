@@ -159,7 +159,7 @@ def test_a_gpu_that_hangs_is_shown_with_the_call_and_serves_again_when_it_answer
     rig.prepared(kept)
     rig.machine.inject(Fault(id="hang", function="*", action="hang", gpu=0, times=0))
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("MigNode", lambda: "NVMLHang: NVML call" in gpu_reason(rig, 0))
     assert "hangs since" in gpu_reason(rig, 0)
     assert gpu_reason(rig, 1) == ": "
@@ -169,7 +169,7 @@ def test_a_gpu_that_hangs_is_shown_with_the_call_and_serves_again_when_it_answer
     released(rig)
     rig.daemon.claims.janitor.tend(everything=True)
     wait_for("the janitor", lambda: rig.slices() == [(1, "1g.5gb", 0, True)])
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("MigNode", lambda: gpu_reason(rig, 0) == ": ")
 
 
@@ -204,5 +204,5 @@ def test_a_gpu_that_hangs_while_all_are_looked_for_keeps_its_description(impatie
     said = {"reason", "message"}
     assert {k: v for k, v in now.items() if k not in said} == before
     released(rig)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("MigNode", lambda: rig.mignode()["status"]["gpus"][0] == before)

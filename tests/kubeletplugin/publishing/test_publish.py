@@ -71,11 +71,11 @@ def test_it_follows_prepare_and_unprepare_without_another_look(
 def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> None:
     assert rig.daemon is not None
     made = rig.machine.create_slice(0, "3g.20gb", start=4)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("it", lambda: rig.published_slices() == [("gpu-0", "3g.20gb", 4, "foreign")])
     rig.machine.destroy_slice(0, made.gpu_instance)
     rig.machine.set_mig_mode(1, enabled=False)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("them", lambda: rig.mignode()["status"]["gpus"][1].get("reason") == "MIGDisabled")
     assert rig.published_slices() == []
 
@@ -85,7 +85,7 @@ def test_an_instance_destroyed_under_a_claim_is_shown_as_lost(rig: Rig) -> None:
     rig.prepared(ref)
     rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("it", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "lost")])
 
 
@@ -95,7 +95,7 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     assert rig.daemon is not None
     publisher = rig.daemon.publishing.mignode
     for _ in range(5):
-        rig.daemon.gpus.hardware.poll()
+        rig.poll()
         publisher.thread.notify()
         wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     rig.stop()

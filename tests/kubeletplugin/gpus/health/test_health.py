@@ -161,7 +161,7 @@ def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     wait_for("the MigNode", lambda: reason(rig) == "XidError")
     rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
     wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(rig.claim(SECOND))
@@ -198,7 +198,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     wait_for("an event of the node", lambda: events(rig, "GpuLost"))
     rig.machine.recover(0)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
     wait_for("the condition", lambda: ready(rig, lost) == ("False", "SliceLost"))
     assert rig.prepared(rig.claim(SECOND))
@@ -210,7 +210,7 @@ def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
     rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
     rig.daemon.claims.janitor.tend(everything=True)
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(ref)
     wait_for("the condition", lambda: ready(rig, ref) == ("True", "Prepared"))
@@ -230,7 +230,7 @@ def test_a_wait_for_events_that_hangs_stops_nothing(
     assert rig.prepared(rig.claim(FIRST))
     assert rig.prepared(rig.claim(OTHER_GPU))
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", rig.published)
     assert reason(rig) == reason(rig, 1) == ""
 
@@ -248,7 +248,7 @@ def test_a_driver_without_events_is_said_once(
     assert caplog.text.count("XIDs are not heard on this node") == 1
     rig.machine.lose(0)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", lambda: reason(rig) == "GpuLost")
 
 

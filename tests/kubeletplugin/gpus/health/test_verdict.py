@@ -139,7 +139,7 @@ def test_a_gpu_is_offered_once_its_fabric_is_ready(make_rig: Callable[..., Rig])
     assert rig.prepared(rig.claim(OTHER_GPU))
     rig.machine.disturb(0, fabric=3)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
     assert rig.prepared(rig.claim(FIRST))
     now = rig.mignode()["status"]["gpus"][0]["health"]

@@ -86,7 +86,7 @@ def test_looking_at_the_hardware_does_not_open_what_is_released(rig: Rig) -> Non
     drain(rig, "gpu-0")
     wait_released(rig, 0)
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()
+    rig.poll()
     rig.daemon.gpus.hardware.discover()
     rig.daemon.claims.janitor.tend(everything=True)
     rig.daemon.gpus.hardware.look(rig.machine.gpu(0).uuid)
@@ -153,7 +153,7 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     drain(rig, "gpu-0")
     wait_for("the GPU to be released", lambda: reasons(rig) == [RELEASED, ""])
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.poll()  # takes the other's handle anew
+    rig.poll()  # takes the other's handle anew
     wait_for("the GPUs held", lambda: held(rig) == [0, 1])
     with pytest.raises(HeldError):
         rig.machine.reset_gpu(0)
