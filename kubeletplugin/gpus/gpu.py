@@ -33,13 +33,18 @@ class FifoLock:
     def __init__(self, on_wait: Callable[[float], None] = lambda _: None) -> None:
         self._on_wait = on_wait
         self._lock = threading.Lock()
-        self._held = False
+        self._held = self._looking = False
         self._waiting: deque[threading.Event] = deque()
 
     @property
     def is_held(self) -> bool:
         """True if somebody has it now."""
         return self._held
+
+    @property
+    def is_worked_under(self) -> bool:
+        """True if somebody has it now who did not take it by :meth:`if_free`."""
+        return self._held and not self._looking
 
     def enter(self, timeout: float | None) -> bool:
         """Take the lock within ``timeout`` seconds, None for ever; if True, ``leave`` it later."""
@@ -69,12 +74,15 @@ class FifoLock:
 
     @contextmanager
     def if_free(self) -> Iterator[bool]:
-        """Hold the lock if nobody else does; False, without it, if somebody does."""
+        """Hold the lock, for a look, if nobody else does; False, without it, if somebody does."""
         taken = self.try_enter()
+        if taken:
+            self._looking = True
         try:
             yield taken
         finally:
             if taken:
+                self._looking = False
                 self.leave()
 
     def leave(self) -> None:

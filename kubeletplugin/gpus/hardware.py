@@ -212,13 +212,14 @@ class Hardware:
     def follow(self, uuid: str, read_back: Collection[EntryKey]) -> bool:
         """Publish what this program did to a GPU, as ``GpuReader.follow``; False: have a look.
 
-        True also while somebody works on it, who asks for the same when done. Never raises.
+        True also while somebody works on it, who asks for the same when done. A look that is under
+        way may have begun before that: False. Never raises.
         """
         unit = self.unit(uuid)
         if unit is None:
             return True
         with unit.lock.if_free() as free:
-            return not free or self._reader.follow(unit, read_back)
+            return self._reader.follow(unit, read_back) if free else unit.lock.is_worked_under
 
     def look(self, uuid: str) -> None:
         """Look at a GPU now, or, while somebody works on it, soon. Never raises."""
