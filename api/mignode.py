@@ -76,6 +76,7 @@ class Placement(_Value, frozen=True, order=True):
         return f"{self.start}:{self.size}"
 
 
+@decodable
 class Occupant(_Value, frozen=True):
     """Something that holds memory slices: an instance, or a claim that is to become one.
 
