@@ -75,7 +75,10 @@ class Creation:
         uuid = self._named(name)
         with _alone(self.roots.state, self.has_released), _stoppable() as stop:
             self._remove_left()
-            card = next(c for c in discover(self.session).cards if c.uuid == uuid)
+            found = discover(self.session)
+            card = next((c for c in found.cards if c.uuid == uuid), None)
+            if card is None:
+                raise Refused(f"--create: GPU {uuid} answers no more: {'; '.join(found.problems)}")
             for refusal in self._refusals(card):
                 raise Refused(f"--create: GPU {uuid} {refusal}")
             profiles = card.geometry.profiles if card.geometry else ()

@@ -201,7 +201,7 @@ class Looks:
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}
         self._read_back: dict[str, set[EntryKey]] = {}
-        self._busy = False
+        self._busy = 0
         self.thread = Loop("looks", self._turn, clock=clock)
 
     def ask(self, gpu: str, read_back: Iterable[EntryKey] | None = None) -> None:
@@ -223,9 +223,14 @@ class Looks:
         """Publish what was read back; where that does not say all, ask for a look."""
         with self._lock:
             read_back, self._read_back = self._read_back, {}
-        for gpu, keys in read_back.items():
-            if not self._follow(gpu, keys):
-                self.ask(gpu)
+            self._busy += 1
+        try:
+            for gpu, keys in read_back.items():
+                if not self._follow(gpu, keys):
+                    self.ask(gpu)
+        finally:
+            with self._lock:
+                self._busy -= 1
 
     @property
     def idle(self) -> bool:
@@ -237,13 +242,13 @@ class Looks:
         """Take all looks that are asked for, except at GPUs on which somebody works."""
         with self._lock:
             wanted, self._wanted = self._wanted, {}
-            self._busy = True
+            self._busy += 1
         worked_on: list[str] = []
         try:
             worked_on += (gpu for gpu in wanted if not self._look(gpu))
         finally:
             with self._lock:
-                self._busy = False
+                self._busy -= 1
                 self._wanted |= dict.fromkeys(worked_on)
 
     def _turn(self) -> float | None:

@@ -38,8 +38,8 @@ class Node:
         self.machine = machine
         self.file = folder / "report.json"
 
-    def run(self, *arguments: str, options: tuple[str, ...] = ()) -> Result:
-        command = ["--hardware", str(self.machine.directory), *options, "--", *arguments]
+    def run(self, *arguments: str) -> Result:
+        command = ["--hardware", str(self.machine.directory), "--", *arguments]
         return CliRunner().invoke(main, command)
 
     def check(self, *arguments: str) -> Checked:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from kubeletplugin.nvml.session import Session
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import GpuSpec
@@ -24,6 +25,7 @@ from tests.kubeletplugin.check.conftest import (
     refused,
     state_of,
 )
+from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 
 
 def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:
@@ -56,6 +58,18 @@ def test_a_slice_that_cannot_be_removed_is_named_and_removed_by_the_next_check(
     assert not (state_of(node) / "check.json").exists()
 
 
+def test_a_gpu_that_falls_off_the_bus_before_the_first_slice_is_named(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    node.machine.inject(
+        Fault(
+            function="nvmlDeviceGetMinorNumber", action="return", code=Return.GPU_IS_LOST, after=2
+        )
+    )
+    [gpu] = node.machine.state().gpus
+    assert f"GPU {gpu.uuid} answers no more: " in refused(node, *CREATE)
+    assert not state_of(node).exists()
+
+
 def test_nothing_is_removed_that_nobody_agreed_to_have_removed(make_node: MakeNode) -> None:
     node = make_node(A100)
     node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
@@ -64,11 +78,15 @@ def test_nothing_is_removed_that_nobody_agreed_to_have_removed(make_node: MakeNo
 
 
 def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
-    make_node: MakeNode,
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make_node(A100)
     node.machine.inject(Fault(function=CI_CREATE, action="hang"))
-    result = node.run(*CREATE, options=("--nvml-timeout", "0.2"))
+    with monkeypatch.context() as soon:
+        give_up_hanging_calls(soon, node.machine)
+        close = Session.close
+        soon.setattr(Session, "close", lambda session: close(session, 0.0))
+        result = node.run(*CREATE)
     assert result.exit_code == 1
     assert f"{CI_CREATE} hangs" in result.output
     assert len(node.machine.gpu(0).gpu_instances) == 1

@@ -50,8 +50,9 @@ def test_a_slice_in_use_is_unavailable_with_its_processes_named_and_removed_when
     error = rig.refused(late)
     assert ref.uid in error
     assert str(PID) in error
-    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
+    wait_for("MigNode", rig.published)
     [instance] = rig.mignode()["status"]["gpus"][0]["instances"]
+    assert instance["state"] == "reclaiming"
     assert str(PID) in instance["message"]
     wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
     assert str(PID) in dict(events(rig, ref.name))["SliceInUse"]

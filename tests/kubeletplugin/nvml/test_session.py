@@ -18,6 +18,7 @@ from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 
 GPU = GpuSpec("A30")
 SHORT = 0.2
@@ -180,10 +181,10 @@ def test_waits_for_events_are_ended_before_nvml_is_shut_down(
     assert session.is_open == again
 
 
-def test_nvml_is_left_alone_rather_than_shut_down_under_a_call(machine: Machine) -> None:
-    session = Session(seconds=SHORT)
-    session.open()
-    discover(session)
+def test_nvml_is_left_alone_rather_than_shut_down_under_a_call(
+    machine: Machine, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up_hanging_calls(monkeypatch, machine)
     first, second, _ = uuids(machine)
     machine.inject(Fault(id="h", function="nvmlDeviceGetMigMode", action="hang", gpu=0))
     with pytest.raises(NvmlError, match="hangs since"):
@@ -227,10 +228,11 @@ def test_calls_that_belong_together_are_not_parted_and_others_wait(
 
 
 def test_a_call_that_hangs_in_an_operation_is_told_once_and_keeps_the_library_open(
-    machine: Machine,
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    give_up_hanging_calls(monkeypatch, machine)
     told: list[tuple[str, str]] = []
-    session = Session(seconds=SHORT, on_call=lambda name, code, _: told.append((name, code)))
+    session = Session(on_call=lambda name, code, _: told.append((name, code)))
     session.open()
     discover(session)
     first, second, _ = uuids(machine)
@@ -246,11 +248,11 @@ def test_a_call_that_hangs_in_an_operation_is_told_once_and_keeps_the_library_op
     wait_for("the library", lambda: session.reopen(60.0))
 
 
-def test_a_call_waits_for_a_new_session_no_longer_than_its_deadline(machine: Machine) -> None:
-    session = Session(seconds=SHORT)
-    session.open()
-    discover(session)
+def test_a_call_waits_for_a_new_session_no_longer_than_its_deadline(
+    machine: Machine, session: Session
+) -> None:
     machine.inject(Fault(id="h", function="nvmlShutdown", action="hang"))
+    session.seconds = SHORT
     reopening = threading.Thread(target=session.reopen, args=(60.0,), daemon=True)
     with session.together():
         reopening.start()

@@ -13,6 +13,7 @@ from kubeletplugin import times
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.publishedslices import slices
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig, exists
 
 
@@ -151,6 +152,7 @@ def test_edited_it_is_put_right(rig: Rig, subresource: str) -> None:
 
 def test_what_is_known_from_the_mirror_is_not_asked_for(rig: Rig) -> None:
     settle(rig)
+    wait_for("the slice that names the pool", lambda: slices(rig))  # its writer asks for the Node
     asked: list[tuple[str, str]] = []
     rig.http.refuse = lambda method, path: asked.append((method, path))
     ref = rig.claim("gpu-1-mig-2g10gb-14-2")
