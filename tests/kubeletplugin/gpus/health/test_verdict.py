@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubeletplugin import times
-from kubeletplugin.gpus import hardware
+from kubeletplugin.nvml.gpus import discover
 from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.health.test_health import (
@@ -79,16 +79,15 @@ def test_a_verdict_is_told_though_somebody_has_begun_to_work_on_the_gpu_when_it_
     unit = rig.daemon.gpus.hardware.named("gpu-0")
     other = rig.daemon.gpus.hardware.named("gpu-1")
     wait_for("nobody at work", lambda: not unit.lock.is_held)
-    read = hardware.discover
     begun: list[bool] = []
 
     def read_then_work(*arguments: Any) -> Any:
-        found = read(*arguments)
+        found = discover(*arguments)
         if not begun:
             begun.append(unit.lock.enter(None))
         return found
 
-    monkeypatch.setattr(hardware, "discover", read_then_work)
+    monkeypatch.setattr("kubeletplugin.gpus.hardware.discover", read_then_work)
     rig.machine.disturb(0, recovery_action=4)
     rig.machine.ask_recovery(1, 4)
     wait_for("the other GPU", lambda: other.seen is not None and other.seen.reason)
