@@ -67,6 +67,8 @@ REMEDIES: Mapping[str, str] = {
     "profiles shows what else could be had now, if anything",
     Reason.WAITING_FOR_GANG: "its pods are served together: create those that are missing, or "
     "correct what says how many there are: " + page("gangs.md#if-it-waits"),
+    Reason.QUOTA: "end pods of the namespace that hold such devices, or have the administrator "
+    "raise the annotation of the class",
     AnswerReason.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller "
     "ones, or put them into several pods",
     AnswerReason.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",

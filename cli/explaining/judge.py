@@ -71,6 +71,8 @@ class Judge:
         kinds = Kinds(evaluator)
         self.reader = Reader(facts.driver, kinds, facts.classes)
         self._fleet = Fleet(facts.driver, kinds)
+        for each in facts.classes.values():
+            self._fleet.limit(each.name, each.quota)
         for node in facts.site.nodes:
             try:
                 self._fleet.set_inventory(node.inventory)
@@ -89,7 +91,8 @@ class Judge:
         """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates."""
         outcome = self.allocator.outcome(problem)
         found = explain(problem, self.allocator, given_up=outcome.given_up, detail=Detail.FULL)
-        return replace(found, nodes=self._all_nodes(found.nodes))
+        over = outcome.over or found.obstacle
+        return replace(found, obstacle=over, nodes=self._all_nodes(found.nodes))
 
     def preemption(self, problem: Problem) -> Preemption | None:
         """Pods that have to end for ``problem``, which fits nowhere; None if that is no help."""

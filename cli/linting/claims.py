@@ -12,7 +12,7 @@ from cli.linting.documents import Document, Level, Path, Remark, entries, mappin
 from dra.cel.kinds import Kinds
 from dra.cel.questions import CostlySelectorError, SelectorError
 from dra.claims.claims import Request, read_claim, read_requests
-from dra.claims.classes import PROFILE_CLASS, meant, names_driver
+from dra.claims.classes import PROFILE_CLASS, meant, names_driver, read_quota
 from dra.claims.requests import RequestedSettings, find_unsupported
 from dra.claims.trimming import is_stub, trim_claim_spec
 from dra.gpu.names import DEFAULT_DRIVER
@@ -109,6 +109,10 @@ def claim_spec(document: Document) -> ClaimSpec | None:
 
 def check_class(document: Document, known: Manifests) -> Iterator[Remark]:
     """A DeviceClass: its selectors and its configuration."""
+    quota = read_quota(document.obj, DEFAULT_DRIVER)
+    if quota is not None and quota.fault:
+        message = f"nothing of the class is allocated: {quota.fault}"
+        yield document.remark(Level.ERROR, ("metadata", "annotations"), message)
     spec = mapping(document.obj, "spec")
     at = ("spec", "selectors")
     yield from _check_selectors(document, at, spec, known)

@@ -8,7 +8,7 @@ from controller.cluster.records import ClaimRecord, Effects, TakenBack, Writing
 from controller.cluster.trim import ParsedSpecs, Trimmer
 from dra.allocator.fleet import Fleet
 from dra.claims.allocation import Allocation
-from dra.claims.claims import Claim, read_claim
+from dra.claims.claims import Claim, classed, read_claim
 from dra.claims.otherdevices import OtherDevices
 from dra.claims.reader import KnownClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, ObjectKey
@@ -80,6 +80,9 @@ class KnownClaims:
         return True
 
     def begin_write(self, claim: ClaimRef, allocation: Allocation | None) -> None:
+        known = self.by_key.get(claim.key)
+        if allocation is not None and known is not None:
+            allocation = classed(allocation, known.claim.requests)
         self.record(claim).writing = Writing(allocation)
         if allocation is not None:
             self._fleet.hold(claim, allocation)
@@ -173,6 +176,7 @@ class KnownClaims:
         """Count a claim no longer that ``held`` something, as far as is known."""
         if not self._fleet.release(uid):
             return
+        self._effects.quota = self._effects.quota or bool(self._fleet.quotas.limits)
         if held is not None:
             self._effects.room.add(held.node)
         else:

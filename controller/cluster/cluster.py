@@ -256,12 +256,14 @@ class Cluster:
         self._effects.classes = True
         if self.classes.get(known.name) != known:
             self.classes[known.name] = known
+            self.fleet.limit(known.name, known.quota)
             self._effects.room_anywhere = True
             self._effects.pods.update(self._pods_that_ask_for(known.name))
 
     def remove_class(self, name: str) -> None:
         self.class_objects.pop(name, None)
         self.classes.pop(name, None)
+        self.fleet.limit(name, None)
         self._effects.classes = True
 
     def _pods_that_ask_for(self, device_class: str) -> Iterator[ObjectKey]:

@@ -243,9 +243,10 @@ class Effects:
     """Consequences of the changes since the last ``take``.
 
     ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
-    that may be any node. ``classes``: the generated DeviceClasses may be out of date, and
-    ``labels``: those of these nodes may be. ``templates``: those of limits that are gone, or that
-    no living pod names any more, ``opted_in``: namespaces that have opted in to them.
+    that may be any node. ``quota``: a namespace may hold less than before. ``classes``: the
+    generated DeviceClasses may be out of date, and ``labels``: those of these nodes may be.
+    ``templates``: those of limits that are gone, or that no living pod names any more,
+    ``opted_in``: namespaces that have opted in to them.
     ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those that
     kube-scheduler may judge differently now, ``others`` those where another driver may offer
     something else than before, empty for any, ``failures`` those that tell anew which Prepares
@@ -265,6 +266,7 @@ class Effects:
     taken_back: list[TakenBack] = field(default_factory=list)
     room: set[str] = field(default_factory=set)
     room_anywhere: bool = False
+    quota: bool = False
     classes: bool = False
     templates: set[ObjectKey] = field(default_factory=set)
     opted_in: set[str] = field(default_factory=set)

@@ -2,7 +2,8 @@
 
 A class carries its extended resource while kube-scheduler allocates some node, as nobody else
 serves it, and takes it from no class of somebody else. A class whose profile no node has stays for
-a day, as nodes come back, and for as long as a claim, a template or a pod names it.
+a day, as nodes come back, for as long as a claim, a template or a pod names it, and while it has a
+quota.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class GeneratedClasses:
         todays = generated_classes(cluster.driver, profiles)
         names = {each["metadata"]["name"] for each in todays}
         self._unused_since = {
-            name: self._unused_since.get(name, now) for name in sorted(present - names)
+            name: self._unused_since.get(name, now)
+            for name in sorted(present - names)
+            if cluster.classes[name].quota is None  # a class made anew would have none
         }
         room = MOST_CLASSES - len(present)
         before, self._lacking = self._lacking, {}

@@ -211,7 +211,7 @@ class Engine:
         world = self._world
         anywhere = effects.room_anywhere or effects.classes
         nodes = effects.room & world.cluster.fleet.nodes.keys()
-        if nodes or anywhere:
+        if nodes or anywhere or effects.quota:
             world.line.note_room(nodes)
             world.room.make(nodes, anywhere=anywhere)
             world.decisions.room_made()

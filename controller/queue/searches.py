@@ -126,7 +126,7 @@ def alike(problem: Problem) -> Hashable | None:
         (
             tuple(
                 tuple(
-                    (w.request, w.expressions, w.count, w.everything, w.admin, w.ask)
+                    (w.request, w.class_name, w.expressions, w.count, w.everything, w.admin, w.ask)
                     for w in alternatives
                 )
                 for alternatives in claim.choices

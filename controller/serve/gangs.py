@@ -269,6 +269,8 @@ def _has_room(world: World, refusal: GangRefusal) -> bool:
     failed = refusal.failed
     if failed is None:
         return False
+    if refusal.obstacle.reason is Reason.QUOTA:
+        return world.room.version > refusal.room
     nodes = world.room.since(refusal.room)
     allocator = world.line.allocator_for(failed.pod)
     if nodes is None or allocator.could_serve(with_room_made(failed, allocator), nodes):

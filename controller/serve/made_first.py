@@ -18,6 +18,7 @@ from controller import times
 from controller.cluster.records import PodRecord, Reserved
 from controller.serve.nudges import preparation
 from controller.serve.world import Look, World
+from dra.allocator.allocate import over_quota
 from dra.allocator.problem import Decision, Pick, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
@@ -61,7 +62,7 @@ def go_on(world: World, record: PodRecord, problem: Problem) -> Decision | Look 
     """
     claims = {wants.claim.ref.uid for wants in problem.claims}
     if record.reserved is None:
-        _take_over(world, record, claims)
+        _take_over(world, record, problem.claims)
     reserved = record.reserved
     if reserved is None:
         return None
@@ -174,16 +175,16 @@ def _fail(
 # -- what the leader before had reserved
 
 
-def _take_over(world: World, record: PodRecord, claims: Iterable[str]) -> None:
-    """Go on with what the leader before reserved for all ``claims`` of a pod, by UID."""
-    found = {uid: world.reservations.others(uid) for uid in claims}
+def _take_over(world: World, record: PodRecord, claims: Iterable[ClaimWants]) -> None:
+    """Go on with what the leader before reserved for all ``claims`` of a pod."""
+    found = {c.claim.ref.uid: world.reservations.others(c.claim.ref.uid) for c in claims}
     reservations = {uid: each[1] for uid, each in found.items() if each is not None}
     nodes = {each[0] for each in found.values() if each is not None}
     if not reservations or len(reservations) < len(found) or len(nodes) != 1:
         return
     inventory = world.cluster.inventory(nodes.pop())
     decision = decision_of(reservations.values(), inventory) if inventory is not None else None
-    if decision is not None:
+    if decision is not None and over_quota(claims, decision, world.cluster.fleet) is None:
         _begin(world, record, decision, reservations)
 
 

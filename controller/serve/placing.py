@@ -247,6 +247,8 @@ class _Attempts:
 
 def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | list[Write] | None:
     yielding, allocator = world.line.yielding_to(pod), world.line.allocator_for(pod)
+    if (over := allocator.fleet.quotas.find_over(problem.claims)) is not None:
+        return [*give_back_parts(world, pod, problem, allocator.fleet)] or over
     could_serve = partial(allocator.could_serve, with_room_made(problem, allocator))
     obstacle = world.failed.find(problem, yielding, could_serve)
     if obstacle is not None:
@@ -266,8 +268,9 @@ def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | l
     world.reporter.metrics.decided(made.seconds, placed=outcome.decision is not None)
     if outcome.decision is not None:
         return outcome.decision
-    if parts := [*give_back_parts(world, pod, problem, allocator.fleet)]:
-        return parts
+    parts = [*give_back_parts(world, pod, problem, allocator.fleet)]
+    if parts or outcome.over is not None:
+        return parts or outcome.over
     obstacle = as_obstacle(explain(problem, allocator, given_up=outcome.given_up))
     if not made.is_outdated:
         world.failed.add(problem, yielding, obstacle)

@@ -30,6 +30,7 @@ from dra.allocator.search.single import (
     single_request,
     slices,
 )
+from dra.claims.reasons import Obstacle
 from dra.claims.wants import ClaimWants, choices
 from dra.pods.pods import Pod, WantedPorts
 from dra.pods.rules import find_rules, find_victims, may_preempt
@@ -85,6 +86,14 @@ def _cost(victims: Sequence[Pod]) -> RoomCost:
     return max(priorities), sum(p + 2**31 for p in priorities), len(victims)
 
 
+def over_quota(claims: Iterable[ClaimWants], decision: Decision, fleet: Fleet) -> Obstacle | None:
+    """Obstacle where what ``decision`` gives to ``claims`` is over a quota of their namespace."""
+    if not fleet.quotas.limits:
+        return None
+    given = decision.allocations(claims, fleet.driver)
+    return fleet.quotas.over_by(given, fleet.gpus_of(decision.node))
+
+
 MANY = 64
 """After this many misfits, only the nodes where the pod fits are searched."""
 
@@ -118,6 +127,7 @@ class OngoingDecision:
         self._work = self._decide()
         self._places: Places
         self._search: Search | None = None
+        self._rooms: Rooms | None = None
         self._claims: Sequence[ClaimWants] = ()
         self._end = inf
         """Number of steps of the budget after which a part ends."""
@@ -197,32 +207,46 @@ class OngoingDecision:
         problem, budget = self.posed, self._budget
         if looks_only(problem):
             return Outcome(decide_view(problem, self._places))
-        rooms: Rooms | None = None
+        self._rooms = None
+        over: list[Obstacle | None] = []
         for claims in choices(problem.claims, self._places.fleet.kinds.selected):
-            fleet = self._places.fleet
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
+            over.append(self._places.fleet.quotas.over(claims))
+            if over[-1] is not None:
+                continue
             before = budget.used, budget.too_hard
-            self._claims = claims
-            request = single_request(claims, fleet.kinds)
-            decision, is_single = None, request is not None and goes_anywhere(request, fleet)
-            if request is not None and is_single:
-                decision = self._decide_single(request)
-            if not is_single or (decision is None and fleet.whole):
-                search = self._search = Search(self.posed, fleet, budget, claims=claims)
-                if not is_single and claims is not problem.claims:
-                    rooms = rooms or Rooms(fleet)
-                decision = yield from self._decide_jointly(search, None if is_single else rooms)
+            is_choice = claims is not problem.claims
+            decision = yield from self._decide_chosen(claims, is_choice=is_choice)
             if decision is not None:
-                if before[1]:
-                    decision = decision._replace(given_up=GivenUp(*before))
-                return Outcome(decision)
+                over[-1] = over_quota(claims, decision, self._places.fleet)
+                if over[-1] is None:
+                    given_up = GivenUp(*before) if before[1] else None
+                    return Outcome(decision._replace(given_up=given_up))
             yield
-        if budget.too_hard or budget.is_used_up:
-            untried = budget.is_used_up
-            return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
-        return Outcome(None)
+        return Outcome(None, self._given_up(), over[0] if over and all(over) else None)
+
+    def _given_up(self) -> GivenUp | None:
+        budget = self._budget
+        if not budget.too_hard and not budget.is_used_up:
+            return None
+        return GivenUp(budget.used, budget.too_hard, untried=budget.is_used_up)
+
+    def _decide_chosen(self, claims: Sequence[ClaimWants], *, is_choice: bool) -> Part:
+        """Decide with one alternative for each request; ``is_choice``: there are others."""
+        fleet = self._places.fleet
+        self._claims = claims
+        request = single_request(claims, fleet.kinds)
+        decision, is_single = None, request is not None and goes_anywhere(request, fleet)
+        if request is not None and is_single:
+            decision = self._decide_single(request)
+        if not is_single or (decision is None and fleet.whole):
+            search = self._search = Search(self.posed, fleet, self._budget, claims=claims)
+            if not is_single and is_choice:
+                self._rooms = self._rooms or Rooms(fleet)
+            decision = yield from self._decide_jointly(search, None if is_single else self._rooms)
+        return decision
 
     def _fits(self, node: str) -> bool:
         self._budget.used += 1

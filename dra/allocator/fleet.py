@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from dra.allocator.gpustate import GpuId, GpuState, Held
 from dra.allocator.moves import Move, MoveTable
+from dra.allocator.quotas import Quotas
 from dra.allocator.score import Census, Demand, Weights, scarcity_weights
 from dra.cel.kinds import Kinds
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
+from dra.claims.classes import Quota
 from dra.gpu.holdings import Device, why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
@@ -66,10 +68,11 @@ class GpuGroup:
 
 
 class _NodeFacts(NamedTuple):
-    """Claims by UID that a node has instances of, and the profiles of its GPUs by name."""
+    """Claims by UID that a node has instances of, the profiles of its GPUs by name, and these."""
 
     instance_claims: frozenset[str]
     profiles: frozenset[str]
+    gpus: tuple[Gpu, ...]
 
 
 class Fleet:
@@ -79,13 +82,15 @@ class Fleet:
     allocates. ``groups`` are the GPUs by fingerprint, ``alike`` the names of nodes by those of
     their GPUs, in order. ``makers`` are the groups by kind and by the id of a profile of which each
     of their GPUs could make a slice now. ``whole`` is the number of GPUs given out whole,
-    ``shared`` of those that several claims may share, or slices of which. Not thread-safe.
+    ``shared`` of those that several claims may share, or slices of which. ``quotas`` count what
+    namespaces hold. Not thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
         self.driver = driver
         self.kinds = kinds
         self.demand = demand or Demand()
+        self.quotas = Quotas(driver, kinds)
         self.nodes: dict[str, NodeGpus] = {}
         self.schedulers: set[str] = set()
         self.groups: dict[Hashable, GpuGroup] = {}
@@ -114,6 +119,8 @@ class Fleet:
         if inventory.driver != self.driver:
             return self.drop_inventory(name)
         self._facts[name] = _facts(inventory)
+        if self.quotas.limits:
+            self._count_anew(self._by_node.get(name, ()))
         if inventory.allocator is not AllocatorKind.CONTROLLER:
             self._put(name, None)
             self.schedulers.add(name)
@@ -171,12 +178,23 @@ class Fleet:
             self._holders[ref.uid] = ref, allocation
         else:
             self._exchange([ref.uid], [(ref, allocation)])
+        self._count_anew([ref.uid])
 
     def release(self, claim_uid: str) -> bool:
         """Count it no longer; True when it was counted."""
         was_counted = self.counts(claim_uid)
         self._exchange([claim_uid], ())
         return was_counted
+
+    def limit(self, device_class: str, quota: Quota | None) -> None:
+        """Have what namespaces hold of a class counted, if it has a quota."""
+        if self.quotas.limit(device_class, quota):
+            self._count_anew(self._holders)
+
+    def gpus_of(self, node: str) -> tuple[Gpu, ...]:
+        """The GPUs of a node, whoever allocates them; none without a MigNode of ours."""
+        known = self._facts.get(node)
+        return known.gpus if known is not None else ()
 
     def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> Fleet:
         """The fleet as it would be if these claims held nothing, and others what is given.
@@ -196,7 +214,9 @@ class Fleet:
         supposed._facts, supposed._numbers = self._facts, dict(self._numbers)
         supposed._census, supposed._weights = dict(self._census), dict(self._weights)
         added = [*holding]
-        supposed._exchange([*claim_uids, *(ref.uid for ref, _ in added)], added)
+        gone = [*claim_uids, *(ref.uid for ref, _ in added)]
+        supposed.quotas = self.quotas.without(gone)
+        supposed._exchange(gone, added)
         return supposed
 
     def state(self, gpu: GpuId) -> GpuState:
@@ -301,6 +321,7 @@ class Fleet:
             return
         before = self._holders.pop(uid, None)
         if before is not None:
+            self.quotas.enter(before[0], None, ())
             on_node = self._by_node[before[1].node]
             on_node.discard(uid)
             if not on_node:
@@ -308,6 +329,11 @@ class Fleet:
         if holder is not None:
             self._holders[uid] = holder
             self._by_node.setdefault(holder[1].node, set()).add(uid)
+
+    def _count_anew(self, claim_uids: Iterable[str]) -> None:
+        """Have the quotas count what claims hold on their nodes as they are now."""
+        for ref, allocation in filter(None, map(self._holder, claim_uids)):
+            self.quotas.enter(ref, allocation, self.gpus_of(allocation.node))
 
     def _exchange(self, gone: Iterable[str], added: Iterable[Holder]) -> None:
         """Enter the claims ``gone`` no more at the GPUs that they hold, and others at theirs."""
@@ -445,4 +471,4 @@ def _facts(inventory: Inventory) -> _NodeFacts:
     claims = (i.claim.uid for g in inventory.gpus for i in g.instances if i.claim is not None)
     geometries = {id(g.geometry): g.geometry for g in inventory.gpus if g.geometry is not None}
     profiles = (p.name for g in geometries.values() for p in g.profiles if p.placements)
-    return _NodeFacts(frozenset(claims), frozenset(profiles))
+    return _NodeFacts(frozenset(claims), frozenset(profiles), inventory.gpus)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from dra.allocator.gpustate import GpuState
 from dra.cel.offers import Offer
 from dra.claims.allocation import AllocatedDevice, Allocation, share_id
-from dra.claims.claims import Claim, container_uses, crowded, find_crowd, has_several_containers
+from dra.claims.claims import (
+    Claim,
+    classed,
+    container_uses,
+    crowded,
+    find_crowd,
+    has_several_containers,
+)
 from dra.claims.classes import DeviceClass
 from dra.claims.reader import Fault, KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
@@ -142,6 +149,13 @@ class Decision(NamedTuple):
         """The devices of one claim."""
         return tuple(p for p in self.picks if p.claim.uid == claim.uid)
 
+    def allocations(self, claims: Iterable[ClaimWants], driver: str) -> dict[ClaimRef, Allocation]:
+        """The allocations of ``claims``, with the classes of their requests."""
+        return {
+            c.claim.ref: classed(self.allocation(c.claim.ref, driver), c.claim.requests)
+            for c in claims
+        }
+
     def allocation(self, claim: ClaimRef, driver: str) -> Allocation:
         """The allocation of one claim, without its configuration."""
         devices = tuple(pick.allocated(driver, self.pool) for pick in self.of(claim))
@@ -149,10 +163,14 @@ class Decision(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of a search: the decision or, where it stopped for want of steps, ``given_up``."""
+    """Result of a search: the decision or, where it stopped for want of steps, ``given_up``.
+
+    ``over``: every alternative is over a quota of the pod's namespace.
+    """
 
     decision: Decision | None
     given_up: GivenUp | None = None
+    over: Obstacle | None = None
 
 
 class OpenRequest(NamedTuple):

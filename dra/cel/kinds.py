@@ -206,6 +206,15 @@ class Kinds:
             return expressions
         return tuple(self.match_kind(expressions, kind).offers for kind in [*self._kinds.values()])
 
+    def offers(self, expressions: Expressions) -> Iterator[Offer]:
+        """The offers of all kinds that ``expressions``, which tell no GPUs apart, select.
+
+        Raises:
+            SelectorError: an expression does not compile.
+        """
+        for kind in [*self._kinds.values()]:
+            yield from self.match_kind(expressions, kind).offers
+
     def missing(
         self, expressions: Expressions, gpus: Iterable[tuple[GpuKind, Gpu]]
     ) -> Iterator[Question]:

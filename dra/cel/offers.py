@@ -13,6 +13,7 @@ from dra.cel.strangers import described, made_up, own_part
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Profile
 from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import nominal_gigabytes
 
 SHARE_OF = "share of "
 """Beginning of the name of the offer of a share of a slice."""
@@ -39,11 +40,13 @@ class Offer:
     """Offer of a kind: a profile, or the whole GPU (``profile`` None).
 
     ``size`` is the profile's rank. ``shared``: several claims may have the slice or whole GPU.
+    ``gigabytes`` are its memory, as names of profiles count it; 0 of a share.
     """
 
     profile: Profile | None
     size: int = 0
     shared: bool = False
+    gigabytes: int = 0
 
     @property
     def name(self) -> str:
@@ -101,9 +104,11 @@ def attributes_of(offer: Offer, gpu: Gpu, inventory: Inventory) -> dict[str, Any
 
 def _offers(gpu: Gpu) -> Iterable[Offer]:
     if not gpu.mig_enabled:
-        return [Offer(None, shared=gpu.sharing is not None)]
+        if gpu.sharing is not None:
+            return [Offer(None, shared=True)]
+        return [Offer(None, gigabytes=-(-gpu.memory_mib // 1024))]
     profiles = [p for p in gpu.geometry.profiles if p.placements] if gpu.geometry else []
-    alone = [Offer(p, p.rank) for p in profiles]
+    alone = [Offer(p, p.rank, gigabytes=nominal_gigabytes(p.name)) for p in profiles]
     if gpu.slice_sharing is None:
         return alone
     return [*alone, *(Offer(p, p.rank, shared=True) for p in profiles)]

@@ -47,7 +47,8 @@ class AllocatedDevice:
 
     ``sharing`` is that of the allocation's configuration, where somebody has read it.
     ``share_id`` tells apart several shares of one device; API servers without consumable capacity
-    keep none. ``ask`` are the limits of a share, as far as the allocation says.
+    keep none. ``ask`` are the limits of a share, as far as the allocation says. ``class_name`` is
+    that of the request, where the claim was read too.
     """
 
     request: str
@@ -59,6 +60,7 @@ class AllocatedDevice:
     sharing: Sharing = UNSHARED
     share_id: str = ""
     ask: Ask = NO_ASK
+    class_name: str = ""
 
     @property
     def base_request(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dra.claims.allocation import Allocation, read_allocation
@@ -133,13 +133,14 @@ def read_claim(
     metadata = obj["metadata"]
     allocation = at(obj, "status", "allocation", default=None)
     owner = _owner_pod(at(metadata, "ownerReferences"))
+    asked = requests(at(obj, "spec", "devices", "requests"))
     return Claim(
         ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
         resource_version=metadata.get("resourceVersion", ""),
-        requests=requests(at(obj, "spec", "devices", "requests")),
+        requests=asked,
         constraints=tuple(at(obj, "spec", "devices", "constraints")),
         config=tuple(at(obj, "spec", "devices", "config")),
-        allocation=None if allocation is None else read_allocation(allocation),
+        allocation=None if allocation is None else classed(read_allocation(allocation), asked),
         reserved_for=tuple(_read_consumer(c) for c in at(obj, "status", "reservedFor")),
         finalizers=tuple(at(metadata, "finalizers")),
         deleting="deletionTimestamp" in metadata,
@@ -148,6 +149,13 @@ def read_claim(
         others_config=OTHERS_CONFIG in at(obj, "spec", "devices"),
         allocated_by=() if allocation is None else allocation_managers(metadata),
     )
+
+
+def classed(allocation: Allocation, requests: Iterable[Request]) -> Allocation:
+    """``allocation`` with the classes of its devices' requests, which are among ``requests``."""
+    names = {c.name: c.class_name for request in requests for c in request.choices}
+    devices = (replace(d, class_name=names.get(d.request, "")) for d in allocation.devices)
+    return replace(allocation, devices=tuple(devices))
 
 
 def field_manager(driver: str) -> str:

@@ -8,9 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from dra.claims.claims import class_config, class_selectors
+from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import DEVICE_CLASSES, Obj, at
 from dra.gpu.devices import TYPE_GPU, TYPE_MIG, TYPE_MIG_SHARE, TYPE_SHARE
 from dra.gpu.names import NVIDIA_DRIVER, class_name, extended_resource_name, nominal_gigabytes
@@ -31,6 +33,73 @@ ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 """Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
 
 
+_PER_NAMESPACE = "-per-namespace"
+_LARGEST_QUOTA = 2**40
+"""MiB, or devices; more than any cluster has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Upper bounds on what each namespace holds of a class at a time; None where there is none.
+
+    ``fault`` says what is wrong with an annotation: nothing of the class is allocated then.
+    """
+
+    devices: int | None = None
+    memory_mib: int | None = None
+    fault: str = ""
+
+
+def read_quota(obj: Mapping[str, Any], driver: str) -> Quota | None:
+    """Quota of a DeviceClass by its annotations; None without one."""
+    prefix = f"{driver}/"
+    stated = {
+        key.removeprefix(prefix).removesuffix(_PER_NAMESPACE): str(value)
+        for key, value in at(obj, "metadata", "annotations", default={}).items()
+        if key.startswith(prefix) and key.endswith(_PER_NAMESPACE)
+    }
+    if not stated:
+        return None
+    found: dict[str, int] = {}
+    for what, value in stated.items():
+        key = quota_annotation(driver, what)
+        if what not in _EXAMPLES:
+            known = " or ".join(quota_annotation(driver, each) for each in _EXAMPLES)
+            return Quota(fault=f"annotation {key[:_SHOWN]!r} is not known: write {known}")
+        amount = _amount(what, value)
+        if amount is None:
+            text = f"annotation {key} is {value[:_SHOWN]!r}: write {_EXAMPLES[what]}"
+            return Quota(fault=text)
+        found[what] = amount
+    return Quota(found.get(DEVICES), found.get(MEMORY))
+
+
+def quota_annotation(driver: str, what: str) -> str:
+    """Key of the annotation for ``DEVICES`` or ``MEMORY``."""
+    return f"{driver}/{what}{_PER_NAMESPACE}"
+
+
+DEVICES, MEMORY = "devices", "memory"
+_SHOWN = 63
+_EXAMPLES = {
+    DEVICES: 'a whole number from 0 on, such as "4"',
+    MEMORY: 'an amount of memory, such as "80Gi", or "0"',
+}
+
+
+def _amount(what: str, value: str) -> int | None:
+    """Number of devices, or MiB; None of a text that says neither, or less than one MiB."""
+    try:
+        exact = parse_quantity(value) if len(value) <= _SHOWN else Fraction(-1)
+    except QuantityError:
+        return None
+    if what == DEVICES:
+        is_whole = value.isascii() and value.isdigit()
+        return min(int(value), _LARGEST_QUOTA) if is_whole and exact >= 0 else None
+    is_memory = exact == 0 or exact >= 2**20
+    return min(int(exact // 2**20), _LARGEST_QUOTA) if is_memory else None
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
     """A DeviceClass. ``names_us``: a selector names our driver, be it to rule it out."""
@@ -40,6 +109,7 @@ class DeviceClass:
     selectors: tuple[str, ...]
     config: tuple[Mapping[str, Any], ...]
     extended_resource: str
+    quota: Quota | None = None
 
 
 def generated_label(driver: str) -> str:
@@ -64,6 +134,7 @@ def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
         selectors=selectors,
         config=class_config(obj),
         extended_resource=at(obj, "spec", "extendedResourceName", default=""),
+        quota=read_quota(obj, driver),
     )
 
 

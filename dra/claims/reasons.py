@@ -31,6 +31,7 @@ class Reason(StrEnum):
     OTHER_CLAIM = "WaitingForOtherClaim"
     SCHEDULER = "WaitingForScheduler"
     WAITING_FOR_GANG = "WaitingForPodGroup"
+    QUOTA = "WaitingForQuota"
     SEARCH_GIVEN_UP = "SearchGivenUp"
     NOTHING_TO_SEE = "NothingToLookAt"
     NEXT_IN_LINE = "NextInLine"

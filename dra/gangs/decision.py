@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from dra.allocator.allocate import Allocator, OngoingDecision
+from dra.allocator.allocate import Allocator, OngoingDecision, over_quota
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
 from dra.allocator.fleet import Fleet
-from dra.allocator.problem import Decision, GivenUp, Outcome, Problem
+from dra.allocator.problem import Decision, Outcome, Problem
 from dra.claims.allocation import node_selector
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
@@ -165,9 +165,9 @@ class Trial:
     def place(self, problem: Problem, decision: Decision | None, node: str) -> None:
         """Count what ``decision`` gives to the pod of ``problem``, and the pod on ``node``."""
         if decision is not None:
-            for wants in problem.claims:
-                ref = wants.claim.ref
-                self._fleet.hold(ref, decision.allocation(ref, self._fleet.driver))
+            given = decision.allocations(problem.claims, self._fleet.driver)
+            for ref, allocation in given.items():
+                self._fleet.hold(ref, allocation)
                 self._held[ref.uid] = decision.node
         before = self._hosts.residents.find(problem.pod.key)
         self._placed.append((problem.pod, before[0] if before is not None else ""))
@@ -227,7 +227,8 @@ class GangDecision:
         self._placed: list[Placed] = []
         self._pending: deque[Problem] = deque()
         self._seen: dict[str, Hashable] = {}
-        self._given_up: GivenUp | None = None
+        self._failed = Outcome(None)
+        """The last search without a decision."""
         self._left = 0
         self._parts = 0
         self._allocator = questions.allocator
@@ -328,8 +329,8 @@ class GangDecision:
             outcome = yield from self._search(problem, rest)
             if outcome is None:
                 continue
-            self._given_up = outcome.given_up
             if outcome.decision is None:
+                self._failed = outcome
                 return False
             tried = self._like(rest, self._attempt)
             self._count(Placed(problem, tried, outcome.decision, outcome.decision.node))
@@ -387,6 +388,7 @@ class GangDecision:
                 each.node in changed
                 or rest.claims != each.rest.claims
                 or allocator.find_misfit(rest, each.node)
+                or (each.decision and over_quota(rest.claims, each.decision, allocator.fleet))
             ):
                 again.append(each.problem)
             else:
@@ -397,4 +399,5 @@ class GangDecision:
         """Obstacle to placing a pod beside those that are placed."""
         rest = self._trial.rest(failed)
         allocator = self._allocator(rest.pod)
-        return as_obstacle(explain(rest, allocator, given_up=self._given_up))
+        found = self._failed
+        return found.over or as_obstacle(explain(rest, allocator, given_up=found.given_up))

@@ -134,8 +134,8 @@ def class_name(profile: str) -> str:
 
 
 def nominal_gigabytes(profile: str) -> int:
-    """The size in a profile's name: 5 for ``1g.5gb+me``; 0 where there is none."""
-    found = re.search(r"\.(\d+)gb", profile)
+    """The size in a profile's name, or label: 5 for ``1g.5gb+me``; 0 where there is none."""
+    found = re.search(r"[.g](\d+)gb", profile)
     return int(found[1]) if found else 0
 
 

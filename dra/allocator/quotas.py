@@ -1,0 +1,188 @@
+"""Quotas of namespaces: what each holds of the classes that have one, and what it may have beside.
+
+Slices, whole GPUs and shares of either count as a device each. Memory counts as the names of
+profiles do, in whole GiB: a ``1g.10gb`` as 10 GiB, a whole GPU as its memory rounded up, a share as
+what it states, or as its part of that. What only looks (``adminAccess``) counts as nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dra.cel.kinds import Kinds
+from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.classes import DEVICES, MEMORY, Quota, quota_annotation
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants, Want, choices
+from dra.common.quantity import mebibytes
+from dra.gpu.inventory import ClaimRef, Gpu
+from dra.gpu.names import DeviceNameError, MigDevice, nominal_gigabytes, parse_device
+
+_GIB = 1024
+_UNKNOWN = 1024 * _GIB
+"""MiB that a whole GPU counts as while its node has no MigNode: more than any has."""
+
+_SHOWN = 63
+
+
+class Charge(NamedTuple):
+    """Devices of a class that are held, or to be held, and their memory."""
+
+    device_class: str
+    devices: int
+    memory_mib: int
+
+
+class Quotas:
+    """Running sums by namespace and class, of classes with a quota alone. Not thread-safe.
+
+    ``limits`` are the quotas by class; while there are none nothing is counted.
+    """
+
+    def __init__(self, driver: str, kinds: Kinds) -> None:
+        self.limits: dict[str, Quota] = {}
+        self._driver = driver
+        self._kinds = kinds
+        self._held: Counter[tuple[str, str, str]] = Counter()
+        self._charges: dict[str, tuple[str, tuple[Charge, ...]]] = {}
+        """By claim: its namespace, and what it holds."""
+
+    def limit(self, device_class: str, quota: Quota | None) -> bool:
+        """Have a quota for a class, or none; True if all claims are to be entered anew."""
+        before = self.limits.pop(device_class, None)
+        if quota is not None:
+            self.limits[device_class] = quota
+        return (before is None) is not (quota is None)
+
+    def enter(self, ref: ClaimRef, allocation: Allocation | None, gpus: Collection[Gpu]) -> None:
+        """Count what a claim holds on a node with ``gpus``, in the place of what it held."""
+        namespace, charges = self._charges.pop(ref.uid, ("", ()))
+        self._add(namespace, charges, -1)
+        if allocation is None or not self.limits:
+            return
+        if charges := tuple(self._given(allocation, gpus)):
+            self._charges[ref.uid] = ref.namespace, charges
+            self._add(ref.namespace, charges, 1)
+
+    def without(self, claim_uids: Iterable[str]) -> Quotas:
+        """The sums as they would be if these claims held nothing."""
+        if not self._charges:
+            return self
+        supposed = Quotas(self._driver, self._kinds)
+        supposed.limits, supposed._held = self.limits, self._held.copy()
+        for uid in claim_uids:
+            namespace, charges = self._charges.get(uid, ("", ()))
+            supposed._add(namespace, charges, -1)
+        return supposed
+
+    def find_over(self, claims: Sequence[ClaimWants]) -> Obstacle | None:
+        """Obstacle where ``claims`` of a pod are over a quota whatever serves them; else None.
+
+        Raises:
+            SelectorError: a selector does not compile.
+            UnansweredError: a selector is still to be evaluated.
+        """
+        first: Obstacle | None = None
+        for chosen in choices(claims) if self.limits else ():
+            found = self.over(chosen)
+            if found is None:
+                return None
+            first = first or found
+        return first
+
+    def over(self, claims: Sequence[ClaimWants]) -> Obstacle | None:
+        """As ``find_over``, of one alternative each; the least memory that may serve it counts."""
+        if not self.limits or not claims:
+            return None
+        wants = [w for c in claims for w in c.wants if w.class_name in self.limits and not w.admin]
+        asked = (Charge(w.class_name, n := _number(w), n * self._least(w)) for w in wants)
+        return self._about(claims[0].claim.ref.namespace, asked)
+
+    def over_by(
+        self, given: Mapping[ClaimRef, Allocation], gpus: Collection[Gpu]
+    ) -> Obstacle | None:
+        """Obstacle where what a pod is to be given on a node with ``gpus`` is over a quota."""
+        found = [charge for each in given.values() for charge in self._given(each, gpus)]
+        return self._about(next(iter(given)).namespace, found) if found else None
+
+    def sums(self) -> Iterator[tuple[str, str, str, int]]:
+        """Namespace, class, ``DEVICES`` or ``MEMORY`` in MiB, and how much. For any thread."""
+        for (namespace, name, what), held in [*self._held.items()]:  # one step
+            yield namespace, name, what, held
+
+    def _add(self, namespace: str, charges: Iterable[Charge], sign: int) -> None:
+        for name, devices, memory in charges:
+            for what, number in ((DEVICES, devices), (MEMORY, memory)):
+                key = namespace, name, what
+                self._held[key] += sign * number
+                if not self._held[key]:
+                    del self._held[key]
+
+    def _about(self, namespace: str, asked: Iterable[Charge]) -> Obstacle | None:
+        wanted: Counter[tuple[str, str]] = Counter()
+        for name, devices, memory in asked if namespace else ():
+            wanted[name, DEVICES] += devices
+            wanted[name, MEMORY] += memory
+        for (name, what), number in wanted.items():
+            quota, shown = self.limits[name], name[:_SHOWN]
+            if quota.fault:
+                text = f"nothing of DeviceClass {shown!r} is allocated: its {quota.fault}"
+                return Obstacle(Reason.QUOTA, text)
+            limit = quota.devices if what == DEVICES else quota.memory_mib
+            held = self._held[namespace, name, what]
+            if limit is not None and held + number > limit:
+                most, has, more = (_words(what, each) for each in (limit, held, number))
+                text = (
+                    f"DeviceClass {shown!r} lets a namespace hold {most} at a time "
+                    f"({quota_annotation(self._driver, what)}): {namespace} holds {has}, and the "
+                    f"pod asks for {more}{'' if number <= limit else ', which it can never have'}"
+                )
+                return Obstacle(Reason.QUOTA, text)
+        return None
+
+    def _given(self, allocation: Allocation, gpus: Collection[Gpu]) -> Iterator[Charge]:
+        for device in allocation.of_driver(self._driver):
+            if device.class_name in self.limits and not device.admin_access:
+                yield Charge(device.class_name, 1, _memory_of(device, gpus))
+
+    def _least(self, want: Want) -> int:
+        """MiB that one device for ``want`` has at the least; 0 where that cannot be told."""
+        if want.ask.memory_mib is not None:
+            return want.ask.memory_mib
+        limit = self.limits[want.class_name]
+        if limit.memory_mib is None or self._kinds.tells_gpus_apart(want.expressions):
+            return 0
+        offers = self._kinds.offers(want.expressions)
+        return min((o.gigabytes for o in offers), default=0) * _GIB
+
+
+def _number(want: Want) -> int:
+    """Devices that ``want`` asks for at the least."""
+    return 1 if want.everything else want.count
+
+
+def _words(what: str, number: int) -> str:
+    if what == MEMORY:
+        return f"{mebibytes(number)} of memory"
+    return f"{number} device{'' if number == 1 else 's'}"
+
+
+def _memory_of(allocated: AllocatedDevice, gpus: Collection[Gpu]) -> int:
+    """MiB that a device of ``gpus`` counts as."""
+    if allocated.ask.memory_mib is not None:
+        return allocated.ask.memory_mib
+    try:
+        device = parse_device(allocated.device)
+    except DeviceNameError:
+        return 0  # nothing of ours is called so
+    name = device.gpu if isinstance(device, MigDevice) else str(device)
+    gpu = next((gpu for gpu in gpus if gpu.name == name), None)
+    if isinstance(device, MigDevice):
+        memory = nominal_gigabytes(device.profile_label) * _GIB
+        sharing = gpu.slice_sharing if gpu is not None and device.shared else None
+    else:
+        memory = -(-gpu.memory_mib // _GIB) * _GIB if gpu is not None else _UNKNOWN
+        sharing = gpu.sharing if gpu is not None else None
+    return memory if sharing is None else memory // sharing.shares
