@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import DEVICE_CLASSES, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance, Reservation, ReservedDevice
 from dra.gpu.mignode import reservation_fields
 from tests.cli.world import LEASE_SECONDS, World
@@ -77,6 +77,15 @@ def all_taken(world: World) -> None:
     world.add_node("node-a")
     _full(world)
     waiting_pod(world, request("r", "mig-3g.20gb"))
+
+
+@situation("over a quota", "WaitingForQuota", "holds 1 device, and the pod asks for 1 device")
+def over_a_quota(world: World) -> None:
+    world.add_node("node-a")
+    world.hold("first", "node-a", "gpu-0-mig-1g5gb-19-0")
+    limit = {"mig.dra.dev/devices-per-namespace": "1"}
+    world.api.patch(DEVICE_CLASSES, "mig.dra.dev", {"metadata": {"annotations": limit}})
+    waiting_pod(world, request("r", "mig.dra.dev"))
 
 
 @situation(

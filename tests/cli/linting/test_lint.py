@@ -191,6 +191,18 @@ def test_what_works_otherwise_than_it_seems_is_a_warning(
     assert lint(text, "--strict").code == 1
 
 
+@pytest.mark.parametrize(("value", "is_right"), [("4", True), ("four", False)])
+def test_a_quota_that_cannot_be_read_is_an_error(
+    lint: Command,
+    value: str,
+    is_right: bool,  # noqa: FBT001
+) -> None:
+    annotation = f"name: mine, annotations: {{mig.dra.dev/devices-per-namespace: {value!r}}}"
+    ran = lint(CLASS.replace("name: mine", annotation))
+    assert ran.code == (0 if is_right else 1)
+    assert is_right or "is 'four': write a whole number" in ran.out
+
+
 def test_a_class_of_ours_or_of_others_alone_is_left_alone(lint: Command) -> None:
     assert lint(CLASS, "--strict").code == 0
     assert lint(CLASS.replace("mig.dra", "gpu.x"), "--strict").code == 0

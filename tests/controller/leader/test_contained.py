@@ -27,6 +27,7 @@ from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.limit_templates import made, namespace
 from tests.controller.helpers.objects import claim, gpu, mignode, node, request
+from tests.controller.world.worldchecks import set_quotas
 from tests.dra.gpus import profile
 
 
@@ -130,18 +131,19 @@ def test_a_node_with_many_profiles_gets_few_classes_and_takes_none_from_others()
     assert len(bench.classes()) <= MOST_CLASSES
 
 
-def test_a_class_that_nothing_names_goes_a_day_after_its_profile() -> None:
+def test_a_class_that_nothing_names_and_without_a_quota_goes_a_day_after_its_profile() -> None:
     bench = Bench("node-a")
     known = {n for n in bench.classes() if n.startswith(("mig-1g", "mig-2g", "mig-3g"))}
     bench.claim(claim("c", request("r", "mig-1g.5gb")))
     template = {"spec": {"spec": {"devices": {"requests": [request("r", "mig-2g.10gb")]}}}}
     bench.api.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t"}, **template})
+    set_quotas(bench, {"mig-3g.20gb": {"devices": 2}})
     bench.cluster.remove_mignode("node-a")
     bench.run(seconds=1)
     bench.run(seconds=times.UNUSED_CLASS - 2)
     assert known <= bench.classes()
     bench.run(seconds=times.UNUSED_LOOK + 2)
-    assert known & bench.classes() == {"mig-1g.5gb", "mig-2g.10gb"}
+    assert known & bench.classes() == {"mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb"}
     assert {"mig.dra.dev", GPU_CLASS} <= bench.classes()
     bench.cluster.set_mignode(mignode("node-a"))
     bench.run()

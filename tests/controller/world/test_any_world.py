@@ -9,6 +9,7 @@ from controller.queue import holds as line
 from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.controller.world.world import World
+from tests.controller.world.worldchecks import check_quotas
 from tests.controller.world.worldnodes import GPUS
 from tests.controller.world.worldobjects import HOPELESS, claims_of, held
 
@@ -102,6 +103,8 @@ def _check_books(world: World, claims: dict[str, Obj], waiting: set[str]) -> Non
     cluster = world.bench.cluster
     for state in (s for n in cluster.fleet.nodes.values() for s in n.gpus):
         assert {h.claim_uid for h in state.holdings} <= kept
+    sums = {(name, what): held for _, name, what, held in cluster.fleet.quotas.sums()}
+    assert sums == {k: n for k, n in check_quotas(claims.items(), world.quotas).items() if n}
     charged = dict.fromkeys(GPUS, 0)
     for _, pod in world.live():
         if where := pod["spec"].get("nodeName"):

@@ -13,6 +13,7 @@ from dra.kube.errors import ConflictError, KubeError, UnavailableError
 from tests.controller.helpers.desk import Desk
 from tests.controller.world.test_any_world import check_rest
 from tests.controller.world.world import World
+from tests.controller.world.worldchecks import set_quotas
 
 _STALE = ConflictError("stale", status=409)
 _SILENCE = UnavailableError("no answer")
@@ -58,6 +59,7 @@ class Succession(World):
             events.clear()
         self.list_volumes()
         self.nodes.be_seen_by(self.bench.cluster)
+        set_quotas(self.bench, self.quotas)
         if not self.settled:
             self._raise_fence()
 

@@ -34,7 +34,7 @@ from tests.controller.helpers.objects import (
     pod,
     request,
 )
-from tests.controller.world.worldchecks import check_held_once
+from tests.controller.world.worldchecks import check_held_once, check_quotas, set_quotas
 from tests.controller.world.worldnodes import GPUS, Nodes
 from tests.controller.world.worldobjects import (
     HOPELESS,
@@ -54,10 +54,20 @@ _NO = InvalidError("no", status=422)
 _SILENCE = UnavailableError("no answer")
 _DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 _LIVE = ("Pending", "Running")
+_QUOTAS = {
+    "mig-1g.5gb": {"devices": 3},
+    "mig-2g.10gb": {"memory": 25},
+    "mig-3g.20gb": {"devices": 4, "memory": 60},
+    "mig-7g.40gb": {"memory": 40},
+    "mig-share.dra.dev": {"devices": 2},
+}
 
 
 class World:
-    """Events drawn with ``seed``. ``told`` are, by kind, watch events on their way."""
+    """Events drawn with ``seed``. ``told`` are, by kind, watch events on their way.
+
+    In every third world classes have quotas.
+    """
 
     def __init__(self, seed: int, *, finalizer_at_creation: bool) -> None:
         self.draw = random.Random(seed)
@@ -74,6 +84,8 @@ class World:
         self.nodes = Nodes(self.bench.cluster, self.draw)
         self.told["nodes"] = self.nodes.told
         self.settle()
+        self.quotas = _QUOTAS if seed % 3 == 0 else {}
+        set_quotas(self.bench, self.quotas)
         api.refuse = lambda _: self._trouble(_STALE, _NO, _SILENCE)
         api.lost = self._meanwhile
 
@@ -128,8 +140,12 @@ class World:
         self.bench.run()
 
     def check(self) -> None:
-        """No two claims hold the same memory slice, but by shares that fit the slice together."""
+        """No two claims hold the same memory slice, but by shares that fit the slice together.
+
+        Nor does a class give out more than its quota.
+        """
         check_held_once(self.all("resourceclaims"))
+        check_quotas(self.all("resourceclaims"), self.quotas)
 
     def all(self, plural: str) -> list[tuple[str, Obj]]:
         """The objects of a kind by name."""

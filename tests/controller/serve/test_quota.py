@@ -1,0 +1,357 @@
+"""Quotas of namespaces: no namespace ever holds more of a class than the class lets it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from controller import times
+from dra.common.resources import DEVICE_CLASSES, MIG_NODES, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.shares import ShareOffer
+from dra.kube.errors import KubeError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.desk import Desk, settle
+from tests.controller.helpers.objects import (
+    allocated,
+    claim,
+    copied,
+    first_available,
+    gpu,
+    mignode,
+    pod,
+    request,
+)
+from tests.controller.serve.cutfirst import MADE, answers, reserved, waiting
+from tests.controller.serve.gangs.gangpods import create, delete, held, told
+from tests.controller.world.worldchecks import check_quotas, set_quotas
+from tests.dra.gpus import product_geometry
+
+SMALL, LIMIT, PODS = "mig-1g.5gb", 12, 200
+QUOTAS = {SMALL: {"devices": LIMIT, "memory": 60}}
+NODES = tuple(f"node-{n}" for n in range(4))
+
+
+class Watched:
+    """Leaders one after the other; every state that is stored is within the quotas."""
+
+    def __init__(self) -> None:
+        self.desk = Desk()
+        self.bench = Bench(*NODES, send=self.desk.send)
+        settle(self.bench, self.desk)
+        set_quotas(self.bench, QUOTAS)
+        self.most = 0
+        self._store, self.bench.api.put = self.bench.api.put, self._put  # type: ignore[method-assign]
+
+    def claims(self) -> list[tuple[str, Obj]]:
+        known = self.bench.api.objects.items()
+        return [(name, obj) for (plural, name), obj in known if plural == RESOURCE_CLAIMS.plural]
+
+    def serve(self) -> None:
+        settle(self.bench, self.desk)
+
+    def die(self) -> list[Callable[[], object]]:
+        """The leader ends with all that it sent under way; of each other request, as it is."""
+        late: list[Callable[[], object]] = []
+        send = self.bench.api.patch
+
+        def patch(*args: Any, **more: Any) -> Obj:
+            if len(late) % 2:
+                late.append(partial(send, *args, **more))
+                raise UnavailableError("no answer")
+            late.append(lambda: None)
+            return send(*args, **more)
+
+        self.bench.api.patch = patch  # type: ignore[method-assign]
+        self.desk.work_off()
+        self.bench.api.patch = send  # type: ignore[method-assign]
+        return late
+
+    def succeed(self) -> None:
+        """The next leader has listed everything, and its fence stands."""
+        self.desk = Desk()
+        self.bench = self.bench.succeeded_by(*NODES, send=self.desk.send)
+        set_quotas(self.bench, QUOTAS)
+        fence = self.bench.fence()
+        while not fence.stands():
+            fence.work()
+            self.desk.work_off()
+            fence.absorb()
+
+    def _put(self, resource: Resource, obj: Obj) -> Obj:
+        stored = self._store(resource, obj)
+        sums = check_quotas(self.claims(), QUOTAS)
+        self.most = max(self.most, sums[SMALL, "devices"])
+        return stored
+
+
+def test_pods_created_at_once_are_never_over_it_in_a_change_of_leader_and_all_are_served() -> None:
+    world = Watched()
+    for number in range(PODS):
+        world.bench.ask(f"p{number}", f"p{number}", request("r", SMALL))
+    world.bench.run()
+    assert world.desk.jobs, "nothing is on its way when the leader dies"
+    late = world.die()
+    world.succeed()
+    world.serve()
+    for each in late:
+        with contextlib.suppress(KubeError):
+            each()
+    world.serve()
+    assert world.most == LIMIT
+    words = (
+        f"DeviceClass '{SMALL}' lets a namespace hold 12 devices at a time (mig.dra.dev/devices-per"
+        "-namespace): default holds 12 devices, and the pod asks for 1 device"
+    )
+    assert sum(m == words for *_, m in world.bench.recorder.events) >= PODS - LIMIT
+    served: set[str] = set()
+    while len(served) < PODS:
+        there = {name for name, _ in world.claims() if world.bench.devices(name)}
+        assert there, f"nobody is served after {len(served)} pods"
+        for name in there:
+            world.bench.remove_pod(name)
+            world.bench.lose_claim(name)
+        served |= there
+        settle(world.bench, world.desk, seconds=1.0)
+
+
+def limited(name: str, *nodes: str, **limits: int) -> Bench:
+    bench = Bench(*(nodes or NODES))
+    set_quotas(bench, {name: limits})
+    return bench
+
+
+def test_a_gang_has_all_that_it_needs_within_the_quota_or_nothing() -> None:
+    bench = limited("mig-3g.20gb", devices=5)
+    for name in ("one", "two"):
+        bench.serve(name, name, request("r", "mig-3g.20gb"))
+    store, seen = bench.api.put, []
+
+    def put(resource: Resource, obj: Obj) -> Obj:
+        stored = store(resource, obj)
+        seen.append(len(held(bench, "a")))
+        return stored
+
+    create(bench, "a", *range(4))
+    bench.api.put = put  # type: ignore[method-assign]
+    bench.run()
+    assert set(seen) <= {0}
+    message = told(bench, "a-3")
+    assert (
+        "pod group default/a needs slices for 4 pods at once, and 3 fit; pod default/a-" in message
+    )
+    assert "default holds 5 devices, and the pod asks for 1 device" in message
+    assert "WaitingForQuota" in bench.recorder.reasons("a-3")
+    create(bench, "b", *range(6), size="6")
+    bench.run()
+    assert "6 pods at once, and 3 fit" in told(bench, "b-5")
+    bench.remove_pod("one")
+    bench.lose_claim("one")
+    bench.run(seconds=1.0)
+    assert len(held(bench, "a")) == 4, "it waits for the minute's look"
+    set_quotas(bench, {"mig-3g.20gb": {"devices": 6}})
+    delete(bench, "a", *range(4))
+    bench.run(seconds=1.0)
+    assert not held(bench, "b")
+    bench.remove_pod("two")
+    bench.lose_claim("two")
+    bench.run(seconds=1.0)
+    assert len(held(bench, "b")) == 6
+
+
+def shared(bench: Bench) -> None:
+    bench.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", slice_sharing=ShareOffer(4))))
+
+
+def whole(bench: Bench) -> None:
+    bench.cluster.set_mignode(mignode("node-0", *(gpu(n, "node-0", mig=False) for n in (0, 1))))
+
+
+def larger(bench: Bench) -> None:
+    """One GPU that is full of 5 GB each, and one whose smallest slices have 10 GB."""
+    other = gpu(0, "node-0", geometry=product_geometry("H100-80GB-HBM3"))
+    bench.cluster.set_mignode(mignode("node-0", other))
+
+
+def share(memory: str) -> Obj:
+    return request("r", "mig-share.dra.dev", capacity={"requests": {"memory": memory}})
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "build", "first", "over", "words"),
+    [
+        (
+            SMALL,
+            {"devices": 2},
+            None,
+            request("r", SMALL, count=2),
+            request(),
+            "holds 2 devices, and",
+        ),
+        (SMALL, {"memory": 12}, None, request("r", SMALL, count=2), request(), "holds 10Gi of"),
+        (
+            SMALL,
+            {"devices": 2},
+            None,
+            request("r", "mig-2g.10gb"),
+            request("r", SMALL, count=3),
+            "holds 0 devices, and the pod asks for 3 devices, which it can never have",
+        ),
+        (
+            "mig-share.dra.dev",
+            {"memory": 5},
+            shared,
+            share("3Gi"),
+            share("2500Mi"),
+            "holds 3Gi of memory, and the pod asks for 2500Mi of memory",
+        ),
+        (
+            "gpu.dra.dev",
+            {"memory": 79},
+            whole,
+            request("r", "gpu.dra.dev"),
+            request("r", "gpu.dra.dev"),
+            "holds 40Gi of memory, and the pod asks for 40Gi",
+        ),
+        (
+            "gpu.dra.dev",
+            {"devices": 1},
+            whole,
+            request("r", "gpu.dra.dev"),
+            request("r", "gpu.dra.dev"),
+            "holds 1 device, and the pod asks for 1 device",
+        ),
+        (
+            "mig-min-5gb",
+            {"memory": 9},
+            larger,
+            request("r", "mig-1g.10gb"),
+            request("r", "mig-min-5gb"),
+            "holds 0 of memory, and the pod asks for 10Gi of memory, which it can never have",
+        ),
+    ],
+)
+def test_what_counts(  # noqa: PLR0917 - a table
+    name: str,
+    limits: dict[str, int],
+    build: Callable[[Bench], None] | None,
+    first: Obj,
+    over: Obj,
+    words: str,
+) -> None:
+    bench = Bench("node-0")
+    if build is not None:
+        build(bench)
+        bench.run()
+    set_quotas(bench, {name: limits})
+    bench.serve("a", "a", first)
+    assert bench.devices("a")
+    bench.serve("b", "b", over)
+    assert not bench.devices("b")
+    assert words in told(bench, "b")
+    assert "WaitingForQuota" in bench.recorder.reasons("b")
+
+
+def test_all_claims_and_requests_of_a_pod_count_together_and_other_namespaces_do_not() -> None:
+    bench = limited(SMALL, devices=3)
+    bench.claim(claim("a", request("r"), request("s")))
+    bench.claim(claim("b", request("r"), request("s")))
+    bench.pod(pod("both", "a", "b"))
+    bench.run()
+    assert not bench.devices("a")
+    assert "asks for 4 devices, which it can never have" in told(bench, "both")
+    bench.serve("p", "c", request(count=3))
+    for obj in (claim("elsewhere", request(count=3)), pod("elsewhere", "elsewhere")):
+        obj["metadata"]["namespace"] = "other"
+        (bench.claim if "devices" in obj["spec"] else bench.pod)(obj)
+    bench.run()
+    assert len(bench.devices("c")) == len(bench.devices("elsewhere")) == 3
+
+
+def test_an_alternative_that_is_over_it_is_passed_over() -> None:
+    bench = limited("mig-3g.20gb", devices=1)
+    both = first_available("r", ("large", "mig-3g.20gb", {}), ("small", SMALL, {}))
+    for name in "ab":
+        bench.serve(name, name, both)
+    assert [d.split("-")[3] for n in "ab" for d in bench.devices(n)] == ["3g20gb", "1g5gb"]
+
+
+def test_who_only_looks_is_not_counted() -> None:
+    bench = limited("gpu.dra.dev", "node-0", devices=0)
+    bench.serve("v", "v", request("r", "gpu.dra.dev", adminAccess=True))
+    assert bench.devices("v") == ["gpu-0"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("devices-per-namespace", "four", "is 'four': write a whole number from 0 on, such as"),
+        ("devices-per-namespace", "-1", "is '-1': write a whole number"),
+        ("devices-per-namespace", "9" * 99, "write a whole number"),
+        ("memory-per-namespace", "80GB", "is '80GB': write an amount of memory, such as"),
+        ("memory-per-namespace", "80", "is '80': write an amount of memory, such as"),
+        ("slices-per-namespace", "4", "'mig.dra.dev/slices-per-namespace' is not known: write mig"),
+    ],
+)
+def test_a_limit_that_cannot_be_read_is_none_that_is_lifted(
+    key: str, value: str, words: str
+) -> None:
+    bench = Bench("node-0")
+    body = copied(bench.api.get(DEVICE_CLASSES, SMALL))
+    body["metadata"]["annotations"][f"mig.dra.dev/{key}"] = value
+    bench.cluster.set_class(bench.api.put(DEVICE_CLASSES, body))
+    bench.serve("a", "a", request())
+    assert not bench.devices("a")
+    assert f"nothing of DeviceClass '{SMALL}' is allocated: its annotation" in told(bench, "a")
+    assert words in told(bench, "a")
+    set_quotas(bench, {SMALL: {"devices": 1}})
+    del body["metadata"]["annotations"][f"mig.dra.dev/{key}"]
+    bench.cluster.set_class(bench.api.put(DEVICE_CLASSES, body))
+    bench.run(seconds=1.0)
+    assert bench.devices("a")
+
+
+def test_who_waits_is_served_once_its_namespace_holds_less_be_it_on_a_node_that_is_gone() -> None:
+    bench = limited(SMALL, "node-0", "node-1", devices=1)
+    bench.serve("a", "a", request())
+    bench.serve("b", "b", request())
+    assert (bench.node_of("a"), bench.devices("b")) == ("node-0", [])
+    bench.cluster.remove_mignode("node-0")
+    bench.run(seconds=times.SWEEP)
+    bench.remove_pod("a")
+    bench.lose_claim("a")
+    bench.run(seconds=1.0)
+    assert bench.devices("b")
+
+
+def test_a_whole_gpu_of_a_node_without_mignode_counts_as_more_than_any_has() -> None:
+    bench = Bench("node-0", "node-1")
+    for name in ("node-0", "node-1"):
+        bench.cluster.set_mignode(mignode(name, gpu(0, name, mig=False)))
+    set_quotas(bench, {"gpu.dra.dev": {"memory": 80}})
+    bench.serve("a", "a", request("r", "gpu.dra.dev"))
+    new = bench.succeeded_by("node-1")
+    new.cluster.set_mignode(mignode("node-1", gpu(0, "node-1", mig=False)))
+    set_quotas(new, {"gpu.dra.dev": {"memory": 80}})
+    new.serve("b", "b", request("r", "gpu.dra.dev"))
+    assert "default holds 1Ti of memory" in told(new, "b")
+    new.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", mig=False)))
+    new.run(seconds=1.0)
+    assert new.devices("b")
+
+
+def test_a_reservation_of_the_leader_before_is_not_taken_over_where_others_hold_the_quota() -> None:
+    bench = waiting()
+    assert reserved(bench)
+    new = bench.succeeded_by("node-a")
+    new.cluster.set_mignode(bench.api.get(MIG_NODES, "node-a"))
+    set_quotas(new, {SMALL: {"devices": 1}})
+    new.claim(allocated(claim("o"), "node-a", "gpu-1-mig-1g5gb-19-3"))
+    new.pod(pod("o", "o"))
+    new.run()
+    assert "default holds 1 device" in told(new, "pod-c")
+    answers(new, MADE)
+    assert not new.devices("c")
