@@ -303,7 +303,7 @@ class Trimmer:
         try:
             spec = self._shared(spec, metadata["namespace"])
         except CrowdedError:
-            spec = crowded(spec)
+            spec = crowded(spec, obj.get("status") or {})
         slim: Obj = {"metadata": metadata, "spec": spec}
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}

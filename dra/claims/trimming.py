@@ -5,6 +5,7 @@ A claim may bring 320 KiB of parameters for other drivers, which are megabytes i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -84,17 +85,27 @@ def without_others(holder: Obj, field: str, driver: str) -> Obj:
     return {**holder, field: kept}
 
 
-def crowded(spec: Obj) -> Obj:
-    """Rest of a claim's ``spec`` whose namespace has too many large ones: its first request."""
+def crowded(spec: Obj, status: Obj) -> Obj:
+    """Rest of a claim's ``spec`` whose namespace has too many large ones: its first request.
+
+    Of one that is allocated the classes stay of all that it has, as those count in quotas.
+    """
+    given = {str(r.get("request")) for r in at(status, "allocation", "devices", "results")}
     requests = (spec.get("devices") or {}).get("requests") or ()
-    return {"devices": {"requests": [_crowded(request) for request in requests[:1]]}}
+    bases = {name.partition("/")[0] for name in given}
+    kept = [r for r in requests if r.get("name") in bases] or requests[:1]
+    return {"devices": {"requests": [_crowded(request, given) for request in kept]}}
 
 
-def _crowded(request: Obj) -> Obj:
-    choices = [request.get("exactly"), *(request.get("firstAvailable") or ())]
-    body: Obj = next((body for body in choices if body), {})
-    exactly = {**picked(body, ("deviceClassName",)), CROWDED: True}
-    return {**picked(request, ("name",)), "exactly": exactly}
+def _crowded(request: Obj, given: Collection[str]) -> Obj:
+    stub, alternatives = picked(request, ("name",)), request.get("firstAvailable") or ()
+    for body in alternatives:
+        if f"{request.get('name')}/{body.get('name')}" in given:
+            chosen = {**picked(body, ("name", "deviceClassName")), CROWDED: True}
+            return {**stub, "firstAvailable": [chosen]}
+    choices = [request.get("exactly"), *alternatives]
+    body = next((body for body in choices if body), {})
+    return {**stub, "exactly": {**picked(body, ("deviceClassName",)), CROWDED: True}}
 
 
 def _stub(request: Obj, size: int) -> Obj:

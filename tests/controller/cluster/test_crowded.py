@@ -9,11 +9,20 @@ import pytest
 
 from controller.cluster import trim as memory
 from controller.cluster.trim import Trimmer
+from dra.claims.claims import read_claim
 from dra.common.cache import decoded_weight
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.pods.pods import UNREAD
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import DRIVER, claim, pod, request, versioned
+from tests.controller.helpers.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    first_available,
+    pod,
+    request,
+    versioned,
+)
 
 KIB = 1024
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -150,3 +159,24 @@ def test_users_are_told_and_what_they_are_told_to_do_helps() -> None:
     held.clear()
     create("q", pod("q"), selectors(20))
     assert bench.devices("q")
+
+
+def test_classes_of_what_a_claim_has_stay_as_they_count_in_quotas() -> None:
+    trim = Trimmer(RESOURCE_CLAIMS, DRIVER)
+    texts = [f"'{i}' != ''" for i in range(100)]
+    body = claim(
+        "c",
+        request("other", "gpu.dra.dev", *texts),
+        request("one", "mig-1g.5gb", *texts),
+        first_available("two", ("a", "mig-7g.40gb", {}), ("b", "mig-2g.10gb", {})),
+    )
+    held = allocated(versioned(body), "node-a", "gpu-0-mig-1g5gb-19-0", "gpu-0-mig-2g10gb-14-2")
+    results = held["status"]["allocation"]["devices"]["results"]
+    results[0]["request"], results[1]["request"] = "one", "two/b"
+    kept = [selectors(n) for n in range(100)]
+    crowd = [trim(versioned(each)) for each in kept]
+    known = read_claim(trim(held))
+    assert [r.name for r in known.requests] == ["one", "two"], "the namespace is not crowded"
+    assert known.allocation is not None
+    assert [d.class_name for d in known.allocation.devices] == ["mig-1g.5gb", "mig-2g.10gb"]
+    assert crowd

@@ -70,7 +70,8 @@ def test_an_allocated_claim_reads_with_its_node_and_consumers() -> None:
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "p-1"}],
     }
     value = read_claim(claim(status=status))
-    assert value.allocation == Allocation((DEVICE,), "node-a")
+    of_class = replace(DEVICE, class_name="mig-1g.5gb")
+    assert value.allocation == Allocation((of_class,), "node-a")
     assert value.reserved_for == (Consumer("pods", "p", "p-1"),)
 
 
