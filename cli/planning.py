@@ -11,6 +11,7 @@ from cli.explaining.judge import Judge
 from cli.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet, Holder
+from dra.allocator.fragmentation import rooms
 from dra.allocator.gpustate import GpuId
 from dra.allocator.planner import Mover, Step, find_plan
 from dra.allocator.problem import Problem, pose_problem
@@ -171,14 +172,10 @@ def _holder(step: Step, index: int, fleet: Fleet) -> Holder:
 
 def _room(fleet: Fleet) -> Mapping[str, int]:
     """By profile the most slices of it alone that could be made now."""
-    room: Counter[str] = Counter()
-    for group in fleet.groups.values():
-        table = group.state.table
-        if table is not None and group.state.takes_slices:
-            for profile in table.geometry.profiles:
-                most = table.most(group.state.usage, profile)
-                room[profile.name] += most * len(group.members)
-    return room
+    found: Counter[str] = Counter()
+    for room in rooms(fleet).values():
+        found.update(room.placeable)
+    return found
 
 
 def _cost(fleet: Fleet, steps: tuple[Step, ...]) -> float:

@@ -146,7 +146,7 @@ class Controller:
         """
         now, driver = self._clock.monotonic, self._options.driver_name
         in_flight = InFlight(senders.send, inbox.wake)
-        self._metrics.begins(cluster.waiting_claims)
+        self._metrics.begins(cluster.waiting_claims, cluster.fleet)
         conditions = PodConditions(writers.pods, in_flight, driver=driver, now=now)
         reporter = Reporter(self._sink, conditions, cluster, self._metrics, now)
         with evaluating(cluster, wake=inbox.wake, now=now) as evaluations:

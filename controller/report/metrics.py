@@ -10,6 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dra.allocator.fleet import Fleet
+from dra.allocator.fragmentation import ProductRoom, rooms
+from dra.claims.classes import DEVICES
 from dra.claims.reasons import Reason
 from dra.common.resources import Obj
 from dra.kube.timing import seconds_since
@@ -18,6 +21,11 @@ from dra.monitoring import PREFIX, WHOLE_GPU
 _DECISION_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 
+
+_PRODUCTS, _PROFILES, _NAMESPACES = 32, 48, 500
+"""Series of products, of profiles of each, and of what namespaces hold: of more, those of most."""
+
+_MIB = 2**20
 
 WaitingClaims = Callable[[], Iterable[tuple[str, Reason, str]]]
 """UID, reason and time of creation of each claim that waits, as often as pods wait with it."""
@@ -66,8 +74,9 @@ class ControllerMetrics:
             "Nodes on which nothing is allocated, as their MigNodes cannot be read.",
             registry=registry,
         )
-        self._waiting = _Waiting(now)
-        registry.register(self._waiting)
+        self._waiting, self._room, self._quotas = _Waiting(now), _Room(), _Quotas()
+        for collector in (self._waiting, self._room, self._quotas):
+            registry.register(collector)
 
     def decided(self, seconds: float, *, placed: bool) -> None:
         """A pod's claims were looked at as a problem of placement; ``placed``: they fit."""
@@ -84,12 +93,13 @@ class ControllerMetrics:
     def unreadable(self, mignodes: int) -> None:
         self._unreadable.set(mignodes)
 
-    def begins(self, waits: WaitingClaims = tuple) -> None:
+    def begins(self, waits: WaitingClaims = tuple, fleet: Fleet | None = None) -> None:
         """Leadership begins, and ``waits`` gives the claims that wait; or it has ended.
 
-        ``waits`` is called by any thread.
+        ``waits`` is called by any thread, which looks into ``fleet`` too.
         """
         self._waiting.waits = waits
+        self._room.fleet = self._quotas.fleet = fleet
         self._unreadable.set(0)
 
 
@@ -117,3 +127,65 @@ class _Waiting(Collector):
             count.add_metric([reason.value], len(found))
             oldest.add_metric([reason.value], max(found))
         return [count, oldest]
+
+
+class _Room(Collector):
+    """Fragmentation of the GPUs that the controller allocates, worked out when it is asked for."""
+
+    def __init__(self) -> None:
+        self.fleet: Fleet | None = None
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        slices = _gauge("memory_slices", "Memory slices of GPUs in MIG mode.", "product", "state")
+        stranded = _gauge(
+            "stranded_memory_slices", "Free ones where what is asked for does not fit.", "product"
+        )
+        largest = _gauge(
+            "largest_placeable_memory_slices", "Those of the largest slice to be had.", "product"
+        )
+        placeable = _gauge(
+            "placeable_slices", "Most slices of the profile alone.", "product", "profile"
+        )
+        found = rooms(self.fleet) if self.fleet is not None else {}
+        for product, room in sorted(found.items(), key=_number_of_slices)[:_PRODUCTS]:
+            for state in ("held", "free", "withheld"):
+                slices.add_metric([product, state], getattr(room, state))
+            stranded.add_metric([product], room.stranded)
+            largest.add_metric([product], room.largest)
+            for profile, number in room.placeable.most_common(_PROFILES):
+                placeable.add_metric([product, profile], number)
+        return [slices, stranded, largest, placeable]
+
+
+class _Quotas(Collector):
+    """Quotas of classes, and what namespaces hold of these."""
+
+    def __init__(self) -> None:
+        self.fleet: Fleet | None = None
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        of_class, of_namespace = ("device_class",), ("namespace", "device_class")
+        devices = _gauge("quota_devices", "Devices that a namespace may hold.", *of_class)
+        memory = _gauge("quota_memory_bytes", "Memory that it may hold.", *of_class)
+        held = _gauge("quota_held_devices", "Devices that it holds.", *of_namespace)
+        held_memory = _gauge("quota_held_memory_bytes", "Memory that it holds.", *of_namespace)
+        if self.fleet is not None:
+            for name, quota in sorted([*self.fleet.quotas.limits.items()]):
+                if quota.devices is not None:
+                    devices.add_metric([name], quota.devices)
+                if quota.memory_mib is not None:
+                    memory.add_metric([name], quota.memory_mib * _MIB)
+            sums = sorted(self.fleet.quotas.sums(), key=lambda each: -each[-1])
+            for namespace, name, what, number in sums[: 2 * _NAMESPACES]:
+                family = held if what == DEVICES else held_memory
+                family.add_metric([namespace, name], number * (1 if what == DEVICES else _MIB))
+        return [devices, memory, held, held_memory]
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}{name}", meaning, labels=labels)
+
+
+def _number_of_slices(of_product: tuple[str, ProductRoom]) -> int:
+    room = of_product[1]
+    return -(room.held + room.free + room.withheld)

@@ -92,7 +92,7 @@ class Bench:
             labels_nodes=eager_creation,
         )
         metrics = metrics or no_metrics()
-        metrics.begins(self.cluster.waiting_claims)
+        metrics.begins(self.cluster.waiting_claims, self.cluster.fleet)
         in_flight = InFlight(send)
         conditions = PodConditions(self.writers.pods, in_flight, driver=DRIVER, now=self.now)
         options = Options(

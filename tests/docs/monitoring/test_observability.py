@@ -72,8 +72,9 @@ def rows(title: str) -> Iterator[list[str]]:
 
 def documented(title: str) -> Described:
     return {
-        name.strip("`"): (kind, frozenset(re.findall(r"`(\w+)`", labels)))
-        for name, kind, labels, _ in rows(title)
+        name: (kind, frozenset(re.findall(r"`(\w+)`", labels)))
+        for names, kind, labels, _ in rows(title)
+        for name in re.findall(r"`(\w+)`", names)
     }
 
 

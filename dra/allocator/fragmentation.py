@@ -1,0 +1,61 @@
+"""Fragmentation: what could be made now on the GPUs of each product, and what lies idle. Pure.
+
+Every state of a GPU is looked at once, however many GPUs are in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dra.allocator.fleet import Fleet
+from dra.allocator.moves import MoveTable
+from dra.gpu.geometry import Usage
+
+
+@dataclass(slots=True)
+class ProductRoom:
+    """GPUs of a product that can be given in slices, in memory slices.
+
+    ``withheld`` are those of GPUs on which nothing is made now. ``stranded`` are free where what is
+    asked for does not fit: the mean, over the profiles by how often each was asked for lately, of
+    what is free on GPUs without a place for the profile (the measure of Weng et al., "Beware of
+    Fragmentation", USENIX ATC 2023). ``largest`` has the largest slice that could be made,
+    ``placeable`` by profile the most slices of it alone.
+    """
+
+    held: int = 0
+    free: int = 0
+    withheld: int = 0
+    stranded: float = 0.0
+    largest: int = 0
+    placeable: Counter[str] = field(default_factory=Counter)
+
+
+def rooms(fleet: Fleet) -> dict[str, ProductRoom]:
+    """The room on the GPUs of each product. For any thread: it is told as of about now."""
+    states: Counter[tuple[str, MoveTable, Usage, bool]] = Counter()
+    for group in [*fleet.groups.values()]:  # one step, which no other thread divides
+        state = group.state
+        if state.table is not None and not state.whole_held:
+            key = state.gpu.product_name, state.table, state.usage, state.takes_slices
+            states[key] += len(group.members)
+    found: dict[str, ProductRoom] = {}
+    for (product, table, usage, takes_slices), number in states.items():
+        room = found.setdefault(product, ProductRoom())
+        taken = usage.mask.bit_count()
+        left = table.geometry.memory_slices - taken
+        room.held += taken * number
+        if not takes_slices:
+            room.withheld += left * number
+            continue
+        room.free += left * number
+        shares = fleet.demand.shares(table.geometry)
+        for profile, share in zip(table.geometry.profiles, shares, strict=True):
+            most = table.most(usage, profile)
+            room.placeable[profile.name] += most * number
+            if most:
+                room.largest = max(room.largest, profile.memory_slices)
+            else:
+                room.stranded += share * left * number
+    return found
