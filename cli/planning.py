@@ -18,8 +18,9 @@ from dra.allocator.problem import Problem, pose_problem
 from dra.allocator.score import sws
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
+from dra.claims.classes import no_such_class
 from dra.claims.reader import KnownClaim
-from dra.claims.reasons import Obstacle
+from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj, at
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
@@ -50,6 +51,10 @@ def forecast(facts: ClusterFacts, judge: Judge, profile: str, number: int) -> Fo
     read = judge.read([claim])
     if read.faults:
         return read.faults[0].obstacle
+    if not read.wants:  # kube-scheduler's: a class that is not there, or not this driver's alone
+        missing = judge.reader.missing_class(claim.claim)
+        shared = f"DeviceClass {class_name(profile)!r} selects devices of others, too"
+        return Obstacle(Reason.NO_SUCH_CLASS, no_such_class(missing, ()) if missing else shared)
     pod = read_pod({"metadata": claim.obj["metadata"], "spec": {}})
     posed = pose_problem(pod, read, facts.hosts)
     if not isinstance(posed, Problem):

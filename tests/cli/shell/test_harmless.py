@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.output import harmless
-from dra.common.resources import MIG_NODES, PODS
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
@@ -51,7 +51,13 @@ def test_no_command_prints_what_a_node_or_a_tenant_wrote_as_it_is(
     world.add_claim("wanted")
     pod = world.add_pod("waits", "wanted")
     world.tell(pod, "AllocationTakenBack", bad, source=f"mig.dra.dev/controller{bad[:20]}")
-    for line in (["map"], ["map", "-o", "wide"], ["profiles"], ["doctor"], ["explain", "waits"]):
+    held = world.hold("held", "node-a", "gpu-0-mig-1g5gb-19-0", pod_name="runs")
+    held["status"]["reservedFor"] = [{"resource": "pods", "name": bad, "uid": bad}]
+    world.set_status(RESOURCE_CLAIMS, held, held["status"])
+    for line in (
+        *(["map"], ["map", "-o", "wide"], ["profiles"], ["doctor"], ["explain", "waits"]),
+        *(["top", "-A"], ["plan", "-p", "1g.5gb"], ["plan", "-p", bad]),
+    ):
         ran = mig(*line)
         assert is_harmless(ran.out + ran.err), line
         assert not any(shown.startswith("doctor    ok") for shown in ran.out.splitlines()), line

@@ -80,3 +80,13 @@ def test_a_profile_that_nobody_has_is_refused_with_the_nearest(world: World, mig
     ran = mig("plan", "-p", "3g.21gb")
     assert ran.code == 4
     assert "did you mean 'mig-3g.20gb'?" in ran.err
+
+
+def test_a_profile_that_is_no_name_of_one_is_refused(world: World, mig: Mig) -> None:
+    with_gpus(world, 1)
+    ran = mig("plan", "-p", "half")
+    assert ran.code == 4
+    assert "DeviceClass 'mig-half' does not exist" in ran.err
+    world.add_class("mig-all", "true")
+    ran = mig("plan", "-p", "all")
+    assert (ran.code, "selects devices of others, too" in ran.err) == (4, True)
