@@ -44,7 +44,7 @@ def draw_node(node: NodeView, out: Output) -> None:
     if inventory.allocator != "controller":
         header += f"   allocated by kube-{inventory.allocator.value}"
     out.line(header if inventory.ready else f"{header}   {out.bad('NOT READY')}")
-    notes = max([len(_LARGEST), *(len(text) for v in node.gpus for text in _room(v))])
+    notes = max([len(_LARGEST), *(len(text) for v in node.gpus for text in room_of(v))])
     width = max(_NARROWEST, out.width - LABEL_WIDTH - notes - 1)
     slices = 0
     for view in node.gpus:
@@ -52,13 +52,13 @@ def draw_node(node: NodeView, out: Output) -> None:
         if known and known != slices:
             out.line(out.dim(f"{scale(known, width=width)} {_LARGEST}"))
             slices = known
-        words = _words(view)
+        words = words_of(view)
         for line in draw_gpu(
             replace(view.gpu, geometry=None) if words else view.gpu,
             _segments(view, width),
             style=out.style,
             width=width,
-            notes=(words,) if words else _room(view),
+            notes=(words,) if words else room_of(view),
             shade=_unavailable(view) if view.blocked else None,
         ):
             out.line(line)
@@ -71,7 +71,7 @@ def draw_node(node: NodeView, out: Output) -> None:
 
 def write_legend(nodes: Sequence[NodeView], out: Output) -> None:
     """Write what was drawn of the nodes means: columns, signs, colours and states."""
-    drawn = [v for n in nodes for v in n.gpus if v.gpu.geometry and not _words(v)]
+    drawn = [v for n in nodes for v in n.gpus if v.gpu.geometry and not words_of(v)]
     if not drawn:
         return
     states = {s.state for v in drawn for s in (*v.slots, *v.ready) if s.placement is not None}
@@ -210,7 +210,7 @@ def _gib(mib: int) -> str:
     return f"{mib // 1024}Gi"
 
 
-def _words(view: GpuView) -> str:
+def words_of(view: GpuView) -> str:
     """Use of a GPU that is not drawn, as nothing is cut from it; empty for one that is."""
     sharing = view.gpu.sharing
     if sharing is not None and not view.blocked:
@@ -233,9 +233,9 @@ def _unavailable(view: GpuView) -> str:
     return "drained" if drained else view.gpu.reason or "unavailable"
 
 
-def _room(view: GpuView) -> tuple[str, str]:
+def room_of(view: GpuView) -> tuple[str, str]:
     """The largest profile that can be placed, and free memory."""
-    if view.blocked or _words(view):
+    if view.blocked or words_of(view):
         return "", ""
     largest, free = view.largest, view.free_mib
     if largest is None:

@@ -43,7 +43,8 @@ from dra.pods.residents import Hosts
 from dra.pods.trimming import trim_pod
 from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
 
-_LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of the pods that are read."""
 COMPONENT = "app.kubernetes.io/component"
 PLUGIN = "kubelet-plugin"
 CONTROLLER = "controller"
@@ -156,7 +157,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         if not namespace:
             raise CliError(Exit.FORBIDDEN, f"not allowed to list {RESOURCE_CLAIMS}")
         claims = session.api.list(RESOURCE_CLAIMS, namespace=namespace).items
-    pod_objects = _all(session, PODS, unread, fields=_LIVE)
+    pod_objects = _all(session, PODS, unread, fields=LIVE)
     if str(PODS) in unread:
         pod_objects = session.api.list(PODS, namespace=namespace).items
     annotations = read_annotations(session.driver)
@@ -238,7 +239,7 @@ def _reserved(mignodes: Iterable[Obj]) -> dict[str, str]:
 
 def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
     """A pod; of one that is too large the needs are those that the controller reads."""
-    trimmed = trim_pod(obj, annotations)
+    trimmed = obj if UNREAD in obj["spec"] else trim_pod(obj, annotations)
     if UNREAD not in trimmed["spec"]:
         return read_pod(obj)
     return replace(read_pod(trimmed), obj=obj)

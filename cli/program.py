@@ -180,6 +180,7 @@ def _command(
 
 _WIDE = ("text", "wide", "json")
 _MANY = click.IntRange(1, 100)
+_PORT = click.IntRange(0, 65535)
 _COMMANDS = (
     _command(
         "map",
@@ -220,6 +221,13 @@ _COMMANDS = (
         _namespace(),
         _flag("-A", "--all-namespaces", text="all namespaces, and their pods"),
         examples=("top", "top -n research", "top -A -o json"),
+    ),
+    _command(
+        "ui",
+        "Serve a page to this machine: maps of all GPUs, live, who waits and why, what happened.",
+        _option("--port", text="of 127.0.0.1; default: a free one", type=_PORT, default=0),
+        _namespace(),
+        examples=("ui", "ui --port 8800", "ui -n research"),
     ),
     _command(
         "profiles",

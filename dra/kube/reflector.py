@@ -208,6 +208,11 @@ class Reflector:
         """True if the last request was refused: the rights lack, or there is no such resource."""
         return self._denied
 
+    @property
+    def failures(self) -> int:
+        """Failures in a row; one is everyday life."""
+        return self._backoff.failures
+
     def wait_synced(self, timeout: float | None) -> bool:
         """Wait for :attr:`synced`, at most ``timeout`` seconds; returns it."""
         return self._synced.wait(timeout)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli.explaining.findings import REMEDIES, Why
+from cli.page.server import PageServer
 from cli.program import PROGRAM
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.reasons import Reason
@@ -51,6 +52,7 @@ LINES = [
     ["profiles"],
     ["plan", "-p", "7g.40gb"],
     ["top", "-A"],
+    ["ui"],
     ["explain", "waiting"],
     ["explain", "runner"],
     ["doctor"],
@@ -82,8 +84,9 @@ def test_the_json_of_every_command_is_tried() -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_every_field_of_the_json_is_in_the_table(
-    world: World, mig: Mig, line: list[str], tmp_path: Path
+    world: World, mig: Mig, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(PageServer, "serve_forever", lambda _: None)  # it would, until interrupted
     world.add_classes("1g.5gb", "7g.40gb")
     made = instance("1g.5gb", 6, state="foreign")
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))

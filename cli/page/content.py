@@ -1,0 +1,331 @@
+"""Content of the page, kept up to date by changes of mirrored objects. Pure.
+
+A reader has what the reader may list: names of other namespaces' claims and pods are left out.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cli.drawing import room_of, words_of
+from cli.output import harmless
+from cli.site import GpuView, NodeView, Slot, inventories, survey
+from dra.claims.claims import read_claim
+from dra.claims.conditions import claims_allocated
+from dra.common.resources import (
+    EVENTS,
+    MIG_NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    ObjectKey,
+    Resource,
+    at,
+)
+from dra.gpu.inventory import Inventory
+from dra.kube.reflector import Change
+
+EVERYWHERE = "*"
+"""A right to all namespaces, where "" is a right to none."""
+
+_REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.2
+"""Time between refreshes, and where one had more to do than it may take."""
+_WORK_SECONDS = 0.1
+"""Time that a refresh may take: some forty nodes full of slices."""
+_WAITING, _WAITING_OF_ONE = 500, 50
+_TOLD, _TOLD_OF_ONE = 300, 50
+"""Waiting pods and events that are shown, in all and of one namespace."""
+_TEXT, _NAME = 400, 253
+"""Characters that are shown of a text and of a name."""
+
+Json = dict[str, Any]
+
+
+class Rights(NamedTuple):
+    """What may be listed of each kind: ``EVERYWHERE``, one namespace, or ""."""
+
+    nodes: str
+    claims: str
+    pods: str
+    events: str
+
+    @property
+    def hidden(self) -> list[str]:
+        """Kinds of which not all may be listed."""
+        return [str(kind) for kind, right in zip(_KINDS, self, strict=True) if right != EVERYWHERE]
+
+
+_KINDS = (MIG_NODES, RESOURCE_CLAIMS, PODS, EVENTS)
+
+
+def said(text: Any, length: int = _TEXT) -> str:
+    """A text of somebody else, cut, on one line, and with nothing in it that changes others."""
+    found = str(text or "")
+    cut = found if len(found) <= length else f"{found[: length - 1]}…"
+    return harmless(cut, newlines=True)
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Entries by namespace; ``number`` is that of the last change."""
+
+    most: int
+    most_of_one: int
+    entries: dict[str, dict[str, Json]] = field(default_factory=dict)
+    number: int = 0
+
+    def set(self, key: ObjectKey, entry: Json | None, number: int) -> None:
+        known = self.entries.get(key[0], {})
+        if known.get(key[1]) == entry:
+            return
+        self.number = number
+        if entry is not None:
+            self.entries.setdefault(key[0], known)[key[1]] = entry
+        else:
+            del known[key[1]]
+            if not known:
+                del self.entries[key[0]]
+
+    def shown(self, right: str, *, newest: bool) -> Json:
+        """Entries by time, and how many more there are of each namespace: each has its part."""
+        seen = {n: e for n, e in self.entries.items() if right in (EVERYWHERE, n)}
+        part = max(1, min(self.most_of_one, self.most // max(1, len(seen))))
+        items, more = list[Json](), dict[str, int]()
+        for namespace, entries in seen.items():
+            ordered = sorted(entries.values(), key=_time, reverse=newest)
+            items += ordered[:part]
+            if len(ordered) > part:
+                more[namespace] = len(ordered) - part
+        items.sort(key=_time, reverse=newest)
+        if len(items) > self.most:
+            more["others"] = len(items) - self.most
+        return {"items": items[: self.most], "more": dict([*more.items()][: self.most])}
+
+
+def _time(entry: Json) -> str:
+    return str(entry["at"])
+
+
+class Content:
+    """What is shown. Thread-safe; ``now`` gives monotonic seconds.
+
+    What a node shows is worked out anew when its MigNode or a claim there has changed: once a
+    second at most, for all readers, and so long at a time that others are answered in between.
+    """
+
+    def __init__(self, driver: str, now: Callable[[], float]) -> None:
+        self._driver, self._now = driver, now
+        self._lock = threading.Lock()
+        self._epoch = secrets.token_hex(4)
+        self._number = 1
+        self._mignodes: dict[str, Obj] = {}
+        self._read: dict[str, tuple[Obj, Inventory | str]] = {}
+        self._claims: dict[str, dict[ObjectKey, Obj]] = {}
+        self._node_of: dict[ObjectKey, str] = {}
+        self._changed: dict[str, None] = {}
+        self._nodes: dict[str, tuple[int, Json]] = {}
+        self._removed = 0
+        self._refresh_at = float("-inf")
+        self._waiting = _Ledger(_WAITING, _WAITING_OF_ONE)
+        self._told = _Ledger(_TOLD, _TOLD_OF_ONE)
+
+    def take(self, resource: Resource, change: Change) -> None:
+        """Take a change of an object of one of the kinds that are shown."""
+        obj = change.new or change.old or {}
+        key = (obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        with self._lock:
+            self._number += 1
+            if resource == MIG_NODES:
+                self._mignodes.pop(key[1], None)
+                if change.new is not None:
+                    self._mignodes[key[1]] = change.new
+                self._changed[key[1]] = None
+            elif resource == RESOURCE_CLAIMS:
+                self._take_claim(key, change.new)
+            elif resource == PODS:
+                entry = _waiting(change.new, self._driver) if change.new is not None else None
+                self._waiting.set(key, entry, self._number)
+            elif resource == EVENTS:
+                entry = _event(change.new) if change.new is not None else None
+                self._told.set(key, entry, self._number)
+
+    def _take_claim(self, key: ObjectKey, claim: Obj | None) -> None:
+        before = self._node_of.pop(key, "")
+        if before:
+            del self._claims[before][key]
+            self._changed[before] = None
+        node = _node_of(claim, self._driver) if claim is not None else ""
+        if claim is not None and node:
+            self._node_of[key] = node
+            self._claims.setdefault(node, {})[key] = claim
+            self._changed[node] = None
+
+    def since(self, version: str, rights: Rights) -> Json:
+        """What has changed since ``version``, of an earlier answer; all if that is of another time.
+
+        ``full``: it is all. ``backlog``: nodes of which more comes soon. ``names``: of all nodes,
+        where some are gone. ``waiting`` and ``told`` are there if they changed.
+        """
+        about = f"{self._epoch}.{'.'.join(rights)}"
+        known, _, number = version.rpartition(".")
+        with self._lock:
+            self._refresh()
+            full = known != about or not number.isdecimal() or int(number) > self._number
+            since = 0 if full else int(number)
+            answer: Json = {"version": f"{about}.{self._number}", "full": full}
+            answer["backlog"] = len(self._changed)
+            nodes = [n for at, n in self._nodes.values() if at > since] if rights.nodes else []
+            if self._removed > since and rights.nodes and not full:
+                answer["names"] = [*self._nodes]
+            if self._waiting.number > since or full:
+                answer["waiting"] = self._waiting.shown(rights.pods, newest=False)
+            if self._told.number > since or full:
+                answer["told"] = self._told.shown(rights.events, newest=True)
+        all_seen = rights.claims == EVERYWHERE
+        answer["nodes"] = nodes if all_seen else [_masked(n, rights.claims) for n in nodes]
+        return answer
+
+    def _refresh(self) -> None:
+        now = self._now()
+        if not self._changed or now < self._refresh_at:
+            return
+        self._number += 1
+        while self._changed and self._now() <= now + _WORK_SECONDS:
+            name = next(iter(self._changed))
+            del self._changed[name]
+            obj = self._mignodes.get(name)
+            if obj is not None:
+                made = self._node(name, obj)
+                if name not in self._nodes or self._nodes[name][1] != made:
+                    self._nodes[name] = self._number, made
+            elif self._nodes.pop(name, None) is not None:
+                self._read.pop(name, None)
+                self._removed = self._number
+        pause = _BACKLOG_SECONDS if self._changed else _REFRESH_SECONDS
+        self._refresh_at = self._now() + pause
+
+    def _node(self, name: str, obj: Obj) -> Json:
+        known = self._read.get(name)
+        if known is None or known[0] is not obj:
+            found, unreadable = inventories([obj])
+            known = self._read[name] = obj, found[0] if found else unreadable[name]
+        inventory = known[1]
+        if isinstance(inventory, str):
+            note = said(f"its MigNode cannot be read: {inventory}")
+            return {"name": said(name, _NAME), "ready": False, "note": note, "gpus": []}
+        claims = self._claims.get(name, {}).values()
+        (node,) = survey([inventory], claims, driver=self._driver).nodes
+        return _node_json(node)
+
+
+def _node_of(claim: Obj, driver: str) -> str:
+    """The node of an allocation with a device of ours; empty of others."""
+    allocation = read_claim(claim).allocation
+    return allocation.node if allocation is not None and allocation.of_driver(driver) else ""
+
+
+def _waiting(pod: Obj, driver: str) -> Json | None:
+    """The entry of a pod whose condition, by the controller, says why it waits."""
+    for condition in at(pod, "status", "conditions"):
+        if condition["type"] == claims_allocated(driver) and condition["status"] == "False":
+            return {
+                **_named(pod["metadata"]),
+                "reason": said(condition.get("reason"), _NAME),
+                "message": said(condition.get("message")),
+                "at": said(condition.get("lastTransitionTime"), _NAME),
+            }
+    return None
+
+
+def _event(event: Obj) -> Json:
+    about = at(event, "involvedObject", default={})
+    when = at(event, "series", "lastObservedTime") or event.get("lastTimestamp")
+    return {
+        "namespace": said(event["metadata"].get("namespace"), _NAME),
+        "about": said(f"{about.get('kind', '')} {about.get('name', '')}", _NAME),
+        "reason": said(event.get("reason"), _NAME),
+        "message": said(event.get("message")),
+        "warning": event.get("type") == "Warning",
+        "at": said(when or event.get("eventTime"), _NAME),
+        "id": said(event["metadata"]["name"], _NAME),
+    }
+
+
+def _named(metadata: Mapping[str, Any]) -> Json:
+    return {field: said(metadata.get(field), _NAME) for field in ("namespace", "name")}
+
+
+def _node_json(node: NodeView) -> Json:
+    inventory = node.inventory
+    note = "" if inventory.ready else inventory.message or "the driver is not ready"
+    mode = inventory.mode
+    if not note and mode is not None and mode.state != "success":
+        what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
+        note = f"{what} is {mode.state}: {mode.message}"
+    if not note and inventory.allocator != "controller":
+        note = f"allocated by kube-{inventory.allocator.value}"
+    return {
+        "name": said(node.name, _NAME),
+        "ready": inventory.ready,
+        "note": said(note),
+        "gpus": [_gpu_json(view) for view in node.gpus],
+    }
+
+
+def _gpu_json(view: GpuView) -> Json:
+    gpu = view.gpu
+    words = words_of(view)
+    largest, free = room_of(view)
+    return {
+        "name": said(gpu.name, _NAME),
+        "product": said(gpu.product_name.removeprefix("NVIDIA "), _NAME),
+        "slices": gpu.geometry.memory_slices if gpu.geometry is not None else 0,
+        "blocked": said(view.blocked),
+        "words": said(words) if not view.slots else "",
+        "largest": largest,
+        "free": free,
+        "slots": _slots_json((*view.slots, *view.ready)),
+    }
+
+
+def _slots_json(slots: Iterable[Slot]) -> list[Json]:
+    """Slots by placement: those that share a slice, or a GPU, are one with several owners."""
+    found: dict[tuple[int, int], Json] = {}
+    for slot in slots:
+        place = (slot.placement.start, slot.placement.size) if slot.placement else (0, 0)
+        entry = found.get(place)
+        if entry is None:
+            entry = found[place] = {
+                "at": place[0],
+                "size": place[1],
+                "profile": said(slot.profile, _NAME),
+                "state": slot.state,
+                "note": said(slot.unhealthy or slot.message),
+                "owners": [],
+            }
+        if slot.claim is not None:
+            names = (slot.claim.namespace, ", ".join(slot.pods[:4]), slot.claim.name)
+            entry["owners"].append([said(name, _NAME) for name in names])
+    return [*found.values()]
+
+
+def _masked(node: Json, right: str) -> Json:
+    """A node for who may not list the claims of all namespaces."""
+    return {**node, "gpus": [{**gpu, "slots": _mask(gpu["slots"], right)} for gpu in node["gpus"]]}
+
+
+def _mask(slots: Iterable[Json], right: str) -> list[Json]:
+    return [
+        slot
+        if all(owner[0] == right for owner in slot["owners"])
+        else {**slot, "note": "", "owners": [_mask_owner(o, right) for o in slot["owners"]]}
+        for slot in slots
+    ]
+
+
+def _mask_owner(owner: list[str], right: str) -> list[str]:
+    return owner if owner[0] == right else ["", "in use", ""]

@@ -1,0 +1,174 @@
+"""Mirrors of what the page shows, and a client that reads from them what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cli.facts import COMPONENT, LIVE
+from cli.page.content import Content, Rights, said
+from dra.claims.trimming import trim_claim_spec
+from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource, at, picked
+from dra.gangs.membership import read_annotations
+from dra.kube.client import KubeApi, ObjectList
+from dra.kube.errors import ForbiddenError
+from dra.kube.reflector import Reflector
+from dra.pods.trimming import trim_pod
+
+_SOURCES = ("{driver}", "{driver}/controller")
+"""Components in whose name the plugin and the controller write events."""
+_STATUS = ("extendedResourceClaimStatus",)
+_EVENT = (
+    *("metadata", "involvedObject", "reason", "message", "type"),
+    *("series", "lastTimestamp", "eventTime"),
+)
+_CONDITION = 2000
+"""Characters of a condition, which an explanation quotes."""
+_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader of the page. ``may_list`` is asked of a kind and a namespace, "" being all."""
+
+    may_list: Callable[[Resource, str], bool]
+
+    def rights(self, namespace: str) -> Rights:
+        """The rights to what is shown; of who may not list all, those in ``namespace``."""
+
+        def right(resource: Resource) -> str:
+            if self.may_list(resource, ""):
+                return "*"
+            return namespace if namespace and self.may_list(resource, namespace) else ""
+
+        nodes = "*" if self.may_list(MIG_NODES, "") else ""
+        return Rights(nodes, right(RESOURCE_CLAIMS), right(PODS), right(EVENTS))
+
+
+class Mirrors:
+    """Mirrors that feed ``content``: of all namespaces, or where that is forbidden of one.
+
+    Asks the API server at once which it is.
+    """
+
+    def __init__(self, api: KubeApi, content: Content, *, driver: str, namespace: str = "") -> None:
+        kinds: list[tuple[Resource, str, Callable[[Obj], Obj]]] = [
+            (MIG_NODES, "", lambda obj: obj),
+            (RESOURCE_CLAIMS, "", _claim_of(driver)),
+            (PODS, LIVE, _pod_of(driver)),
+            *((EVENTS, f"source={s.format(driver=driver)}", _event) for s in _SOURCES),
+        ]
+        self._scopes: dict[Resource, str] = {}
+        self.mirrors: list[Reflector] = []
+        for resource, fields, keep in kinds:
+            scope = ""
+            try:
+                api.version(resource, field_selector=fields)
+            except ForbiddenError:
+                scope = namespace if resource.namespaced else ""
+            self._scopes[resource] = scope
+            self.mirrors.append(
+                Reflector(
+                    api,
+                    resource,
+                    on_event=_deliver(content, resource),
+                    keep=keep,
+                    namespace=scope,
+                    field_selector=fields,
+                )
+            )
+
+    def start(self) -> None:
+        """Start to mirror."""
+        for mirror in self.mirrors:
+            mirror.start()
+
+    def stop(self) -> None:
+        """End all mirrors."""
+        for mirror in self.mirrors:
+            mirror.stop()
+
+    def covers(self, resource: Resource, namespace: str) -> bool:
+        """True unless a mirror may not list these objects."""
+        mirrors = [m for m in self.mirrors if m.resource == resource]
+        scope = self._scopes.get(resource, "")
+        return scope in ("", namespace) and not any(m.denied for m in mirrors)
+
+    def listed(self, resource: Resource, namespace: str) -> list[Obj] | None:
+        """What is mirrored of a kind; None where not all is. Of events not all are."""
+        if resource == EVENTS or resource not in self._scopes:
+            return None
+        (mirror,) = (m for m in self.mirrors if m.resource == resource)
+        if not mirror.synced or self._scopes[resource] not in ("", namespace):
+            return None
+        found = mirror.store.list()
+        return [o for o in found if namespace in ("", o["metadata"].get("namespace", ""))]
+
+    def troubles(self) -> dict[str, list[str]]:
+        """Kinds that are not listed yet, and those of which nothing new comes."""
+        loading = [str(m.resource) for m in self.mirrors if not m.synced and not m.denied]
+        stale = [str(m.resource) for m in self.mirrors if m.synced and m.failures > 1]
+        return {"loading": [*dict.fromkeys(loading)], "stale": [*dict.fromkeys(stale)]}
+
+
+class MirroredApi(KubeApi):
+    """The client ``api`` for one reader: lists what is mirrored without asking the server."""
+
+    def __init__(self, api: KubeApi, mirrors: Mirrors, reader: Reader) -> None:
+        vars(self).update(vars(api))  # the same connections
+        self._mirrors = mirrors
+        self._reader = reader
+
+    def list(self, resource: Resource, *, namespace: str = "", **selection: Any) -> ObjectList:
+        """All objects; a ForbiddenError where the reader may not list them."""
+        if not self._reader.may_list(resource, namespace):
+            where = f" of namespace {namespace}" if namespace else " of all namespaces"
+            raise ForbiddenError(f"not allowed to list {resource}{where}", status=403)
+        found = self._mirrors.listed(resource, namespace)
+        if found is not None:
+            return ObjectList(found, "")
+        return super().list(resource, namespace=namespace, **selection)
+
+
+def _deliver(content: Content, resource: Resource) -> Callable[[Any], None]:
+    return lambda change: content.take(resource, change)
+
+
+def _claim_of(driver: str) -> Callable[[Obj], Obj]:
+    def keep(obj: Obj) -> Obj:
+        metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+        spec = trim_claim_spec(at(obj, "spec", default={}), driver)
+        return {**obj, "metadata": metadata, "spec": spec}
+
+    return keep
+
+
+def _pod_of(driver: str) -> Callable[[Obj], Obj]:
+    """The part of a pod that is shown, or that an explanation reads."""
+    annotations = read_annotations(driver)
+
+    def keep(obj: Obj) -> Obj:
+        slim = trim_pod(obj, annotations)
+        slim["status"] |= picked(at(obj, "status", default={}), _STATUS)
+        slim["status"]["conditions"] = [*map(_condition, at(obj, "status", "conditions"))]
+        if COMPONENT in at(obj, "metadata", "labels", default={}):
+            for kept, whole in zip(
+                slim["spec"]["containers"], obj["spec"]["containers"], strict=False
+            ):
+                kept["image"] = said(whole.get("image"))
+        return slim
+
+    return keep
+
+
+def _condition(condition: Mapping[str, Any]) -> Obj:
+    return {key: said(text, _CONDITION) for key, text in condition.items()}
+
+
+def _event(obj: Obj) -> Obj:
+    found = picked(obj, _EVENT)
+    found["metadata"] = picked(obj["metadata"], _METADATA)
+    about = picked(at(obj, "involvedObject", default={}), ("kind", "name", "namespace", "uid"))
+    found["involvedObject"] = {key: said(text) for key, text in about.items()}
+    return found | {"message": said(obj.get("message")), "reason": said(obj.get("reason"))}

@@ -1,0 +1,268 @@
+"""Content of the page: what changes, what is cut, and what it costs with 1,000 nodes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from cli.page.content import Content, Rights
+from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.mignode import to_mignode
+from dra.kube.reflector import Change
+from tests.cli.page.scenes import CONDITION, many_gpus
+from tests.controller.helpers.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    gpu,
+    inventory,
+    mignode,
+    request,
+)
+
+ALL = Rights("*", "*", "*", "*")
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e\u2066</script>\x00" + "A" * 2**20
+
+
+class Clock:
+    """A clock that stands still unless it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Shown:
+    """Content as a reader has it who asks again and again, with a clock that a test moves."""
+
+    def __init__(self, rights: Rights = ALL) -> None:
+        self.clock = Clock()
+        self.content = Content(DRIVER, self.clock)
+        self.rights = rights
+        self.version = ""
+
+    def put(self, resource: Resource, *objects: Obj) -> None:
+        for obj in objects:
+            self.content.take(resource, Change("added", None, obj))
+
+    def remove(self, resource: Resource, obj: Obj) -> None:
+        self.content.take(resource, Change("deleted", obj, None))
+
+    def ask(self, *, later: float = 1.5) -> dict[str, Any]:
+        self.clock.now += later
+        found = self.content.since(self.version, self.rights)
+        self.version = found["version"]
+        return found
+
+
+def holds(name: str, namespace: str = "team", node: str = "node-a", pod: str = "") -> Obj:
+    """A claim with a slice of gpu-0, and who uses it."""
+    body = claim(name, request("r", "mig-1g.5gb"))
+    body["metadata"] |= {"namespace": namespace, "uid": f"u-{namespace}-{name}"}
+    status = allocated(body, node, "gpu-0-mig-1g5gb-19-0")["status"]
+    users = [{"resource": "pods", "name": pod or f"pod-{name}", "uid": "p"}]
+    return {**body, "status": {**status, "reservedFor": users}}
+
+
+def waits(name: str, namespace: str = "team", **said: str) -> Obj:
+    told = {"type": CONDITION, "status": "False", "reason": "NoRoom", "message": "no room"}
+    condition = {**told, "lastTransitionTime": f"2026-01-02T03:04:05Z{name[-5:]}", **said}
+    metadata = {"name": name, "namespace": namespace}
+    return {"metadata": metadata, "status": {"conditions": [condition]}}
+
+
+def tells(name: str, namespace: str = "team", **fields: Any) -> Obj:
+    about = {"kind": "Pod", "name": "p", "namespace": namespace}
+    body = {"reason": "Made", "message": "m", "lastTimestamp": f"2026-01-02T03:04:{name[-2:]}Z"}
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": about,
+        **body,
+        **fields,
+    }
+
+
+def owners(answer: dict[str, Any]) -> list[list[str]]:
+    return [
+        owner
+        for node in answer["nodes"]
+        for each in node["gpus"]
+        for slot in each["slots"]
+        for owner in slot["owners"]
+    ]
+
+
+def test_only_what_changed_is_sent_again() -> None:
+    shown = Shown()
+    shown.put(MIG_NODES, mignode("node-a"), mignode("node-b"))
+    first = shown.ask()
+    assert first["full"]
+    assert [n["name"] for n in first["nodes"]] == ["node-a", "node-b"]
+    again = shown.ask()
+    assert not again["full"]
+    assert again["nodes"] == []
+    assert "waiting" not in again
+    assert "told" not in again
+    shown.put(RESOURCE_CLAIMS, holds("c"))
+    (node,) = shown.ask()["nodes"]
+    assert node["name"] == "node-a"
+    assert owners({"nodes": [node]}) == [["team", "pod-c", "c"]]
+    shown.put(MIG_NODES, {**mignode("node-b"), "metadata": {"name": "node-b", "uid": "x"}})
+    assert shown.ask()["nodes"] == []
+    shown.remove(MIG_NODES, mignode("node-b"))
+    assert shown.ask()["names"] == ["node-a"]
+    shown.remove(RESOURCE_CLAIMS, holds("c"))
+    assert owners(shown.ask()) == []
+
+
+def test_who_was_away_or_asks_another_server_has_all() -> None:
+    shown, other = Shown(), Shown()
+    for each in (shown, other):
+        each.put(MIG_NODES, mignode("node-a"))
+    shown.ask()
+    other.version = shown.version
+    assert other.ask()["full"]
+    other.version = "nonsense"
+    assert other.ask()["full"]
+    shown.rights = ALL._replace(claims="team")
+    assert shown.ask()["full"]
+
+
+def test_nothing_is_worked_out_twice_a_second_however_many_ask() -> None:
+    shown = Shown()
+    shown.put(MIG_NODES, mignode("node-a"))
+    shown.ask()
+    shown.put(RESOURCE_CLAIMS, holds("c"))
+    assert shown.ask()["nodes"]
+    shown.put(RESOURCE_CLAIMS, holds("d"))
+    assert shown.ask(later=0.4)["nodes"] == []
+    assert shown.ask(later=0.7)["nodes"]
+
+
+def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
+    shown = Shown()
+    shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
+
+    def now() -> float:
+        shown.clock.now += 0.03
+        return shown.clock.now
+
+    shown.content = Content(DRIVER, now)
+    shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
+    names: list[str] = []
+    answers = 0
+    while len(names) < 10:
+        found = shown.ask(later=0.3)
+        names += [n["name"] for n in found["nodes"]]
+        answers += 1
+        assert found["backlog"] == 10 - len(names)
+    assert answers > 2
+    assert sorted(names) == [f"node-{i}" for i in range(10)]
+
+
+def test_a_refresh_of_a_thousand_nodes_costs_what_changed() -> None:
+    """As a share of the first one of the same run, whatever the machine."""
+    shown = Shown()
+    nodes = [f"node-{i}" for i in range(1000)]
+    shown.put(MIG_NODES, *(to_mignode(inventory(n, *many_gpus(n, 2))) for n in nodes))
+    began = time.process_time()
+    first = shown.ask()
+    msgspec.json.encode(first)
+    whole = time.process_time() - began
+    assert len(first["nodes"]) == 1000
+    shown.put(RESOURCE_CLAIMS, *(holds(f"c{i}", node=f"node-{i}") for i in range(10)))
+    began = time.process_time()
+    found = shown.ask()
+    msgspec.json.encode(found)
+    assert len(found["nodes"]) == 10
+    assert time.process_time() - began < whole / 10
+    began = time.process_time()
+    assert shown.ask()["nodes"] == []
+    assert time.process_time() - began < whole / 100
+
+
+def test_names_are_left_out_of_what_one_may_not_list() -> None:
+    shown = Shown(ALL._replace(claims="team"))
+    shown.put(MIG_NODES, to_mignode(inventory("node-a", gpu(0, "node-a"), gpu(1, "node-a"))))
+    shown.put(RESOURCE_CLAIMS, holds("mine"), holds("theirs", "other", pod="secret-pod"))
+    found = shown.ask()
+    text = msgspec.json.encode(found).decode()
+    assert "theirs" not in text
+    assert "secret-pod" not in text
+    assert sorted(owners(found)) == [["", "in use", ""], ["team", "pod-mine", "mine"]]
+
+
+def test_who_may_list_nothing_has_nothing() -> None:
+    shown = Shown(Rights("", "", "", ""))
+    shown.put(MIG_NODES, mignode("node-a"))
+    shown.put(RESOURCE_CLAIMS, holds("c"))
+    shown.put(PODS, waits("w"))
+    shown.put(EVENTS, tells("e01"))
+    found = shown.ask()
+    nobody: Obj = {"items": [], "more": {}}
+    assert (found["nodes"], found["waiting"], found["told"]) == ([], nobody, nobody)
+    shown.rights = Rights("", "", "team", "other")
+    found = shown.ask()
+    assert [p["name"] for p in found["waiting"]["items"]] == ["w"]
+    assert found["told"] == nobody
+
+
+def test_a_tenant_with_ten_thousand_pods_or_events_hides_nobody() -> None:
+    shown = Shown()
+    shown.put(PODS, *(waits(f"w{i:05}", "loud") for i in range(10_000)), waits("quiet", "calm"))
+    shown.put(EVENTS, *(tells(f"e{i:05}", "loud") for i in range(10_000)), tells("e01", "calm"))
+    found = shown.ask()
+    for kind, quiet in (("waiting", "quiet"), ("told", "e01")):
+        items, more = found[kind]["items"], found[kind]["more"]
+        assert len(items) == 51
+        assert quiet in {i.get("id") or i["name"] for i in items if i["namespace"] == "calm"}
+        assert more == {"loud": 9_950}
+    assert found["waiting"]["items"][0]["name"] == "w00000"
+
+
+def test_many_loud_namespaces_are_cut_too() -> None:
+    shown = Shown()
+    shown.put(PODS, *(waits(f"w{i}", f"ns-{i % 800}") for i in range(4000)))
+    found = shown.ask()["waiting"]
+    assert len(found["items"]) == 500
+    assert found["more"]["ns-0"] == 4
+    assert len(msgspec.json.encode(found)) < 2**20
+
+
+def test_texts_are_short_and_change_nothing_around_them() -> None:
+    shown = Shown()
+    shown.put(MIG_NODES, mignode("node-a"))
+    shown.put(PODS, waits("w", message=HOSTILE, reason=HOSTILE))
+    shown.put(EVENTS, tells("e01", message=HOSTILE, reason=HOSTILE))
+    shown.put(RESOURCE_CLAIMS, holds("c", pod=HOSTILE))
+    found = shown.ask()
+    encoded = msgspec.json.encode(found)
+    assert len(encoded) < 20_000
+    (waiting,), (told,) = found["waiting"]["items"], found["told"]["items"]
+    for text in (waiting["message"], told["message"], waiting["reason"], owners(found)[0][1]):
+        assert text.startswith(
+            "<img src=x onerror=alert(1)>\ufffd[2J\ufffd\ufffd</script>\ufffdAAA"
+        )
+        assert text.isprintable()
+        assert len(text) <= 400
+
+
+def test_a_pod_that_waits_no_longer_is_gone() -> None:
+    shown = Shown()
+    shown.put(PODS, waits("w"), waits("v"))
+    shown.ask()
+    shown.put(PODS, waits("w", status="True"))
+    assert [p["name"] for p in shown.ask()["waiting"]["items"]] == ["v"]
+    shown.remove(PODS, waits("v"))
+    assert shown.ask()["waiting"] == {"items": [], "more": {}}
+
+
+def test_a_mignode_that_cannot_be_read_says_so() -> None:
+    shown = Shown()
+    shown.put(MIG_NODES, {"metadata": {"name": "node-a"}, "spec": {}, "status": {"gpus": 1}})
+    (node,) = shown.ask()["nodes"]
+    assert node["note"].startswith("its MigNode cannot be read: ")
