@@ -9,6 +9,7 @@
 # make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
 # make fmt    what ruff mends by itself, and the format
 # make test   everything that CI runs: lint, types, layers, tests
+# make test-browser   the page of kubectl mig ui in a Chromium that is on the PATH
 # make docs   the handbook, into site/
 # make bench  the node program's speed beside a floor of the same run; make bench-check: compared with docs/performance.md
 # make soak   the node under random failures for as long as it takes
@@ -19,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-browser test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -93,6 +94,9 @@ bench-check: $(VENV)/.dev
 test-cluster: $(VENV)/.dev
 	$(BIN)/pytest tests/cluster -n 0
 
+test-browser: $(VENV)/.browser
+	$(BIN)/pytest tests/cli/page/browser -n 0
+
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --quiet
 	@echo "the handbook is in site/index.html"
@@ -109,6 +113,9 @@ $(VENV)/.runtime: pyproject.toml constraints.txt hack/environment.py
 
 $(VENV)/.dev: pyproject.toml constraints.txt hack/environment.py
 	@$(PYTHON) hack/environment.py '.[dev]' $@ $^
+
+$(VENV)/.browser: pyproject.toml constraints.txt hack/environment.py
+	@$(PYTHON) hack/environment.py '.[dev,browser]' $@ $^
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist site
