@@ -6,7 +6,8 @@ its clients or kubectl can notice: versions and conflicts, watches, subresources
 server-side apply, finalizers, custom resources, discovery, and the rules that a driver or a user is
 likely to break. ``tests/sim/conformance`` holds it to the real one.
 
-It will never do: authentication, authorization, admission webhooks and policies, quotas, complete
+It answers reviews of tokens and rights (`reviews`), and asks for none itself. It will never do:
+authentication, authorization, admission webhooks and policies, quotas, complete
 validation, protobuf but for what kubectl creates, OpenAPI schemas, deletion in the foreground,
 several versions of Kubernetes, storage on disk (it forgets everything when it stops), or the work
 of kinds whose controllers do not run here, beyond storing them.

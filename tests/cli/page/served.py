@@ -142,6 +142,7 @@ def page_for(
     may_list: Callable[[Resource, str], bool] = may_all,
     *,
     port: int = 0,
+    tls: Path | None = None,
 ) -> Iterator[Page]:
     """A page in this process for a reader who may list what the test says."""
     output = Output(sys.stdout)
@@ -151,7 +152,7 @@ def page_for(
         source = ClusterSource(
             session, mirrors, content, find_reader=readers.get, evaluator=evaluator
         )
-        with PageServer(("127.0.0.1", port), source) as server:
+        with PageServer(("127.0.0.1", port), source, tls=tls) as server:
             thread = threading.Thread(target=server.serve_forever, args=(0.05,))
             thread.start()
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import re
+import ssl
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.cli.page.scenes import busy, end_pod, say_waiting
 from tests.cli.page.served import page_for, port_of, running_ui
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
+from tests.dra.kube.connect.certificates import Certificates
 from tests.helpers.waiting import wait_for
 
 STATIC = Path(__file__).parents[3] / "cli/page/static"
@@ -204,3 +207,22 @@ def test_hostile_texts_are_sent_as_texts_without_what_changes_others(world: Worl
     assert b"\\u001b" not in body
     assert "\u202e".encode() not in body
     assert b"A" * 2001 not in body
+
+
+def test_over_tls_a_certificate_that_was_renewed_is_taken(
+    world: World, certificates: Certificates
+) -> None:
+    certificates.as_secret("client")
+    with page_for(world, tls=certificates.folder) as page:
+        address = ("127.0.0.1", port_of(page))
+
+        def served() -> str:
+            return ssl.get_server_certificate(address).strip()
+
+        assert served() == certificates.path("client.crt").read_text().strip()
+        certificates.as_secret("server")
+        renewed = certificates.path("server.crt").read_text().strip()
+        wait_for("the new certificate", lambda: served() == renewed)
+        context = ssl.create_default_context(cafile=str(certificates.path("ca.crt")))
+        with urllib.request.urlopen(f"https://127.0.0.1:{address[1]}/", context=context) as answer:
+            assert answer.headers["Content-Security-Policy"]

@@ -58,6 +58,10 @@ VALUES: dict[str, Obj] = {
         "driverName": "other.example.com",
         "nodeClasses": {"classes": {"default": {}}, "configMaps": ["mig-parted"]},
     },
+    "page": {
+        "page": {"enabled": True, "tlsSecret": "page-tls", "hostNames": ["mig.example"]},
+        "networkPolicy": {"pageFrom": [{"podSelector": {"matchLabels": {"app": "ingress"}}}]},
+    },
     "bare": {
         "crd": {"install": False},
         "admissionPolicies": {"enabled": False},
