@@ -72,11 +72,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         with short_folder() as folder:
             able = can_make_nodes(folder)
         names = [n for n in OTHERS if able or OTHERS[n].host_nodes == "made"]
-        shared = (
-            [[n] for n in names] if os.environ.get("MIG_SOAK") else [names[i::3] for i in range(3)]
-        )
+        shared = grouped(names, 3)
         machines = [Variants(), *(together(*(OTHERS[n] for n in group)) for group in shared)]
         metafunc.parametrize("variants", machines, ids=["usual", *map("+".join, shared)])
+
+
+def grouped(names: list[str], count: int) -> list[list[str]]:
+    """So many groups of variants that each share a machine; in a soak each has its own."""
+    return (
+        [[n] for n in names]
+        if os.environ.get("MIG_SOAK")
+        else [names[i::count] for i in range(count)]
+    )
 
 
 def together(*variants: Variants) -> Variants:

@@ -92,8 +92,9 @@ def test_what_does_not_move_keeps_the_rest_idle_for_a_minute_at_most() -> None:
     assert all(10 < idle <= 60 for idle in holds), holds
 
 
-@pytest.mark.parametrize("waiter_too", [False, True], ids=["", "waiter too"])
-@pytest.mark.parametrize("at_first", [False, True], ids=["after it ends", "before it ends"])
+@pytest.mark.parametrize(
+    ("waiter_too", "at_first"), [(False, True), (True, False)], ids=["blocker", "both"]
+)
 def test_pods_that_are_made_anew_keep_little_idle(*, waiter_too: bool, at_first: bool) -> None:
     """A small claim of high priority moves into what is held back for the tenant's own big pod.
 

@@ -22,7 +22,7 @@ from tests.dra.allocator.smallstates import (
 )
 
 PARENT = "device.attributes['mig.dra.dev'].parentUUID"
-SEEDS = 1000
+SEEDS = 400
 
 
 @pytest.mark.parametrize("part", range(4))

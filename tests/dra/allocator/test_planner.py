@@ -19,7 +19,7 @@ from tests.dra.gpus import A100, THIRDS
 Board = dict[GpuId, frozenset[tuple[str, Occupant]]]
 """Holders and their places by GPU; the name of one that may not be moved begins with a dash."""
 
-SEEDS = 1000
+SEEDS = 400
 MOST = 2
 
 

@@ -20,7 +20,7 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import OTHERS, Variants
+from sim.nvml.products import Variants
 from tests.failures.helpers.folderapi import FolderHttp
 from tests.helpers.folders import mounts_below, unmount_below
 
@@ -48,17 +48,16 @@ class Site:
         root: Path,
         *,
         gpus: int = 2,
-        variant: str = "",
+        variants: Variants | None = None,
         idle_seconds: float = 0.0,
         layouts: str = "",
         whole: int = 0,
         mps: bool = False,
     ) -> Site:
-        """A node that has just been put up; its driver behaves in one of the OTHERS' ways.
+        """A node that has just been put up, with a driver that behaves in one way or another.
 
         The last ``whole`` of its GPUs are not in MIG mode.
         """
-        variants = OTHERS[variant] if variant else Variants()
         specs = [GpuSpec(A100, mig=number < gpus - whole) for number in range(gpus)]
         Machine.create(root / "hw", specs, variants=variants)
         site = cls(root, idle_seconds, bool(layouts), mps)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from api.config import API_VERSION
 from dra.common.resources import Obj
+from sim.nvml.products import OTHERS
 from tests.failures.helpers.disk import Disk
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import DRIVER, Site
@@ -35,7 +36,7 @@ def set_scene(root: str, name: str, variant: str = "") -> Scene:
     layouts = _layouts(*scenario.layouts) if scenario.layouts else ""
     site = Site.create(
         Path(root),
-        variant=variant,
+        variants=OTHERS[variant] if variant else None,
         idle_seconds=idle_seconds,
         layouts=layouts,
         whole=int(scenario.devices == WHOLE),

@@ -72,6 +72,7 @@ CONTAINED = (
     "leave a slice of a layout",
 )
 """The same is done after a reboot, for the first of two slices, for one made ahead or kept."""
+SPREAD = 8
 BRIEFLY = {
     "make a slice that is reserved": 2,
     "share a slice that another claim has": 2,
@@ -82,7 +83,9 @@ BRIEFLY = {
     "prepare a GPU with time slices": 2,
     "unprepare a GPU with time slices": 2,
 }
-"""At most so many steps are killed after, spread over those that change more than files, if any.
+"""At most so many steps are killed after, of others ``SPREAD``, of those of ``CORE`` all.
+
+They are spread over those that change more than files, if any, and the files put in place next.
 
 Mounts and their ends, of which no file tells, are not among so many.
 """
@@ -142,7 +145,7 @@ def kill_after_steps(
     scene.site.save(before)
     taken = forks.run(running.record, scene, name)
     recovered, killed = set[str](), 0
-    for k in points(taken, variant, most=BRIEFLY.get(name, 0)):
+    for k in points(taken, variant, most=0 if name in CORE else BRIEFLY.get(name, SPREAD)):
         scene.site.restore(before)
         assert forks.kill(running.act, scene, name, k) == signal.SIGKILL
         killed += 1

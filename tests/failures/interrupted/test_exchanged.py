@@ -10,6 +10,7 @@ import pytest
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import State
+from sim.nvml.products import OTHERS
 from tests.failures.helpers.agreement import check_foreign, entries, instance_of
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import Site
@@ -34,7 +35,7 @@ def started(site: Site, recorder: StepRecorder) -> Plant:
 
 def before(folder: Path, recorder: StepRecorder, name: str, variant: str) -> tuple[Site, ClaimRef]:
     """A node with a neighbour, and the claim: prepared if it is to be unprepared."""
-    site = Site.create(folder / "n", gpus=1, variant=variant)
+    site = Site.create(folder / "n", gpus=1, variants=OTHERS[variant] if variant else None)
     plant = started(site, recorder)
     assert not plant.prepare(site.claim("neighbour", [BESIDE])).error
     ref = site.claim("claim", [DEVICE])

@@ -10,6 +10,7 @@ from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef, InstanceState
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
+from sim.nvml.products import OTHERS
 from tests.failures.helpers.agreement import check_foreign, check_settled, entries
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import Site
@@ -19,9 +20,11 @@ DEVICE = "gpu-0-mig-3g20gb-9-4"
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
-@pytest.fixture(params=["", "mig-uuid-of-the-place"], ids=["new UUIDs", "UUIDs of the place"])
+@pytest.fixture(
+    params=[None, OTHERS["mig-uuid-of-the-place"]], ids=["new UUIDs", "UUIDs of the place"]
+)
 def plant(folder: Path, recorder: StepRecorder, request: pytest.FixtureRequest) -> Plant:
-    plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
+    plant = Plant(Site.create(folder / "n", variants=request.param), recorder)
     plant.start()
     return plant
 

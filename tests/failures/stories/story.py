@@ -15,6 +15,7 @@ import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, parse_device
+from sim.nvml.products import Variants
 from tests.failures.helpers.plant import WITHIN_SECONDS, Plant
 from tests.failures.helpers.site import Site
 from tests.failures.helpers.steps import StepRecorder, hooked
@@ -74,12 +75,12 @@ class Counter:
 class Story(RuleBasedStateMachine):
     """A node with three GPUs, a kubelet, users, an administrator and bad luck.
 
-    ``variant`` is in which of the OTHERS' ways its driver behaves, ``idle_seconds`` the program's
-    option. With ``binds_late`` kube-scheduler waits for the slices of some claims. With ``shares``
-    several claims have one slice.
+    ``variants`` is in which way its driver behaves, ``idle_seconds`` the program's option. With
+    ``binds_late`` kube-scheduler waits for the slices of some claims. With ``shares`` several
+    claims have one slice.
     """
 
-    variant = ""
+    variants = Variants()
     idle_seconds = 0.0
     binds_late = False
     shares = False
@@ -89,7 +90,7 @@ class Story(RuleBasedStateMachine):
         logging.disable(logging.CRITICAL)
         self.folder = Path(tempfile.mkdtemp(prefix="any-", dir=MEMORY))
         self.site = Site.create(
-            self.folder / "n", gpus=GPUS, variant=self.variant, idle_seconds=self.idle_seconds
+            self.folder / "n", gpus=GPUS, variants=self.variants, idle_seconds=self.idle_seconds
         )
         self.machine = self.site.machine
         self.recorder = StepRecorder(in_process=True)
