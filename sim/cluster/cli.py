@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -29,6 +31,7 @@ _PROGRAM = "mig-sim"
 _RESTART_SECONDS = 1.0
 _QUICK_END_SECONDS = 10.0
 _MOST_QUICK_ENDS = 3
+_AGAIN_SECONDS = 0.01
 
 
 @click.command()
@@ -36,7 +39,7 @@ def demo() -> None:
     """Show pods getting MIG slices on two simulated nodes with two A100 each."""
     terminal = Terminal(sys.stdout)
 
-    def tour(_: Callable[[], None]) -> None:
+    def tour(check: Callable[[], None]) -> None:
         started = time.monotonic()
         introduce(terminal)
         terminal.line()
@@ -46,7 +49,7 @@ def demo() -> None:
                 f"{len(cluster.supervisor.children)} processes run after "
                 f"{time.monotonic() - started:.1f} s: {', '.join(cluster.supervisor.children)}"
             )
-            slices = Tour(cluster, terminal).run()
+            slices = Tour(cluster, terminal, check).run()
         conclude(terminal, slices, started)
 
     _end_with(terminal, tour)
@@ -166,13 +169,16 @@ def _end_with(
 
     None ends the program by the signal, as a shell and make expect of what did not come to its end.
     ``work`` is given what raises an interruption again that was raised where Python drops it, as
-    in a destructor.
+    in a destructor. It waits for logs: after a fork Python drops what is raised there, and the lock
+    of all logs then stays taken.
     """
     caught = list[signal.Signals]()
 
-    def interrupt(number: int, _: object) -> NoReturn:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         caught.append(signal.Signals(number))
-        raise KeyboardInterrupt
+        if frame is None or frame.f_code.co_filename != logging.__file__:
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
     def check() -> None:
         if caught:
@@ -180,6 +186,7 @@ def _end_with(
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
+    signal.signal(signal.SIGALRM, lambda _, frame: interrupt(caught[-1], frame))
     try:
         work(check)
     except ClusterError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,16 @@ _STEP_SECONDS = 120.0
 
 
 class Tour:
-    """Shows a fresh cluster at work, and checks every claim that it makes about it."""
+    """Shows a fresh cluster at work, and checks every claim that it makes about it.
 
-    def __init__(self, cluster: Cluster, terminal: Terminal) -> None:
+    ``check`` raises what interrupts it.
+    """
+
+    def __init__(self, cluster: Cluster, terminal: Terminal, check: Callable[[], None]) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._say = terminal
+        self._check = check
         self._slices = 0
         self._observer = NamespaceObserver(cluster, NAMESPACE, self._running)
 
@@ -140,6 +144,7 @@ class Tour:
             self._say.good(what)
 
     def _wait(self, what: str, holds: Any) -> None:
+        self._check()
         self._observer.wait(what, holds, seconds=_STEP_SECONDS)
 
     def _running(self, placement: Placement) -> None:

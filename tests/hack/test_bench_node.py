@@ -19,8 +19,8 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.kube.client import KubeApi
 from hack.bench.node import library
 from hack.bench.node.least import Least
-from hack.bench.node.measures import Cycles, Floor, joined, of_pace, percentile, smallest_slices
-from hack.bench.node.table import Row, call_rows, floor_rows, ratios, rendered, worse
+from hack.bench.node.measures import Cycles, Floor, joined, percentile
+from hack.bench.node.table import Row, call_rows, ratios, rendered, worse
 from sim.nvml.machine import GpuSpec, Machine
 
 ROWS = [
@@ -35,11 +35,6 @@ ROWS = [
 )
 def test_a_percentile_is_one_of_the_values(share: float, wanted: float) -> None:
     assert percentile(map(float, range(100, 0, -1)), share) == wanted
-
-
-def test_there_is_no_percentile_of_nothing() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 0.5)
 
 
 def test_a_table_that_was_stored_is_read_again() -> None:
@@ -76,24 +71,6 @@ def test_calls_are_compared_with_the_floor_of_their_own_pace() -> None:
 def test_blocks_of_cycles_become_one_whose_cpu_is_that_of_each_claim() -> None:
     found = joined([Cycles([1.0, 2.0], [3.0, 4.0], cpu=9.0), Cycles([5.0], [6.0], cpu=3.0)])
     assert found == Cycles([1.0, 2.0, 5.0], [3.0, 4.0, 6.0], cpu=7.0)
-
-
-def test_both_floors_are_rows_with_what_they_are_made_of() -> None:
-    rows = {r.key: (r.value, r.ratio) for r in floor_rows([SLOW, TIGHT], [0.6, 0.3])}
-    assert len(rows) == len(floor_rows([SLOW, TIGHT], [0.6, 0.3]))
-    assert rows["floor"] == (2.0, 1.0)
-    assert rows["floor-back"] == (1.0, 1.0)
-    assert rows["floor-un-back"] == (0.5, 1.0)
-    assert rows["floor-cpu"] == (4.0, 1.0)
-    assert rows["empty-back"] == (0.3, None)
-    assert rows["get"] == (0.5, None)
-
-
-def test_the_parts_of_a_pace_are_those_of_its_own_calls() -> None:
-    loading, slow, tight = [9.0] * 5, [2.0, 3.0], [0.1, 0.2]
-    taken = [*loading, *slow, *tight]
-    assert of_pace(taken, 0, 2) == slow
-    assert of_pace(taken, 1, 2) == tight
 
 
 class _Api:
@@ -139,15 +116,6 @@ def test_what_is_worse_is_named_with_both_ratios() -> None:
     assert worse({"floor": 1.0, "prepare": 3.1}, stored, slack=1.5) == [
         "prepare: 3.10 floors, the stored table has 2.00",
         "unprepare: not measured, the stored table has 2.00 floors",
-    ]
-
-
-def test_claims_are_spread_over_all_gpus_first(tmp_path: Path) -> None:
-    machine = Machine.create(tmp_path / "hw", [GpuSpec("H100-80GB-HBM3")] * 2)
-    assert smallest_slices(machine)[:3] == [
-        "gpu-0-mig-1g10gb-19-0",
-        "gpu-1-mig-1g10gb-19-0",
-        "gpu-0-mig-1g10gb-19-1",
     ]
 
 

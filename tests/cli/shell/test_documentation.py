@@ -43,9 +43,6 @@ _WITHOUT_REMEDY = {
 }
 """Reasons about which nothing is to be done, or whose message says it."""
 
-_OF_THE_CONTROLLER = {MisfitReason.LEFT_OUT}
-"""Answers that need what the controller remembers; it says them by the pod's condition."""
-
 
 LINES = [
     ["map"],

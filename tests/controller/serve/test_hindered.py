@@ -15,7 +15,6 @@ from tests.controller.helpers.objects import claim, device_class, pod, request
 from tests.controller.helpers.volumes import storage_class, uses, volume, volume_claim
 
 OTHERS = "device.driver == 'tape.example.com'"
-TAPE = ("default", "tape")
 
 
 def bench_with_volumes() -> Bench:

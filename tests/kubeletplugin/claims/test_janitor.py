@@ -67,7 +67,7 @@ def test_claims_are_recovered_beside_each_other(bench: Bench) -> None:
     bench.made("a", State.CI_CREATED)
     bench.made("b", State.CI_CREATED, Placement(1, 1))
     both = threading.Barrier(2)
-    bench.on_finish = lambda _: both.wait(5.0)
+    bench.on_finish = lambda _: both.wait(PATIENCE)
     bench.janitor.recover()
     assert sorted(bench.finished) == ["a", "b"]
 

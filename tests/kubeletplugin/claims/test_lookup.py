@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ DRIVER, POOL = "mig.dra.dev", "node-1"
 GOOD = "gpu-0-mig-1g5gb-19-4"
 RESULT = {"request": "r0", "driver": DRIVER, "pool": POOL, "device": GOOD}
 MIG_CONFIG = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
-
-Reach = Callable[[str, str], None]
 
 
 class Server:

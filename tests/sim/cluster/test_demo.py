@@ -54,7 +54,6 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
     ("moment", "number"),
     [
         ("simulated", signal.SIGINT),
-        ("simulated", signal.SIGKILL),
         ("1  Pods ask for slices", signal.SIGTERM),
         ("1  Pods ask for slices", signal.SIGKILL),
     ],
@@ -78,3 +77,46 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(
     assert process.returncode == -number
     wait_for("end of all processes", lambda: not processes_in(short_temporary))
     wait_for("removal of all files", lambda: not list(short_temporary.iterdir()))
+
+
+_LOST = """
+import logging, os, runpy, signal, sys
+from sim.cluster.demo import Tour
+
+end = '''
+def end():
+    if not said:
+        said.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+'''
+names = {"os": os, "signal": signal, "said": []}
+exec(compile(end, logging.__file__, "exec"), names)
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+if sys.argv[1] == "fork":
+    os.register_at_fork(after_in_parent=names["end"])
+else:
+    run = Tour.run
+    Tour.run = lambda tour: Dropped() is None or run(tour)
+sys.argv = ["sim", "demo"]
+runpy.run_module("sim", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("place", ["fork", "destructor"])
+def test_an_interruption_that_python_drops_ends_it_too(short_temporary: Path, place: str) -> None:
+    """After a fork the lock of all logs would stay taken."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOST, place],
+        env=os.environ | {"TMPDIR": str(short_temporary)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGTERM, done.stdout + done.stderr
+    assert "Ended, nothing is left behind." in done.stdout
+    assert ("Exception ignored in" in done.stderr) == (place == "destructor")

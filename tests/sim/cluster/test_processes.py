@@ -67,11 +67,6 @@ def mount_in(directory: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mounted], check=True)
 
 
-def test_a_directory_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="too long"), Supervisor(tmp_path / ("x" * 60)):
-        pass
-
-
 def test_a_child_that_ended_is_reported_with_the_end_of_its_log() -> None:
     with Supervisor() as supervisor:
         child = supervisor.spawn("broken", ["-c", "print('the cause'); raise SystemExit(3)"])

@@ -15,7 +15,6 @@ import pytest
 
 from dra.common.resources import PODS
 from dra.kube.client import KubeApi
-from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins
 from tests.sim.cluster.conftest import processes_in
@@ -150,34 +149,6 @@ def _try(*options: str) -> subprocess.CompletedProcess[str]:
         timeout=PATIENCE,
         check=False,
     )
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "no GPU product"),
-        ("[]", "is no file of a GPU product: Expected `object`, got `array`"),
-        ('{"product": "x"}', "is no file of a GPU product: Object missing required field"),
-        ("{", "is no file of a GPU product"),
-    ],
-)
-def test_a_wrong_product_is_answered(short_temporary: Path, content: str | None, says: str) -> None:
-    file = short_temporary / "mine.json"
-    if content is not None:
-        file.write_text(content)
-    done = _try("--product", str(file))
-    assert done.returncode == 1
-    assert says in done.stdout
-    assert "Traceback" not in done.stdout
-
-
-def test_a_directory_that_holds_other_gpus_is_told_so(short_temporary: Path) -> None:
-    node = short_temporary / "c" / "node-1"
-    node.mkdir(parents=True)
-    Machine.create(node / "hardware", [GpuSpec("H200")], host_root=node / "host")
-    done = _try("--dir", str(short_temporary / "c"), "--nodes", "1", "--gpus", "1")
-    assert done.returncode == 1
-    assert "has H200 from an earlier run, and you want A100-SXM4-40GB" in done.stdout
 
 
 _LOST = """

@@ -21,14 +21,6 @@ def test_a_plugin_is_registered_under_the_first_version_of_its_list_that_kubelet
     assert plugin.calls[0][:2] == ("prepare", "v1beta1")
 
 
-def test_a_plugin_of_another_type_is_told_so(kubelet: Kubelet, make_plugin: MakePlugin) -> None:
-    plugin = make_plugin(kind="CSIPlugin")
-    wait_for("refusal", lambda: plugin.statuses)
-    assert plugin.statuses[0][0] is False
-    assert "CSIPlugin" in plugin.statuses[0][1]
-    assert kubelet.plugins.get(DRIVER) is None
-
-
 def test_a_plugin_without_a_known_version_is_told_so(
     kubelet: Kubelet, make_plugin: MakePlugin
 ) -> None:

@@ -32,23 +32,6 @@ def test_a_machine_is_made_cut_shown_and_rebooted(tmp_path: Path) -> None:
     assert Machine(tmp_path / "m").state().boot_id != before
 
 
-def test_refusals_are_named(tmp_path: Path) -> None:
-    state = ("--state", str(tmp_path / "m"))
-    missing = run("init", *state, "--gpu", "A1000")
-    assert missing.exit_code == 1
-    assert "A100-SXM4-40GB" in missing.output
-    run("init", *state, "--gpu", "A30")
-    assert "already holds" in run("init", *state, "--gpu", "A30").output
-    assert "has no profile '3g.20gb'; it has 1g.6gb" in run("create", *state, "3g.20gb").output
-    run("create", *state, "4g.24gb")
-    assert "INSUFFICIENT_RESOURCES" in run("create", *state, "4g.24gb").output
-    assert "no GPU 4" in run("create", *state, "4g.24gb", "--gpu", "4").output
-
-
-def test_products_are_listed() -> None:
-    assert "B200" in run("products").output.splitlines()
-
-
 def test_the_plugin_gets_the_machines_host_root_unless_told(tmp_path: Path) -> None:
     state = tmp_path / "m"
     run("init", "--state", str(state), "--gpu", "A30")

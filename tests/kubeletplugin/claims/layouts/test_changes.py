@@ -79,9 +79,6 @@ def test_events_of_the_node_say_which_mode_is_in_effect_awaited_or_failed(
     wait_for("the events", lambda: told <= set(events(rig, rig.node)))
 
 
-_ON_SECOND = ("1-mig-1g5gb-19-3", "1-mig-1g5gb-19-2")
-
-
 @pytest.mark.parametrize("allocator", AllocatorKind)
 def test_waiting_for_claims_costs_no_list_of_them_and_no_gpu_its_lock(
     declare: Callable[..., Rig], allocator: AllocatorKind, monkeypatch: pytest.MonkeyPatch

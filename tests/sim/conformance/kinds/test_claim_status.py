@@ -84,22 +84,6 @@ def test_a_reserved_claim_is_not_deallocated(api: Api, allocated: str) -> None:
     api.merge(allocated, {"status": {"allocation": None, "reservedFor": None}}).ok()
 
 
-@pytest.mark.parametrize(
-    ("fields", "cause"),
-    [
-        ({"request": "r9"}, ("FieldValueInvalid", "request")),
-        ({"request": "r0/s0"}, ("FieldValueInvalid", "request")),
-        ({"driver": ""}, ("FieldValueRequired", "driver")),
-        ({"pool": ""}, ("FieldValueRequired", "pool")),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_results_have_rules(api: Api, a_claim: str, fields: Obj, cause: tuple[str, str]) -> None:
-    kind, field = cause
-    answer = allocate(api, a_claim, result(**fields))
-    assert (kind, f"status.allocation.devices.results[0].{field}") in answer.causes()
-
-
 # --- reservations and device states -------------------------------------------------------------
 def test_only_an_allocated_claim_is_reserved(api: Api, a_claim: str) -> None:
     answer = api.merge(a_claim, {"status": {"reservedFor": [POD]}})
@@ -129,8 +113,3 @@ def test_a_device_state_belongs_to_an_allocated_device(api: Api, allocated: str)
     assert "must be an allocated device in the claim" in answer.refused(422)
     state = device_status(data={"uuid": "MIG-1"}, conditions=[condition()])
     assert report(api, allocated, state).ok()["status"]["devices"] == [state]
-
-
-def test_every_device_reports_once(api: Api, allocated: str) -> None:
-    answer = report(api, allocated, device_status(), device_status())
-    assert ("FieldValueDuplicate", "status.devices[1]") in answer.causes()

@@ -51,48 +51,11 @@ def test_the_spec_never_changes(api: Api, claims: str) -> None:
     assert answer.refused(422, "Invalid").endswith("field is immutable")
 
 
-@pytest.mark.parametrize(
-    ("body", "cause"),
-    [
-        (requested(), ("FieldValueRequired", "spec.devices.requests[0]")),
-        (
-            requested(exactly={}),
-            ("FieldValueRequired", "spec.devices.requests[0].exactly.deviceClassName"),
-        ),
-        (
-            claim("a", request("r0"), request("r0")),
-            ("FieldValueDuplicate", "spec.devices.requests[1]"),
-        ),
-        (
-            claim("a", request("r0", allocationMode="Some")),
-            ("FieldValueNotSupported", "spec.devices.requests[0].exactly.allocationMode"),
-        ),
-        (
-            claim("a", *[request(f"r{index}") for index in range(33)]),
-            ("FieldValueTooMany", "spec.devices.requests"),
-        ),
-    ],
-    ids=lambda value: value[1].rpartition(".")[2] if isinstance(value, tuple) else "",
-)
-def test_requests_have_rules(api: Api, claims: str, body: Obj, cause: tuple[str, str]) -> None:
-    assert cause in api.post(claims, body).causes()
-
-
 def test_alternatives_are_tried_in_order(api: Api, claims: str) -> None:
     subs = [{"name": f"s{index}", "deviceClassName": DRIVER} for index in range(2)]
     created = api.post(claims, requested(firstAvailable=subs)).ok()
     (wanted,) = created["spec"]["devices"]["requests"]
     assert [sub["count"] for sub in wanted["firstAvailable"]] == [1, 1]
-
-
-def test_a_config_names_requests(api: Api, claims: str) -> None:
-    body = claim("a")
-    opaque: Obj = {"driver": DRIVER, "parameters": {"kind": "X"}}
-    body["spec"]["devices"]["config"] = [{"requests": ["r9"], "opaque": opaque}]
-    cause = ("FieldValueInvalid", "spec.devices.config[0].requests[0]")
-    assert cause in api.post(claims, body).causes()
-    body["spec"]["devices"]["config"] = [{"requests": ["r0"], "opaque": opaque}]
-    api.post(claims, body).ok()
 
 
 def test_a_template_is_checked_like_a_claim_and_never_changes(api: Api, namespace: str) -> None:

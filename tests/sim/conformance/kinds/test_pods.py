@@ -52,28 +52,6 @@ def test_containers_refer_to_the_claims_of_the_pod(api: Api, pods: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("claims", "cause"),
-    [
-        ([{"name": "gpu"}], ("FieldValueInvalid", "spec.resourceClaims[0]")),
-        (
-            [{"name": "gpu", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}],
-            ("FieldValueInvalid", "spec.resourceClaims[0]"),
-        ),
-    ],
-    ids=["none", "both"],
-)
-def test_claims_of_pods_have_rules(
-    api: Api, pods: str, claims: list[Obj], cause: tuple[str, str]
-) -> None:
-    assert cause in api.post(pods, using(claims=claims)).causes()
-
-
-def test_a_pod_has_a_container(api: Api, pods: str) -> None:
-    cause = ("FieldValueRequired", "spec.containers")
-    assert cause in api.post(pods, pod("a", containers=[])).causes()
-
-
 def test_the_spec_of_a_pod_hardly_changes(api: Api, pods: str) -> None:
     api.post(pods, pod("a")).ok()
     answer = api.merge(f"{pods}/a", {"spec": {"priorityClassName": "x"}})

@@ -66,11 +66,6 @@ def test_quantities_become_canonical(
     assert created["spec"]["devices"][0]["capacity"]["memory"]["value"] == kept
 
 
-def test_a_quantity_that_is_none_is_refused(api: Api, unique: str) -> None:
-    body = resource_slice(unique, device(capacity={"memory": {"value": "5 GB"}}))
-    api.post(SLICES, body).refused(400, "BadRequest")
-
-
 def test_the_spec_counts_generations(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
     api.post(SLICES, resource_slice(unique, device())).ok()
     cleanup(f"{SLICES}/{unique}")
@@ -100,111 +95,7 @@ def many(number: int, **fields: Any) -> list[Obj]:
     return [device(f"d-{index}", **fields) for index in range(number)]
 
 
-ONE_COUNTER = [{"counterSet": "s", "counters": counters(1)}]
 TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
-
-
-@pytest.mark.parametrize(
-    ("devices", "spec", "cause"),
-    [
-        ([], {"nodeName": None}, ("FieldValueRequired", "spec")),
-        ([], {"allNodes": True}, ("FieldValueInvalid", "spec")),
-        (many(129), {}, ("FieldValueTooMany", "spec.devices")),
-        (many(65, consumesCounters=ONE_COUNTER), {}, ("FieldValueTooMany", "spec.devices")),
-        (many(65, taints=[TAINT]), {}, ("FieldValueTooMany", "spec.devices")),
-        (
-            many(1),
-            {"sharedCounters": [{"name": "s", "counters": counters(1)}]},
-            ("FieldValueInvalid", "spec"),
-        ),
-        ([device(), device()], {}, ("FieldValueDuplicate", "spec.devices[1]")),
-        (
-            [device(attributes={"a": {"string": "x", "int": 1}})],
-            {},
-            ("FieldValueInvalid", "spec.devices[0].attributes[a]"),
-        ),
-        (
-            [device(attributes={"a": {"string": "x" * 65}})],
-            {},
-            ("FieldValueTooLong", "spec.devices[0].attributes[a].string"),
-        ),
-        (
-            [device(attributes={"a-b": {"int": 1}})],
-            {},
-            ("FieldValueInvalid", "spec.devices[0].attributes"),
-        ),
-        (
-            [device(attributes={f"a{index}": {"int": 1} for index in range(33)})],
-            {},
-            ("FieldValueInvalid", "spec.devices[0]"),
-        ),
-        (
-            [device(consumesCounters=[{"counterSet": "s"}])],
-            {},
-            ("FieldValueRequired", "spec.devices[0].consumesCounters[0].counters"),
-        ),
-        (
-            [
-                device(
-                    consumesCounters=[
-                        {"counterSet": f"s{index}", "counters": counters(1)} for index in range(3)
-                    ]
-                )
-            ],
-            {},
-            ("FieldValueTooMany", "spec.devices[0].consumesCounters"),
-        ),
-        (
-            [device(bindingConditions=["a"])],
-            {},
-            ("FieldValueInvalid", "spec.devices[0].bindingFailureConditions"),
-        ),
-        (
-            [device(bindingConditions=[*"abcde"], bindingFailureConditions=["f"])],
-            {},
-            ("FieldValueTooMany", "spec.devices[0].bindingConditions"),
-        ),
-        (
-            [device(taints=[TAINT | {"key": f"a/{i}"} for i in range(17)])],
-            {},
-            ("FieldValueTooMany", "spec.devices[0].taints"),
-        ),
-        (
-            [],
-            {"sharedCounters": [{"name": f"s{i}", "counters": counters(1)} for i in range(9)]},
-            ("FieldValueTooMany", "spec.sharedCounters"),
-        ),
-        (
-            [],
-            {"sharedCounters": [{"name": "s", "counters": counters(33)}]},
-            ("FieldValueTooMany", "spec.sharedCounters[0].counters"),
-        ),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
-)
-def test_slices_have_rules(
-    api: Api, unique: str, devices: list[Obj], spec: Obj, cause: tuple[str, str]
-) -> None:
-    assert cause in api.post(SLICES, resource_slice(unique, *devices, **spec)).causes()
-
-
-@pytest.mark.parametrize(
-    ("devices", "spec"),
-    [
-        (many(128), {}),
-        (many(64, consumesCounters=ONE_COUNTER), {}),
-        ([], {"sharedCounters": [{"name": f"s{i}", "counters": counters(32)} for i in range(8)]}),
-        ([device(allNodes=True)], {"nodeName": None, "perDeviceNodeSelection": True}),
-        ([], {"driver": "MiG.dra.dev"}),
-        ([], {"pool": {"name": "a/b.c", "resourceSliceCount": 3}}),
-    ],
-    ids=["128", "64", "counters", "per-device", "upper-case", "pool"],
-)
-def test_slices_reach_their_limits(
-    api: Api, unique: str, cleanup: Callable[[str], str], devices: list[Obj], spec: Obj
-) -> None:
-    api.post(SLICES, resource_slice(unique, *devices, **spec)).ok()
-    cleanup(f"{SLICES}/{unique}")
 
 
 def test_a_taint_is_stamped(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:

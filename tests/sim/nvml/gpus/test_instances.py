@@ -1,7 +1,5 @@
 """Life and death of GPU and compute instances, as pynvml sees them."""
 
-from ctypes import byref
-
 import pynvml
 import pytest
 
@@ -171,31 +169,6 @@ def test_handles_of_what_is_gone_are_not_found(a100: Machine) -> None:
             call(argument)
     with refused(Return.NOT_FOUND):
         pynvml.nvmlDeviceGetGpuInstanceById(device(), identifier)
-
-
-def test_handles_of_the_wrong_kind_are_invalid(a100: Machine) -> None:
-    instance = create_at(device(), 19, 0, 1)
-    for call, argument in (
-        (pynvml.nvmlDeviceGetMinorNumber, pynvml.c_nvmlDevice_t()),
-        (pynvml.nvmlDeviceGetMinorNumber, instance),
-        (pynvml.nvmlGpuInstanceDestroy, device()),
-    ):
-        with refused(Return.INVALID_ARGUMENT):
-            call(argument)
-
-
-def test_an_array_shorter_than_the_contract_is_invalid(a100: Machine) -> None:
-    with refused(Return.INVALID_ARGUMENT):
-        gpu_instances(device(), 19, room=6)
-
-
-def test_a_struct_of_another_version_is_refused(a100: Machine) -> None:
-    info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
-    info.version = 0x03000098
-    call = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetGpuInstanceProfileInfoV")
-    assert call(device(), 0, byref(info)) == Return.ARGUMENT_VERSION_MISMATCH
-    with refused(Return.ARGUMENT_VERSION_MISMATCH):
-        pynvml.nvmlDeviceGetMemoryInfo(device(), 7)
 
 
 def test_without_privilege_nothing_changes(a100: Machine) -> None:
