@@ -19,7 +19,7 @@ from tests.dra.gpus import A100, THIRDS
 Board = dict[GpuId, frozenset[tuple[str, Occupant]]]
 """Holders and their places by GPU; the name of one that may not be moved begins with a dash."""
 
-SEEDS = 400
+SEEDS = 500
 MOST = 2
 
 
@@ -126,11 +126,11 @@ def at(step: Step) -> tuple[GpuId, Occupant]:
     return step.gpu, step.occupant
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_no_plan_is_better_than_what_is_found(part: int) -> None:
     moved = bounded = 0
     fleet = with_gpus().fleet
-    for seed in range(part, SEEDS, 4):
+    for seed in range(part, SEEDS, 2):
         draw = random.Random(seed)
         shape = THIRDS if seed % 5 == 0 else A100
         gpus, movers = random_board(draw, shape)
