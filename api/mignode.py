@@ -131,6 +131,29 @@ class ClaimRef(_Value, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
+class RoomRequest(_Value, frozen=True):
+    """Annotation of a MigNode: room on its node for the pod ``uid``, by at most so many ``moves``.
+
+    Whoever asks raises ``beat`` every few seconds: a request that does not change is over.
+    """
+
+    uid: Uid
+    id: Uid
+    moves: Count
+    beat: Annotated[int, Meta(ge=0)] = 0
+
+    @classmethod
+    def read(cls, text: str) -> RoomRequest | None:
+        """The request in an annotation; None where it is none."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError:
+            return None
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
 class InstanceState(StrEnum):
     """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
 

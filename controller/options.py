@@ -58,6 +58,21 @@ class Options:
         "configuration of their class or claim asks for it.",
         is_flag=True,
     )
+    moves_per_hour: int = _flag(
+        "--moves-per-hour",
+        0,
+        "Move so many pods an hour, at the most, so that a pod has room which waits: those with "
+        "label <driver>/movable=true, on nodes with label <driver>/defrag=true. 0: only where an "
+        "administrator asks for it (kubectl mig defrag --execute).",
+        type=click.IntRange(0, 1000),
+        metavar="N",
+    )
+    preemption: bool = _flag(
+        "--preemption",
+        False,
+        "End pods of lower priority so that one of higher priority has room.",
+        is_flag=True,
+    )
     schedulers: tuple[str, ...] = _flag(
         "--scheduler",
         (DEFAULT_SCHEDULER,),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dra.kube.timing import Backoff
 
+HOUR = 3600.0
+
 # -- Leadership
 
 # Longest request to the API server. Less than the margin between losing a Lease and somebody else
@@ -94,6 +96,33 @@ PLAN_IN_VAIN = 30.0
 
 # Slices are held back although nothing else becomes free.
 HOLD = (50.0, 86400.0)
+
+# -- Others are moved or ended so that it has room
+
+# It waits before others are moved for it, unless an administrator asks for that.
+ROOM_WANTED = 60.0
+
+# A request of an administrator stays that is not renewed, which is done every ten seconds.
+ROOM_REQUEST = 45.0
+
+# Between two looks at those who are to leave.
+ROOM_LOOK = 2.0
+
+# All that is done for one pod, from the first who leaves to its own allocation; longer than most
+# pods may take to end.
+ROOM_MADE = 600.0
+
+# The pod that takes the place of one that was moved is served.
+ROOM_REPLACED = 60.0
+
+# Nobody is looked for again whose leaving would make room for a pod and its equals.
+ROOM_IN_VAIN = 30.0
+
+# A pod is left alone for which room was not made.
+ROOM_AGAIN = (300.0, 3600.0)
+
+# A budget forbids to end a pod: those of others are preferred.
+BUDGET_REMEMBERED = 60.0
 
 # -- Its slice is made before it is allocated
 

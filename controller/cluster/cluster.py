@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from api.mignode import RoomRequest
 from controller.cluster.claims import KnownClaims
 from controller.cluster.gangs import KnownGangs
 from controller.cluster.pods import KnownPods
@@ -33,6 +34,7 @@ from dra.common.resources import (
 )
 from dra.gpu.inventory import ClaimRef, Inventory
 from dra.gpu.mignode import from_mignode
+from dra.gpu.names import defrag
 from dra.pods.nodefit import read_node
 from dra.pods.pods import DEFAULT_SCHEDULER, Pod
 from dra.pods.residents import Hosts
@@ -74,6 +76,8 @@ class NodeRecord:
 
     inventory: Inventory
     reserved: SpecReservations
+    asked: str = ""
+    """Annotation by which an administrator asks for room."""
 
 
 class Cluster:
@@ -82,6 +86,8 @@ class Cluster:
     ``pod_index`` and ``claim_index`` have the records of pods and claims. Volumes and namespaces
     are mirrored where the controller may read them; without, the refusals of kube-scheduler tell.
     ``unreadable`` are nodes that are left out as their MigNodes cannot be read, and why.
+    ``room_requests`` are those by node that changed since they were listed: others may be of
+    somebody who waits no longer.
     """
 
     def __init__(
@@ -101,6 +107,7 @@ class Cluster:
         self.class_objects: dict[str, Obj] = {}
         self.others = OtherDevices(driver)
         self.unreadable: dict[str, str] = {}
+        self.room_requests: dict[str, RoomRequest] = {}
         self._effects, specs = Effects(), ParsedSpecs()
         self._nodes: dict[str, NodeRecord] = {}
         self._unlisted = {*VOLUMES}
@@ -189,7 +196,9 @@ class Cluster:
         else:
             self.claim_index.touch(before - (self.fleet.instance_claims(name) or frozenset()))
         if inventory.driver == self.driver:
-            self._touch_pods_of(self._set_own(NodeRecord(inventory, SpecReservations.of(obj))))
+            asked = at(obj, "metadata", "annotations", defrag(self.driver), default="")
+            known = NodeRecord(inventory, SpecReservations.of(obj), asked)
+            self._touch_pods_of(self._set_own(known))
         else:
             self._nodes.pop(name, None)
 
@@ -203,6 +212,7 @@ class Cluster:
         touched, offered = self._claims_on(name), self._offered(name)
         self.fleet.drop_inventory(name)
         self._nodes.pop(name, None)
+        self._set_request(name, None)
         self._effects.reserved.add(name)
         self._effects.labels.add(name)
         self._effects.classes = self._effects.classes or self._offered(name) != offered
@@ -220,6 +230,8 @@ class Cluster:
         before = self._nodes.get(name)
         self._nodes[name] = known
         self._effects.labels.add(name)
+        if before is not None and before.asked != known.asked:
+            self._set_request(name, RoomRequest.read(known.asked))
         if reserved.fields != (before.reserved.fields if before is not None else []):
             self._effects.reserved.add(name)
         was = before.inventory if before is not None else None
@@ -231,6 +243,13 @@ class Cluster:
         if was is None or was.ready != inventory.ready or was.answers != inventory.answers:
             found |= reserved.claims
         return found
+
+    def _set_request(self, node: str, request: RoomRequest | None) -> None:
+        before = self.room_requests.pop(node, None)
+        if request is not None:
+            self.room_requests[node] = request
+        uids = {each.uid for each in (before, request) if each is not None}
+        self._effects.pods.update(key for key, pod in self.pods.items() if pod.uid in uids)
 
     def _offered(self, name: str) -> tuple[frozenset[str], bool]:
         """Facts that the generated classes depend on: a node's profiles, and who allocates it."""

@@ -12,6 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
+from api.mignode import RoomRequest
 from controller import times
 from dra.allocator.problem import Decision, Examined, Problem
 from dra.claims.allocation import Allocation
@@ -96,6 +97,31 @@ class Rest:
     pause: Backoff = field(default_factory=lambda: times.growing(times.POD_HINDERED_AGAIN))
 
 
+@dataclass(slots=True)
+class RoomMaking:
+    """Room that others make for a pod, which is wanted ``since``; times are monotonic.
+
+    ``left`` pods have still to leave by the last plan; ``began``: the first was told to. ``ended``
+    are the UIDs of those that were told to end. ``moved`` is the one of which another is to be
+    served elsewhere, none of the ``peers``, UIDs of its template's pods, until ``replaced_by``.
+    ``request`` of an administrator was seen at ``request_at``; that with the id ``over`` is no more
+    to be followed.
+    """
+
+    since: float
+    left: int | None = None
+    began: float | None = None
+    ended: set[str] = field(default_factory=set)
+    moved: Pod | None = None
+    peers: frozenset[str] = frozenset()
+    replaced_by: float = 0.0
+    is_under_way: bool = False
+    request: RoomRequest | None = None
+    request_at: float = 0.0
+    over: str = ""
+    pause: Backoff = field(default_factory=lambda: times.growing(times.ROOM_AGAIN))
+
+
 @dataclass(slots=True, eq=False)
 class PodRecord:
     """A pod, and all that is known of it besides; times are monotonic.
@@ -105,7 +131,8 @@ class PodRecord:
     ``waiting_claims`` wait with it for the reason ``waits_for``: UID and time of creation of each.
     ``lost_since``: it cannot go where its allocation is. ``in_vain``: so often kube-scheduler took
     its allocation back while another driver was awaited for it, as for the template ``alike``.
-    ``naming``: the pause before its status is told which claims it has.
+    ``naming``: the pause before its status is told which claims it has. ``budget_until``: its
+    budget forbade then that it ends.
     """
 
     pod: Pod
@@ -120,6 +147,8 @@ class PodRecord:
     eviction: Backoff | None = None
     reserved: Reserved | None = None
     naming: Backoff | None = None
+    room: RoomMaking | None = None
+    budget_until: float = -inf
     in_vain: int = 0
     alike: str = ""
     waits_for: Reason | None = None

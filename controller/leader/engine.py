@@ -17,7 +17,7 @@ from controller.keep.labels import NodeLabels
 from controller.keep.node_classes import NodeClasses
 from controller.keep.templates import LimitTemplates
 from controller.queue.holds import gang_uid
-from controller.serve import made_first, placing
+from controller.serve import made_first, making_room, placing
 from controller.serve.allocations import note_claim
 from controller.serve.claims import serve_claim
 from controller.serve.rules import serve
@@ -196,6 +196,7 @@ class Engine:
             world.line.leaves(pod.uid)
             if record is not None:
                 made_first.end(world, record)
+                making_room.end(world, record)
 
     def _claim_changed(self, key: ObjectKey) -> None:
         note_claim(self._world, key)
@@ -205,6 +206,7 @@ class Engine:
         world = self._world
         placing.end_unproven(world, record)
         made_first.end(world, record)
+        making_room.end(world, record)
         world.line.leaves(record.pod.uid)
 
     def _room_made(self, effects: Effects) -> None:

@@ -29,7 +29,7 @@ from controller.queue.holds import (
 from controller.queue.searches import alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import Placed, Questions, Trial
@@ -118,6 +118,8 @@ class WaitingLine:
         if self._now() < planned + times.PLAN_AGAIN:
             return
         held = self._held.of(waiter.uid)
+        if held is not None and held.is_made:
+            return
         if held is not None or self._line.is_due(waiter.uid):
             self._hold_back(waiter, need, held)
 
@@ -135,6 +137,17 @@ class WaitingLine:
         self._planned.pop(uid, None)
         self._drop_plan(uid)
         self._make_room(self._held.leave(uid))
+
+    def hold_made(self, pod: Pod, decision: Decision, *, seconds: float) -> None:
+        """Hold back for ``pod`` what others are to leave within so many seconds."""
+        places = {pod.uid: (pod, decision)}
+        self._make_room(self._held.hold(pod_waiter(pod), places, made_in=seconds))
+
+    def end_made(self, pod: Pod) -> None:
+        """Others do not leave after all what is held back for ``pod``, which waits on."""
+        held = self._held.of(pod.uid)
+        if held is not None and held.is_made:
+            self._make_room(self._held.leave(pod.uid))
 
     def waits_with_gang(self, pod: Pod) -> None:
         """``pod`` waits with others: nothing is held back for it alone."""

@@ -142,7 +142,8 @@ Places = Mapping[str, tuple[Pod, Decision]]
 class Hold:
     """Slices held back for ``waiter``, by the UIDs of its pods, from ``began`` on.
 
-    ``blocked`` memory slices of it were in use at ``since``.
+    ``blocked`` memory slices of it were in use at ``since``. ``is_made``: others leave it for the
+    waiter, so that no other place is looked for.
     """
 
     waiter: Waiter
@@ -151,6 +152,7 @@ class Hold:
     since: float
     blocked: int
     lasts: float
+    is_made: bool = False
 
     @property
     def uids(self) -> frozenset[str]:
@@ -213,8 +215,13 @@ class HeldBack:
             resting |= self._fleet.claims_on(node)
         return frozenset(resting | (self._uids() - yielding))
 
-    def hold(self, waiter: Waiter, places: Places) -> frozenset[str]:
-        """Hold back ``places``; returns the nodes where something is free for that."""
+    def hold(
+        self, waiter: Waiter, places: Places, *, made_in: float | None = None
+    ) -> frozenset[str]:
+        """Hold back ``places``; returns the nodes where something is free for that.
+
+        Others are to leave them within ``made_in`` seconds, if given.
+        """
         before = self._holds.get(waiter.uid)
         if before is not None and before.places == places:
             return frozenset()
@@ -226,9 +233,10 @@ class HeldBack:
             yields = priority(other.waiter.place) < priority(waiter.place) and other.uids & has
             if yields or other.places.keys() & places.keys():
                 freed |= self._drop(other)  # it is to look for another place
-        hold.lasts = self._lasts(hold, has)
+        hold.is_made = made_in is not None
+        hold.lasts = self._lasts(hold, has) if made_in is None else made_in
         hold.blocked = hold.memory_in_use(self._fleet)
-        if before is not None:
+        if before is not None and before.is_made == hold.is_made:
             hold.began = before.began
             if before.blocked <= hold.blocked:  # no nearer to its end for that
                 hold.since, hold.blocked = before.since, before.blocked
@@ -269,7 +277,8 @@ class HeldBack:
                 blocked = hold.memory_in_use(fleet)
                 if blocked < hold.blocked:
                     hold.since, hold.blocked = self._now(), blocked
-                    hold.lasts = self._lasts(hold, hold.blockers(fleet))
+                    if not hold.is_made:
+                        hold.lasts = self._lasts(hold, hold.blockers(fleet))
 
     def expire(self) -> Iterator[tuple[Hold, frozenset[str]]]:
         """End the holds for which nothing has become free for too long; yields them.

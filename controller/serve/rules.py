@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from controller.cluster.records import PodRecord
-from controller.serve import made_first, placing
+from controller.serve import made_first, making_room, placing
 from controller.serve.allocations import allocate, is_gated, lift_gate, repeat_uncertain_writes
 from controller.serve.gangs import find_gang, half_gang, holds_gate, place_gang
 from controller.serve.giving_back import (
@@ -33,6 +33,7 @@ from controller.serve.world import DONE, Act, Look, Wait, World, Write
 from dra.allocator.problem import Decision, Problem, Satisfied
 from dra.cel.offers import UnansweredError
 from dra.claims.reader import Fault
+from dra.claims.reasons import Reason
 from dra.common.resources import ObjectKey
 
 Rule = Callable[[World, PodRecord], Iterator[Act]]
@@ -72,6 +73,7 @@ def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
     found, foreign = record.examined.found, record.examined.foreign
     world.line.leaves(pod.uid)
     made_first.end(world, record)
+    making_room.end(world, record)
     if isinstance(found, Fault):
         yield Wait(found.obstacle, [found.claim])
         return
@@ -132,6 +134,9 @@ def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
             return
     found = place(world, pod, problem, nodes)
     if isinstance(found, Wait):
+        if found.why is not None and found.why.reason is Reason.WAITING:
+            posed = placing.without_excluded(world, problem, nodes)
+            yield from making_room.make_room(world, record, posed)
         yield found
     elif isinstance(found, list):
         yield from found

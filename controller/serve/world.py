@@ -121,6 +121,22 @@ class Nominating:
     at: float = float("-inf")
 
 
+@dataclass(slots=True)
+class RoomPlans:
+    """Plans of who leaves so that others have room, of all pods; times are monotonic.
+
+    Somebody is ``moving`` for a pod, and a plan is being made for the UID ``planned``; the next one
+    is ``not_before``. ``in_vain`` are kinds of pods for which nobody's leaving makes room, until
+    when. A pod may be moved for each of ``slots`` that is over.
+    """
+
+    slots: list[float]
+    moving: PodRecord | None = None
+    planned: str = ""
+    not_before: float = float("-inf")
+    in_vain: BoundedCache[Hashable, float] = field(default_factory=lambda: BoundedCache(_TEMPLATES))
+
+
 class World:
     """All that one leadership knows and works with. Owned by the thread that decides.
 
@@ -156,6 +172,9 @@ class World:
         self.failed = FailedSearches(self.room, now)
         self.labels = LabelPace()
         self.nominating = Nominating()
+        most = options.moves_per_hour
+        # As if the former leader had moved as many in the last hour, one after the other.
+        self.rooms = RoomPlans([now() + times.HOUR * (n + 1) / most for n in range(most)])
         self.gangs_rest_until = float("-inf")
         """Monotonic time before which no gang is decided, so that others have their turn."""
         self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)

@@ -89,23 +89,35 @@ class PodWriter:
         body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         return self._requests.patch(PODS, pod.key, body)
 
-    def evict(self, pod: Pod) -> Obj:
-        """Evict a pod by the Eviction API.
+    def evict(self, pod: Pod, *, dry_run: bool = False) -> Obj:
+        """Evict a pod by the Eviction API, or ask whether that may be.
 
         Raises:
             UnavailableError: a PodDisruptionBudget forbids it now (429), or no answer.
         """
         namespace, name = pod.key
+        options: Obj = {"preconditions": {"uid": pod.uid}}
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+            "deleteOptions": {**options, **({"dryRun": ["All"]} if dry_run else {})},
         }
         requests = self._requests
         return requests.api.create(
             PODS, body, subresource="eviction", field_manager=requests.manager
         )
+
+    def end(self, pod: Pod, why: str) -> Obj:
+        """Delete a pod, whatever its budgets, and say in a condition beforehand why.
+
+        It ends in the time that it has for that (``terminationGracePeriodSeconds``).
+        """
+        said = self.set_condition(
+            pod, "DisruptionTarget", status="True", reason="PreemptedForSlice", message=why
+        )
+        self._requests.api.delete(PODS, pod.key[1], namespace=pod.key[0], uid=pod.uid)
+        return said
 
     def set_condition(
         self, pod: Pod, condition: str, *, status: str, reason: str, message: str

@@ -41,6 +41,10 @@ class Reason(StrEnum):
     PREPARE_FAILED = PREPARE_FAILED
     EVICTED = "PodEvicted"
     NOT_EVICTED = "PodNotEvicted"
+    MAKING_ROOM = "MakingRoom"
+    MOVED = "PodMoved"
+    PREEMPTED = "PodPreempted"
+    ROOM_NOT_MADE = "RoomNotMade"
     CLASS_CONFLICT = "DeviceClassConflict"
     EXTENDED_RESOURCE_TAKEN = "ExtendedResourceTaken"
     NODE_CLASS = "NodeClassInvalid"

@@ -37,6 +37,23 @@ def prepare_retry(driver: str) -> str:
     return f"{driver}/prepare-retry"
 
 
+def movable(driver: str) -> str:
+    """The label of a pod, with the value ``true``, that lets it be moved so that others have room.
+
+    It is ended then, and another is served elsewhere that its controller makes.
+    """
+    return f"{driver}/movable"
+
+
+def defrag(driver: str) -> str:
+    """The label of a Node, ``true``, from which the controller moves pods that may be moved.
+
+    Of a MigNode it is the annotation by which an administrator asks for room on its node
+    (``api.mignode.RoomRequest``).
+    """
+    return f"{driver}/defrag"
+
+
 def finalizer(driver: str) -> str:
     """Our finalizer on claims, and the scheduling gate that we lift: ``mig.dra.dev/allocation``."""
     return f"{driver}/allocation"

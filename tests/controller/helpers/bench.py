@@ -67,6 +67,8 @@ class Bench:
         node_classes: Path | None = None,
         eager_creation: bool = True,
         evict_failed: bool = False,
+        moves_per_hour: int = 0,
+        preemption: bool = False,
         evaluator: Evaluator | None = None,
         asking: Send = inline,
     ) -> None:
@@ -100,6 +102,8 @@ class Bench:
             finalizer_at_creation=finalizer_at_creation,
             node_labels=node_labels,
             evict_failed=evict_failed,
+            moves_per_hour=moves_per_hour,
+            preemption=preemption,
             node_classes=node_classes,
         )
         self.world = World(

@@ -83,13 +83,21 @@ class FakeApi:
         return stored
 
     def create(
-        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
     ) -> Obj:
         """Take note of an eviction; nothing else is created."""
         assert (resource, subresource) == (PODS, "eviction")
-        if error := self.refuse("pods/eviction"):
+        if error := self.refuse("pods/eviction") or self.refuse(
+            f"evict {body['metadata']['name']}"
+        ):
             raise error
-        self.evicted.append(body)
+        if "dryRun" not in body["deleteOptions"]:
+            self.evicted.append(body)
         return body
 
     def delete(self, resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> None:
