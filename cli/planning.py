@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from cli.explaining.judge import Judge
 from cli.facts import ClusterFacts
@@ -13,7 +13,8 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet, Holder
 from dra.allocator.fragmentation import rooms
 from dra.allocator.gpustate import GpuId
-from dra.allocator.planner import Mover, Step, find_plan
+from dra.allocator.movers import Destinations, Leave, find_asked, movers_on
+from dra.allocator.planner import Step, find_plan
 from dra.allocator.problem import Problem, pose_problem
 from dra.allocator.score import sws
 from dra.claims.allocation import AllocatedDevice, Allocation
@@ -21,12 +22,11 @@ from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import no_such_class
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, ObjectKey
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import DeviceNameError, MigDevice, class_name, mig_device, parse_device
+from dra.gpu.names import MigDevice, class_name, mig_device, parse_device
 from dra.pods.pods import Pod, read_pod
-from dra.pods.rules import find_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,62 @@ def forecast(facts: ClusterFacts, judge: Judge, profile: str, number: int) -> Fo
     posed = pose_problem(pod, read, facts.hosts)
     if not isinstance(posed, Problem):
         return posed.obstacle
-    allocator = judge.allocator
+    return find_room(facts, judge.allocator, posed, profile, number)
+
+
+def find_room(  # noqa: PLR0913 - who asks, for what, and who may move
+    facts: ClusterFacts,
+    allocator: Allocator,
+    posed: Problem,
+    profile: str,
+    number: int,
+    *,
+    may_move: Callable[[Pod], bool] = lambda _: True,
+) -> Forecast:
+    """Room for ``number`` slices for a problem, by moves of pods that ``may_move``."""
     steps = _as_things_are(allocator, posed, number)
-    movers, bounded = dict(_movers(facts, allocator.fleet)), False
+    movers, bounded = dict[str, Pod](), False
     if not steps:
-        may_go = _Nodes(facts, allocator, posed, {m.uid: p for m, p in movers.items()})
-        found = find_plan(allocator.fleet, [profile] * number, movers, may_go=may_go.fit)
+        find = partial(_find, facts, {k.claim.ref.uid: key for key, k in facts.claims.items()})
+        leave = Leave(may_move)
+        states = (state for node in allocator.fleet.nodes.values() for state in node.gpus)
+        every = (m for s in states for m in movers_on(s, find, facts.driver, leave))
+        may_go = Destinations(allocator, posed, find).suits
+        known = [m for m in every if m.stays]
+        found = find_plan(allocator.fleet, [profile] * number, known, may_go=may_go)
         bounded, steps = found.bounded, found.plan.steps if found.plan is not None else ()
-    moved = {s.mover.uid for s in steps if s.mover is not None}
-    pods = {mover.uid: pod for mover, pod in movers.items() if mover.uid in moved}
+        moved = [step.mover.uid for step in steps if step.mover is not None]
+        movers = {uid: pods[0] for uid in moved if (pods := (find(uid) or (None, []))[1])}
     held = [_holder(step, index, allocator.fleet) for index, step in enumerate(steps)]
-    after = allocator.fleet.without([*moved], holding=held)
+    after = allocator.fleet.without([*movers], holding=held)
     rooms = {name: (n, _room(after)[name]) for name, n in _room(allocator.fleet).items()}
-    return Forecast(steps, pods, _cost(allocator.fleet, steps), rooms, bounded)
+    return Forecast(steps, movers, _cost(allocator.fleet, steps), rooms, bounded)
+
+
+def _find(
+    facts: ClusterFacts, keys: Mapping[str, ObjectKey], uid: str
+) -> tuple[Claim, list[Pod]] | None:
+    key = keys.get(uid)
+    return (facts.claims[key].claim, facts.pods_of(key)) if key is not None else None
+
+
+def first_in_line(
+    facts: ClusterFacts, judge: Judge, profile: str, pod: ObjectKey | None
+) -> tuple[Pod, Problem] | None:
+    """The most urgent pod that waits for a slice of the profile alone, or ``pod`` if it does."""
+    waiting = [p for p in facts.pods.values() if p.pending and not p.node and p.claim_keys]
+    for each in sorted(waiting, key=lambda p: (-p.priority, p.created, p.key)):
+        if pod not in (None, each.key):
+            continue
+        known = [facts.claims[key] for key in each.claim_keys if key in facts.claims]
+        if len(known) < len(each.claims) or any(k.claim.allocation for k in known):
+            continue
+        read = judge.read(known)
+        posed = pose_problem(each, read, facts.hosts) if read.wants and not read.faults else None
+        asked = find_asked(posed, judge.allocator.fleet) if isinstance(posed, Problem) else None
+        if asked is not None and asked.profile == profile and isinstance(posed, Problem):
+            return each, posed
+    return None
 
 
 def _claim(profile: str) -> KnownClaim:
@@ -97,72 +140,6 @@ def _as_things_are(allocator: Allocator, problem: Problem, number: int) -> tuple
         held = [_holder(steps[-1], index, allocator.fleet)]
         allocator = allocator.on(allocator.fleet.without((), holding=held))
     return tuple(steps)
-
-
-def _movers(facts: ClusterFacts, fleet: Fleet) -> Iterator[tuple[Mover, Pod]]:
-    """Claims of one slice with the one pod that uses them, of which another is made if it ends."""
-    for key, known in facts.claims.items():
-        pods = facts.pods_of(key)
-        slice_ = _only_slice(known.claim, facts.driver)
-        if slice_ is None or len(pods) != 1 or not _comes_back(pods[0]):
-            continue
-        node, device = slice_
-        gpu = GpuId(node, device.minor)
-        state = fleet.nodes[node].gpu(device.gpu) if node in fleet.nodes else None
-        held = (h for h in state.holdings if h.claim_uid == known.claim.ref.uid) if state else ()
-        occupant = next((h.occupant for h in held), None)
-        geometry = state.gpu.geometry if state is not None else None
-        profile = geometry.by_id(device.profile_id) if geometry is not None else None
-        if occupant is not None and profile is not None:
-            since = datetime.fromisoformat(pods[0].created).timestamp()
-            yield Mover(known.claim.ref.uid, gpu, profile.name, occupant, since), pods[0]
-
-
-def _only_slice(claim: Claim, driver: str) -> tuple[str, MigDevice] | None:
-    """Node and slice of a claim that has nothing else."""
-    devices = claim.allocation.devices if claim.allocation is not None else ()
-    if claim.allocation is None or len(devices) != 1 or devices[0].driver != driver:
-        return None
-    try:
-        device = parse_device(devices[0].device)
-    except DeviceNameError:
-        return None
-    is_own = isinstance(device, MigDevice) and not device.shared and not devices[0].admin_access
-    return (claim.allocation.node, device) if is_own and isinstance(device, MigDevice) else None
-
-
-def _comes_back(pod: Pod) -> bool:
-    """True if a controller makes another pod in its place, which may go to any node."""
-    owners = at(pod.obj, "metadata", "ownerReferences", default=[])
-    return any(o.get("controller") and o.get("kind") != "DaemonSet" for o in owners)
-
-
-class _Nodes:
-    """Nodes on which those who move, and who asks, could run."""
-
-    def __init__(
-        self,
-        facts: ClusterFacts,
-        allocator: Allocator,
-        asked: Problem,
-        pods: Mapping[str, Pod],
-    ) -> None:
-        self._facts, self._allocator = facts, allocator
-        self._problems: dict[str, Problem] = {"": asked}
-        self._pods = pods
-        self._known: dict[tuple[str, str], bool] = {}
-
-    def fit(self, mover: Mover | None, gpu: GpuId) -> bool:
-        """True if the pod could run on the GPU's node, whatever its GPUs."""
-        uid = mover.uid if mover is not None else ""
-        if uid not in self._problems:
-            pod = replace(self._pods[uid], node="")
-            self._problems[uid] = Problem(pod, (), rules=find_rules(pod, self._facts.hosts))
-        key = (uid, gpu.node)
-        if key not in self._known:
-            misfit = self._allocator.find_misfit(self._problems[uid], gpu.node)
-            self._known[key] = misfit is None
-        return self._known[key]
 
 
 def _holder(step: Step, index: int, fleet: Fleet) -> Holder:

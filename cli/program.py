@@ -216,6 +216,18 @@ _COMMANDS = (
         examples=("plan --profile 3g.40gb", "plan -p 1g.10gb -n 4 -o json"),
     ),
     _command(
+        "defrag",
+        "Make room for a pod that waits by moving others that allow it: the plan, or all of it.",
+        _option("-p", "--profile", text="such as 3g.40gb", required=True, metavar="NAME"),
+        _option(
+            "--pod", text="default: the first in line that asks for it", default="", metavar="NAME"
+        ),
+        _namespace(),
+        _flag("--execute", text="have the controller do it, and tell of each step"),
+        _option("--timeout", text="of --execute; default: 600", default=600.0, metavar="SECONDS"),
+        examples=("defrag -p 3g.40gb", "defrag -p 3g.40gb --pod trainer-0 -n research --execute"),
+    ),
+    _command(
         "top",
         "List who has how much of the GPUs: devices, memory and GPU hours.",
         _namespace(),

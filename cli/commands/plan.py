@@ -18,26 +18,32 @@ from dra.gpu.geometry import Placement
 
 def run(session: Session, *, profile: str, number: int) -> int:
     """Show the plan; 1 where there is no room without moves."""
-    if module := missing_module():
-        raise CliError(
-            Exit.USAGE,
-            f"plan evaluates selectors and needs {module}: "
-            "pip install 'dra-driver-nvidia-mig[cli]'",
-        )
+    need_evaluator("plan")
     facts = read_facts(session, "")
     with evaluator() as asked:
         found = forecast(facts, Judge(facts, asked), profile, number)
     if isinstance(found, Obstacle):
         raise CliError(Exit.NOT_FOUND, found.message)
     if session.out.is_json:
-        session.out.json("Plan", _json(found, profile, number))
+        session.out.json("Plan", as_json(found, profile, number))
     else:
-        _show(found, profile, number, session.out)
+        show(found, profile, number, session.out)
     has_room = bool(found.steps) and not found.movers
     return Exit.OK if has_room else Exit.FINDING
 
 
-def _show(found: Forecast, profile: str, number: int, out: Output) -> None:
+def need_evaluator(command: str) -> None:
+    """Raise CliError where selectors cannot be evaluated, as modules for that are missing."""
+    if module := missing_module():
+        raise CliError(
+            Exit.USAGE,
+            f"{command} evaluates selectors and needs {module}: "
+            "pip install 'dra-driver-nvidia-mig[cli]'",
+        )
+
+
+def show(found: Forecast, profile: str, number: int, out: Output) -> None:
+    """Print where the slices would go, which pods move before, and what it costs."""
     asked = [step for step in found.steps if step.mover is None]
     moves = [step for step in found.steps if step.mover is not None]
     what = counted(number, "slice") + f" of {profile}"
@@ -78,7 +84,8 @@ def _place(gpu: GpuId, placement: Placement) -> str:
     return f"{gpu.node} gpu-{gpu.minor} {placement}"
 
 
-def _json(found: Forecast, profile: str, number: int) -> dict[str, Any]:
+def as_json(found: Forecast, profile: str, number: int) -> dict[str, Any]:
+    """The plan as ``-o json`` has it."""
     return {
         "profile": profile,
         "number": number,

@@ -31,6 +31,10 @@ _NOT_OF_WAITING = {
     Reason.EXTENDED_RESOURCE_TAKEN,
     Reason.EVICTED,
     Reason.NOT_EVICTED,
+    Reason.MAKING_ROOM,
+    Reason.MOVED,
+    Reason.PREEMPTED,
+    Reason.ROOM_NOT_MADE,
     Reason.NODE_CLASS,
     Reason.MIGNODE_UNREADABLE,
 }
@@ -48,6 +52,7 @@ LINES = [
     ["map"],
     ["profiles"],
     ["plan", "-p", "7g.40gb"],
+    ["defrag", "-p", "7g.40gb"],
     ["top", "-A"],
     ["ui"],
     ["explain", "waiting"],

@@ -12,7 +12,7 @@ def holds(world: World, name: str, device: str, *, owner: str = "ReplicaSet") ->
     """A running pod with a slice, which somebody makes anew if it ends."""
     world.hold(f"c-{name}", "node-a", device, pod_name=name)
     if owner:
-        reference = {"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o"}
+        reference = {"apiVersion": "kept.example/v1", "kind": owner, "name": "o", "uid": "o"}
         body = {"metadata": {"ownerReferences": [{**reference, "controller": True}]}}
         world.api.patch(PODS, name, body, namespace="default")
 
