@@ -51,14 +51,13 @@ def test_the_plugin_may_offer_devices_only_where_the_scheduler_allocates() -> No
     assert not refuses("scheduler")
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_the_controller_may_evict_pods_only_where_the_administrator_allows_it(
-    *, allowed: bool
-) -> None:
-    found = rules(render({"evictFailed": {"enabled": allowed}}), "controller")
+@pytest.mark.parametrize("allowed", ["evictFailed", "defrag", "preemption", ""])
+def test_the_controller_may_end_pods_only_where_the_administrator_allows_it(allowed: str) -> None:
+    found = rules(render({allowed: {"enabled": True}} if allowed else {}), "controller")
     granted = [rule["verbs"] for rule in found if "pods/eviction" in rule["resources"]]
     assert granted == ([["create"]] if allowed else [])
-    assert not any("delete" in rule["verbs"] for rule in found if "pods" in rule["resources"])
+    deletes = any("delete" in rule["verbs"] for rule in found if "pods" in rule["resources"])
+    assert deletes is (allowed == "preemption")
 
 
 @pytest.mark.parametrize("allowed", [True, False])
