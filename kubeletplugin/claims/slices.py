@@ -461,7 +461,8 @@ class Slices:
         """Destroy the compute instances, once that is on record.
 
         A whole slice stays until it can be recorded: without the mark a process that finds half of
-        it could not tell whose it is. What is half made itself goes all the same.
+        it could not tell whose it is. What is half made itself goes all the same; a GPU
+        instance that is left of it counts as another's.
         """
         if entry.state not in LEAVING or entry.ci_id is not None:
             marked = entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None)

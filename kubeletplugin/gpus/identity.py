@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Profile
-from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
+from kubeletplugin.journal.entries import HELD, Entry, State
 from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError
 from kubeletplugin.nvml.gpus import mig_mode
 from kubeletplugin.nvml.instances import (
@@ -153,10 +153,11 @@ def why_others(entry: Entry, inside: Collection[str]) -> str:
     if entry.mig_uuid and entry.mig_uuid in inside:
         return ""
     if not inside:
-        # Its id is taken off the record before it is destroyed, but for what is half made.
-        destroyed = entry.ci_id is None and entry.state not in HELD
-        lacks_it = destroyed or entry.state in {State.CI_DESTROYED, *ARRIVING}
-        return "" if lacks_it else "its compute instance is not in it"
+        # Its id comes on record when it is made, and off it before it is destroyed if that can
+        # be written.
+        unrecorded = entry.ci_id is None and entry.state not in HELD
+        has_none = unrecorded or entry.state is State.CI_DESTROYED
+        return "" if has_none else "its compute instance is not in it"
     # Ended between making a compute instance and recording it. Where not even the GPU instance is
     # on record none was made, and where it was destroyed again another one is somebody's.
     unrecorded = entry.gi_id is not None and entry.state is not State.CI_DESTROYED

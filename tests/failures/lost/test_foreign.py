@@ -149,6 +149,20 @@ def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_that_took_the_place_and_the_id_of_one_made_early_stays(
+    fresh: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    ref = fresh.site.claim("early", [DEVICE])
+    fresh.make_ahead(ref, [DEVICE])
+    assert [e.state for e in entries(fresh.site)] == [State.CI_CREATED]
+    keys = replaced(fresh.site, compute=compute)
+    assert not fresh.unprepare(ref).error
+    fresh.tend()
+    check_settled(fresh.site, {}, keys)
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_in_the_place_of_one_whose_gpu_was_lost_stays(
     fresh: Plant,
     compute: bool,  # noqa: FBT001 - a parameter of the test

@@ -89,7 +89,10 @@ class Mishaps(Usage):
     def foreign_slices_go(self, gpu: int) -> None:
         for instance in self.machine.gpu(gpu).gpu_instances:
             if instance.key in self.foreign:
-                self.machine.destroy_slice(gpu, instance.id)
+                try:
+                    self.machine.destroy_slice(gpu, instance.id)
+                except RefusedError:  # a process holds it
+                    continue
                 self.foreign.discard(instance.key)
 
     @precondition(lambda self: not self.hung)

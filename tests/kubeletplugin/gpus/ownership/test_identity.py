@@ -58,7 +58,7 @@ def test_what_an_entry_made_is_its_own_and_whole_with_all_that_is_on_record(
 
 
 BARE: dict[str, dict[str, object]] = {
-    "half made": {"state": State.CI_CREATED},
+    "half made": {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": ""},
     "on its way out": {"state": State.DESTROYING, "ci_id": None},
     "left over": {"state": State.LEFTOVER, "ci_id": None},
 }
