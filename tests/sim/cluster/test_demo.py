@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,23 @@ from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.cluster.conftest import processes_in
 
 
-def _start(temporary: Path) -> subprocess.Popen[str]:
-    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
+@pytest.fixture
+def process(short_temporary: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | {"TMPDIR": str(short_temporary), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
         [sys.executable, "-m", "sim", "demo"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    ) as process:
+        yield process
+        process.kill()
 
 
 def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
-    short_temporary: Path,
+    process: subprocess.Popen[str], short_temporary: Path
 ) -> None:
-    process = _start(short_temporary)
     output, _ = process.communicate(timeout=5 * PATIENCE)
     assert process.returncode == 0, output
     assert "\x1b[" not in output
@@ -59,9 +62,8 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
     ],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_file(
-    short_temporary: Path, number: signal.Signals, moment: str
+    process: subprocess.Popen[str], short_temporary: Path, number: signal.Signals, moment: str
 ) -> None:
-    process = _start(short_temporary)
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
