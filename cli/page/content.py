@@ -46,7 +46,7 @@ Json = dict[str, Any]
 
 
 class Rights(NamedTuple):
-    """What may be listed of each kind: ``EVERYWHERE``, one namespace, or ""."""
+    """Namespaces in which each kind may be listed: ``EVERYWHERE``, one, or "" for none."""
 
     nodes: str
     claims: str
@@ -111,7 +111,7 @@ def _time(entry: Json) -> str:
 
 
 class Content:
-    """What is shown. Thread-safe; ``now`` gives monotonic seconds.
+    """All that is shown. Thread-safe; ``now`` gives monotonic seconds.
 
     What a node shows is worked out anew when its MigNode or a claim there has changed: once a
     second at most, for all readers, and so long at a time that others are answered in between.
@@ -165,7 +165,7 @@ class Content:
             self._changed[node] = None
 
     def since(self, version: str, rights: Rights) -> Json:
-        """What has changed since ``version``, of an earlier answer; all if that is of another time.
+        """Changes since ``version``, of an earlier answer; all if that is of another time.
 
         ``full``: it is all. ``backlog``: nodes of which more comes soon. ``names``: of all nodes,
         where some are gone. ``waiting`` and ``told`` are there if they changed.

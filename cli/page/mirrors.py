@@ -96,7 +96,7 @@ class Mirrors:
         return scope in ("", namespace) and not any(m.denied for m in mirrors)
 
     def listed(self, resource: Resource, namespace: str) -> list[Obj] | None:
-        """What is mirrored of a kind; None where not all is. Of events not all are."""
+        """Objects of a kind that are mirrored; None where not all is. Of events not all are."""
         if resource == EVENTS or resource not in self._scopes:
             return None
         (mirror,) = (m for m in self.mirrors if m.resource == resource)

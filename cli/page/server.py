@@ -63,10 +63,10 @@ class Source(Protocol):
         """The reader who has the token; None if nobody has. May raise BusyError and KubeError."""
 
     def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
-        """What has changed since a version."""
+        """Changes since a version."""
 
     def why(self, reader: Reader, pod: ObjectKey) -> Mapping[str, Any] | None:
-        """Why a pod waits; None of one that there is not."""
+        """Reasons why a pod waits; None of one that there is not."""
 
 
 class PageServer(BoundedThreads, HTTPServer):

@@ -1,4 +1,4 @@
-"""What readers of the page are shown: one content for all, cut to the rights of each."""
+"""Content of the page for its readers: one for all, cut to the rights of each."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class ClusterSource:
         self._few = threading.BoundedSemaphore(_MOST_ASK)
 
     def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
-        """What has changed since a version, and what the reader cannot see or what is old."""
+        """Changes since a version, and what the reader cannot see or what is old."""
         rights = reader.rights(namespace or self._session.namespace)
         found = self._content.since(since, rights)
         return {**found, "hidden": rights.hidden, **self._mirrors.troubles()}
 
     def why(self, reader: Reader, pod: ObjectKey) -> Mapping[str, Any] | None:
-        """Why a pod waits. Raises BusyError where too many ask."""
+        """Reasons why a pod waits. Raises BusyError where too many ask."""
         if not self._few.acquire(blocking=False):
             raise BusyError
         try:

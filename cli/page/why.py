@@ -1,4 +1,4 @@
-"""Why one pod waits, for the page: what explain says, and who is in the way on which GPU."""
+"""Reasons why a pod waits, for the page: what explain says, and who is in the way on which GPU."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ _BUDGET = "DisruptionBudget"
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What may be done for a pod: so many ``moves``, on any node where ``request`` asks for it.
+    """Means allowed for a pod: so many ``moves``, on any node where ``request`` asks for it.
 
     ``ends``: pods of lower priority may be ended.
     """
@@ -141,14 +141,14 @@ def _terms(world: World, record: PodRecord) -> _Terms | None:
 
 @dataclass(slots=True)
 class _Making:
-    """What is done for one pod, in one look."""
+    """All that is done for one pod, in one look."""
 
     known: RoomMaking
     terms: _Terms
     asked: Asked
 
     def leave(self, world: World, pod: Pod, *, moves: bool) -> Leave:
-        """Who may leave for ``pod``: by moves, by their end, or by both."""
+        """Pods that may leave for ``pod``: by moves, by their end, or by both."""
         driver, facts = world.cluster.driver, world.cluster.hosts.facts
         records, now = world.cluster.pod_index.records, world.now()
 
