@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from cli.exits import CliError
 from cli.output import Output
 from cli.page.reviews import ReviewedReaders
 from cli.page.server import LOOPBACK, PageServer
@@ -77,7 +78,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
                 stop.wait()
                 server.shutdown()
         api.close()
-    except KubeError as error:
+    except (KubeError, CliError) as error:
         raise click.ClickException(f"no access to a Kubernetes API: {error}") from error
     except OSError as error:
         raise click.ClickException(f"cannot serve on port {port}: {error}") from error

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cli.exits import CliError, Exit
 from cli.facts import COMPONENT, LIVE
 from cli.page.content import Content, Rights, said
 from dra.claims.trimming import trim_claim_spec
 from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource, at, picked
 from dra.gangs.membership import read_annotations
 from dra.kube.client import KubeApi, ObjectList
-from dra.kube.errors import ForbiddenError
+from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.kube.reflector import Reflector
 from dra.pods.trimming import trim_pod
 
@@ -67,6 +68,9 @@ class Mirrors:
                 api.version(resource, field_selector=fields)
             except ForbiddenError:
                 scope = namespace if resource.namespaced else ""
+            except ObjectNotFoundError as error:
+                text = f"the cluster does not know {resource}: is the driver installed?"
+                raise CliError(Exit.NOT_FOUND, f"{text} (kubectl mig doctor)") from error
             self._scopes[resource] = scope
             self.mirrors.append(
                 Reflector(

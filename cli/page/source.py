@@ -17,6 +17,8 @@ from cli.page.why import explain_pod
 from cli.session import Session, evaluator
 from dra.cel.questions import Evaluator
 from dra.common.resources import ObjectKey
+from dra.monitoring.server import Pace
+from dra.sandbox.process import SandboxError
 
 _MOST_ASK = 4
 """Explanations that are waited for; they are worked out one after the other."""
@@ -37,7 +39,7 @@ class ClusterSource:
         self._session, self._mirrors, self._content = session, mirrors, content
         self.reader = find_reader
         self._evaluator = evaluator
-        self._one = threading.Lock()
+        self._pace = Pace()
         self._few = threading.BoundedSemaphore(_MOST_ASK)
 
     def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
@@ -47,14 +49,15 @@ class ClusterSource:
         return {**found, "hidden": rights.hidden, **self._mirrors.troubles()}
 
     def why(self, reader: Reader, pod: ObjectKey) -> Mapping[str, Any] | None:
-        """Reasons why a pod waits. Raises BusyError where too many ask."""
+        """Reasons why a pod waits, one at a time. Raises BusyError where too many ask."""
         if not self._few.acquire(blocking=False):
             raise BusyError
+        api = MirroredApi(self._session.api, self._mirrors, reader)
+        session = replace(self._session, api=api, namespace=pod[0])
         try:
-            with self._one:
-                api = MirroredApi(self._session.api, self._mirrors, reader)
-                session = replace(self._session, api=api, namespace=pod[0])
-                return explain_pod(session, pod, self._evaluator)
+            return self._pace.call(lambda: explain_pod(session, pod, self._evaluator))
+        except SandboxError as error:
+            raise BusyError from error
         finally:
             self._few.release()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import re
 import ssl
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -12,12 +14,13 @@ import pytest
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Resource
 from tests.cli.conftest import Mig
-from tests.cli.page.scenes import busy, end_pod, say_waiting
+from tests.cli.page.scenes import busy, end_pod, many_gpus, say_waiting
 from tests.cli.page.served import page_for, port_of, running_ui
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
 from tests.dra.kube.connect.certificates import Certificates
-from tests.helpers.waiting import wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
+from tests.sim.apiserver.running import running_server
 
 STATIC = Path(__file__).parents[3] / "cli/page/static"
 PATHS = ("/", "/page.css", "/page.js", "/data", "/why", "/healthz", "/nowhere")
@@ -192,6 +195,53 @@ def test_a_port_that_is_taken_is_named(world: World, mig: Mig) -> None:
         ran = mig("ui", "--port", str(port_of(page)))
     assert ran.code == 2
     assert f"--port: cannot listen on {port_of(page)}: Address already in use" in ran.err
+
+
+def test_what_is_large_is_compressed(world: World) -> None:
+    for number in range(20):
+        world.add_mignode(f"node-{number}", *many_gpus(f"node-{number}", 8))
+    with page_for(world) as page:
+        page.loaded()
+        plain = page.ask("/data?since=0").body
+        answer = page.ask("/data?since=0", Accept_Encoding="gzip, br")
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(answer.body) == plain
+        assert len(answer.body) * 10 < len(plain)
+
+
+def test_where_the_driver_is_not_installed_that_is_said(tmp_path: Path, mig: Mig) -> None:
+    with running_server(tmp_path) as server:
+        ran = mig("ui", "--kubeconfig", str(server.kubeconfig))
+    assert ran.code == 4
+    assert "is the driver installed? (kubectl mig doctor)" in ran.err
+
+
+def test_too_many_who_ask_why_are_sent_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy(world)
+    asked, goes_on = threading.Semaphore(0), threading.Event()
+
+    def explain(*_: object) -> dict[str, str]:
+        asked.release()
+        goes_on.wait()
+        return {}
+
+    monkeypatch.setattr("cli.page.source.explain_pod", explain)
+    with page_for(world) as page:
+        threads = [
+            threading.Thread(target=page.ask, args=("/why?pod=a/b",), daemon=True)
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            assert asked.acquire(timeout=PATIENCE)
+            wait_for("a refusal", lambda: page.ask("/why?pod=a/b").status == 503)
+            assert page.ask("/data").status == 200
+            assert not asked.acquire(blocking=False)
+        finally:
+            goes_on.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_hostile_texts_are_sent_as_texts_without_what_changes_others(world: World) -> None:
