@@ -66,7 +66,7 @@ def test_every_bound_is_one_that_the_histogram_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_every_alert_has_a_runbook_and_a_row(alert: Obj) -> None:
-    page, _, anchor = alert["annotations"]["runbook"].partition("#")
+    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
     text = PAGE.read_text()
     assert page == page_address(PAGE.name)
     assert anchor == alert["alert"].lower()

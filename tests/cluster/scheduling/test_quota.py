@@ -85,18 +85,26 @@ def test_two_hundred_pods_at_once_are_never_over_it_while_the_leader_is_killed(
         made = [
             pool.submit(api.create, pod(f"q-{n:03}", SLEEPING, claims=claims)) for n in range(PODS)
         ]
-        wait_for("first allocations", lambda: account.served, context=replicas.tails)
+        wait_for("first allocations", lambda: account.served, timeout=120, context=replicas.tails)
         replicas.processes[first].kill()
         for each in made:
             each.result()
         replicas.wait_for_leader(other_than=first)
-        wait_for("use of the quota", lambda: len(account.held) == LIMIT, context=replicas.tails)
+        is_used = f"{LIMIT} claims that hold slices"
+        wait_for(
+            is_used,
+            lambda: len(account.held) == LIMIT,
+            timeout=120,
+            context=lambda: f"{len(account.held)} hold some\n{replicas.tails()}",
+        )
 
         def told() -> str:
             events = [e for e in api.list("Event") if e["reason"] == "WaitingForQuota"]
             return str(events[0]["message"]) if events else ""
 
-        assert f"default holds {LIMIT} devices" in wait_for("word", told, context=replicas.tails)
+        assert f"default holds {LIMIT} devices" in wait_for(
+            "word", told, timeout=120, context=replicas.tails
+        )
         deleted: set[str] = set()
 
         def all_served() -> bool:

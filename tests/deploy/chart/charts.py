@@ -42,6 +42,7 @@ VALUES: dict[str, Obj] = {
             "port": 9400,
             "podMonitor": {"enabled": True, "labels": {"release": "prom"}},
             "objectives": {"enabled": True, "labels": {"release": "prom"}},
+            "dashboard": {"enabled": True},
         },
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
