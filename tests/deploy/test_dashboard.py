@@ -14,6 +14,7 @@ import sys
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,7 @@ def targets(cluster: Cluster) -> list[Obj]:
     found = []
     for name, child in cluster.supervisor.children.items():
         if name.startswith(("plugin", "controller")):
-            port = wait_for("port", lambda log=child.log: logged_port([log]))
+            port = wait_for("port", partial(logged_port, [child.log]))
             node = name.removeprefix("plugin-") if "plugin" in name else "node-1"
             found.append({"targets": [f"127.0.0.1:{port}"], "labels": {"node": node}})
     return found
@@ -251,17 +252,17 @@ def test_every_query_has_data_on_a_cluster_at_work_unless_its_panel_says_why_not
                 api.create(PODS, pod(name, of))
                 held += number
                 is_there = f"sum(mig_dra_claim_info) == {held}"
-                wait_for(is_there, lambda q=is_there: evaluated(port, q))
+                wait_for(is_there, partial(evaluated, port, is_there))
             for number, name in enumerate(("a", "b"), start=1):
                 api.delete(PODS, name, namespace="default")
                 is_gone = f"sum(mig_dra_unprepare_duration_seconds_count) == {number}"
-                wait_for(is_gone, lambda q=is_gone: evaluated(port, q))
+                wait_for(is_gone, partial(evaluated, port, is_gone))
             empty = {}
             for panel, query in queries():
                 if "Empty" in panel["description"] and not evaluated(port, query):
                     empty[query] = panel["description"]
                 else:
-                    wait_for(query, lambda q=query: _has_numbers(port, q))
+                    wait_for(query, partial(_has_numbers, port, query))
     sys.stderr.write(json.dumps(empty, indent=1))  # shown by -rP
     assert len(empty) < len([*queries()]) / 3, empty
 
