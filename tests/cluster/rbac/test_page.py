@@ -14,7 +14,7 @@ from hack.cluster.chart import NAMESPACE, render
 from hack.cluster.controlplane import ControlPlane, write_kubeconfig
 from hack.cluster.installation import Installation, apply, path
 from tests.cli.page.scenes import CONDITION
-from tests.cli.page.served import Page, running_program
+from tests.cli.page.served import Page, running_program, running_ui
 from tests.cluster.rbac.requests import MERGE, refusal
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-page"
@@ -42,7 +42,7 @@ def reader(admin: Api, name: str, *resources: str, namespace: str = "") -> Itera
     kind = "Role" if namespace else "ClusterRole"
     where = {"namespace": namespace} if namespace else {}
     groups = ["", "resource.k8s.io", "mig.dra.dev"]
-    rule = {"apiGroups": groups, "resources": [*resources], "verbs": ["list"]}
+    rule = {"apiGroups": groups, "resources": [*resources], "verbs": ["list", "watch"]}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
     ref = {"apiGroup": RBAC, "kind": kind, "name": name}
     metadata = {"name": name, "namespace": NAMESPACE}
@@ -104,6 +104,11 @@ def test_readers_see_what_a_real_api_server_allows_them(
         one = installation.token("sees-one")
         assert seen(page, one, "default")[:2] == (set(), ["waits"])
         assert seen(page, one, "kube-system")[:2] == (set(), [])
+        # Of kubectl mig ui the reader is its user, and the server itself refuses.
+        own = tmp_path / "own"
+        write_kubeconfig(own, server=plane.server, certificate=plane.certificate, token=one)
+        with running_ui(own, "-n", "default") as mine:
+            assert seen(mine, mine.token) == (set(), ["waits"], ["mignodes.mig.dra.dev", *others])
         assert page.ask("/data", token="nobody's").status == 401
         assert page.ask("/data", token=token[:-4]).status == 401
 
