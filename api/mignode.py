@@ -131,6 +131,7 @@ class ClaimRef(_Value, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
+@decodable
 class RoomRequest(_Value, frozen=True):
     """Annotation of a MigNode: room on its node for the pod ``uid``, by at most so many ``moves``.
 
