@@ -86,7 +86,7 @@ def find_room(  # noqa: PLR0913 - who asks, for what, and who may move
         moved = [step.mover.uid for step in steps if step.mover is not None]
         movers = {uid: pods[0] for uid in moved if (pods := (find(uid) or (None, []))[1])}
     held = [_holder(step, index, allocator.fleet) for index, step in enumerate(steps)]
-    after = allocator.fleet.without([*movers], holding=held)
+    after = allocator.fleet.without([*movers], holding=held, unprepared=True)
     rooms = {name: (n, _room(after)[name]) for name, n in _room(allocator.fleet).items()}
     return Forecast(steps, movers, _cost(allocator.fleet, steps), rooms, bounded)
 
@@ -165,7 +165,7 @@ def _cost(fleet: Fleet, steps: tuple[Step, ...]) -> float:
     total, supposed = 0.0, fleet
     for index, step in enumerate(steps):
         left = [step.mover.uid] if step.mover is not None else []
-        supposed = supposed.without(left)
+        supposed = supposed.without(left, unprepared=True)
         state = supposed.state(step.gpu)
         profile = state.table.geometry.by_name(step.profile) if state.table is not None else None
         if step.mover is None and state.table is not None and profile is not None:

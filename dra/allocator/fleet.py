@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -196,11 +197,18 @@ class Fleet:
         known = self._facts.get(node)
         return known.gpus if known is not None else ()
 
-    def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> Fleet:
+    def without(
+        self,
+        claim_uids: Collection[str],
+        *,
+        holding: Iterable[Holder] = (),
+        unprepared: bool = False,
+    ) -> Fleet:
         """The fleet as it would be if these claims held nothing, and others what is given.
 
-        Nothing of this fleet changes, and all but the GPUs in question is shared: what is returned
-        is good until this fleet changes.
+        With ``unprepared`` their nodes have no slices of theirs any more, either. Nothing of this
+        fleet changes, and all but the GPUs in question is shared: what is returned is good until
+        this fleet changes.
         """
         supposed = Fleet(self.driver, self.kinds, self.demand)
         supposed._base = self
@@ -216,8 +224,15 @@ class Fleet:
         added = [*holding]
         gone = [*claim_uids, *(ref.uid for ref, _ in added)]
         supposed.quotas = self.quotas.without(gone)
+        if unprepared:
+            supposed._unprepare({*claim_uids})
         supposed._exchange(gone, added)
         return supposed
+
+    def _unprepare(self, gone: AbstractSet[str]) -> None:
+        for name in [name for name in self.nodes if gone & self._facts[name].instance_claims]:
+            node = self.nodes[name]
+            self._put(name, NodeGpus(node.inventory, [s.unprepared(gone) for s in node.gpus]))
 
     def state(self, gpu: GpuId) -> GpuState:
         """The state of a GPU that is known."""

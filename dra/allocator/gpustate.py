@@ -6,7 +6,7 @@ A slice is shared, or one claim has it: never both.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dra.allocator.moves import MoveTable, move_table
@@ -159,6 +159,13 @@ class GpuState:
     def with_claims(self, claims: Mapping[tuple[str, Device], Held]) -> GpuState:
         """The same GPU with other claims on it."""
         return GpuState(self.gpu, self.inventory, self.kind, self.blocked, claims)
+
+    def unprepared(self, gone: Collection[str]) -> GpuState:
+        """The same GPU without the slices of claims with these UIDs; itself without any."""
+        kept = tuple(i for i in self.gpu.instances if i.claim is None or i.claim.uid not in gone)
+        if len(kept) == len(self.gpu.instances):
+            return self
+        return replace(self, gpu=replace(self.gpu, instances=kept))
 
     @property
     def takes_slices(self) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dra.common.resources import PODS
+from msgspec import structs
+
+from dra.common.resources import PODS, RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.helpers.objects import gpu
+from tests.controller.helpers.objects import gpu, instance
 
 
 def holds(world: World, name: str, device: str, *, owner: str = "ReplicaSet") -> None:
@@ -56,6 +59,21 @@ def test_the_pods_to_move_are_named_with_their_places(world: World, mig: Mig) ->
     ]
     [move] = mig("plan", "-p", "7g.40gb", "-o", "json").json["moves"]
     assert move["pod"] == {"namespace": "default", "name": "a"}
+
+
+def test_slices_that_are_prepared_go_with_their_pods(world: World, mig: Mig) -> None:
+    with_gpus(world, 2)
+    gpus = []
+    for minor, name in enumerate("ab"):
+        holds(world, name, f"gpu-{minor}-mig-1g5gb-19-1")
+        held = world.api.get(RESOURCE_CLAIMS, f"c-{name}", namespace="default")["metadata"]
+        made = instance("1g.5gb", 1)
+        ref = ClaimRef("default", held["name"], held["uid"])
+        gpus.append(gpu(minor, "node-a", instances=(structs.replace(made, claim=ref),)))
+    world.replace_gpus("node-a", *gpus)
+    ran = mig("plan", "--profile", "7g.40gb")
+    assert "  7g.40gb at node-a gpu-0 0:8" in ran.out
+    assert "room for 1g.5gb: 12 -> 5" in ran.out
 
 
 def test_a_pod_that_nobody_makes_anew_is_not_moved(world: World, mig: Mig) -> None:
