@@ -54,7 +54,8 @@ def movers_on(state: GpuState, find: Find, driver: str, leave: Leave) -> Iterato
         if found is None:
             continue
         claim, pods = found
-        if pods and all(pod.deleting or not pod.live for pod in pods):
+        # A claim made from a template outlives its pod for a moment.
+        if (pods or claim.owner_pod_uid) and all(p.deleting or not p.live for p in pods):
             yield replace(mover, is_leaving=True)
         elif len(pods) == 1 and pods[0].node and _has_one_slice(claim, driver):
             [pod] = pods

@@ -13,7 +13,7 @@ import pytest
 from api.mignode import RoomRequest
 from controller import times
 from dra.allocator.gpustate import GpuId
-from dra.allocator.movers import is_possible
+from dra.allocator.movers import Leave, is_possible, movers_on
 from dra.allocator.planner import Ending, Mover, find_plan
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Occupant, Usage
@@ -415,6 +415,19 @@ def test_a_plan_is_not_followed_once_others_took_what_it_supposes() -> None:
     taken = instance("1g.5gb", 3, uid="u")
     cluster.set_mignode(mignode("node-a", gpu(0, instances=(taken,)), gpu(1)))
     assert not is_possible(found, cluster.fleet)
+
+
+def test_a_claim_that_outlives_its_pod_for_a_moment_is_leaving() -> None:
+    room = Room("node-a")
+    owner = {"kind": "Pod", "name": "a", "uid": "uid-a", "controller": True}
+    body = allocated(claim("a", request("r", "mig-1g.5gb")), "node-a", "gpu-0-mig-1g5gb-19-0")
+    body["metadata"]["ownerReferences"] = [owner]
+    room.bench.cluster.set_claim(room.bench.api.put(RESOURCE_CLAIMS, body))
+    cluster = room.bench.cluster
+    known = cluster.claims["default", "a"].claim
+    [state] = cluster.fleet.nodes["node-a"].gpus
+    [mover] = movers_on(state, lambda _: (known, []), DRIVER, Leave(lambda _: False))
+    assert mover.is_leaving
 
 
 def test_by_itself_it_moves_nobody_on_other_nodes() -> None:
