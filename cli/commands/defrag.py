@@ -137,7 +137,7 @@ def _execute(session: Session, pod: Pod, found: Forecast, timeout: float) -> int
 
 def _watch(order: _Order, end: float) -> tuple[Exit, str]:
     """Renew the request and print what the controller tells, until all is over."""
-    asked, session = 0.0, order.session
+    asked, session, served = 0.0, order.session, None
     while True:
         now = time.monotonic()
         if now >= asked + _BEAT_SECONDS:
@@ -152,9 +152,9 @@ def _watch(order: _Order, end: float) -> tuple[Exit, str]:
             order.steps.append(message)
             if not session.out.is_json:
                 session.out.line(f"  {message}")
-        if (served := _served(session, order.pod)) is not None:
+        if served is not None:  # with all that was told until then
             return served
-        if now >= end:
+        if (served := _served(session, order.pod)) is None and now >= end:
             what = "it is not served yet" if order.steps else "the controller has done nothing"
             return Exit.FINDING, f"stopped: {what} (kubectl mig doctor; --timeout)"
         session.pause(_POLL_SECONDS)
