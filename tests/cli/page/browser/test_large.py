@@ -33,6 +33,9 @@ def test_a_thousand_nodes_are_there_and_few_of_them_are_drawn(world: World, tab:
         page.locator('[aria-label="node node-999"] .gpu').first.wait_for()
         tab.until("() => !document.querySelector('[aria-label=\"node node-0\"] .gpu')")
         assert drawn() < 40
+        beside = page.locator("#waiting-title").bounding_box()
+        assert beside is not None
+        assert 0 <= beside["y"] < 100, "who waits is seen wherever the map is scrolled to"
         page.get_by_label("Search").fill("c-node-777-2-3")
         tab.until("() => document.querySelectorAll('section.node').length === 1")
         assert page.locator(".gpu .name").inner_text() == "gpu-2"

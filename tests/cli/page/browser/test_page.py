@@ -180,7 +180,7 @@ def test_with_the_keyboard_alone_one_learns_who_is_in_the_way(world: World, tab:
             "state",
             "BUTTON",
             "pods",
-            "SUMMARY",
+            "told",
             "SUMMARY",
         ]
         page.keyboard.press("w")
