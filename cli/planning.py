@@ -10,13 +10,12 @@ from functools import partial
 from cli.explaining.judge import Judge
 from cli.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet import Fleet, Holder
+from dra.allocator.fleet import Fleet, Holder, charge
 from dra.allocator.fragmentation import rooms
 from dra.allocator.gpustate import GpuId
 from dra.allocator.movers import Destinations, Leave, find_asked, movers_on
 from dra.allocator.planner import Step, find_plan
 from dra.allocator.problem import Problem, pose_problem
-from dra.allocator.score import sws
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import no_such_class
@@ -166,11 +165,7 @@ def _cost(fleet: Fleet, steps: tuple[Step, ...]) -> float:
     for index, step in enumerate(steps):
         left = [step.mover.uid] if step.mover is not None else []
         supposed = supposed.without(left, unprepared=True)
-        state = supposed.state(step.gpu)
-        profile = state.table.geometry.by_name(step.profile) if state.table is not None else None
-        if step.mover is None and state.table is not None and profile is not None:
-            moves = state.table.moves(state.usage, profile)
-            move = next(m for m in moves if m.placement == step.occupant.placement)
-            total += sws(state.situation(supposed.weights(state.table)), move)[0]
+        if step.mover is None:
+            total += charge(supposed, [(step.gpu, step.profile, step.occupant.placement)])
         supposed = supposed.without((), holding=[_holder(step, index, fleet)])
     return total

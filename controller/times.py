@@ -261,3 +261,15 @@ CLASS_FILES = 10.0
 def growing(pauses: tuple[float, float]) -> Backoff:
     """The first and the longest of some pauses as a value for the record of what is tried again."""
     return Backoff(first=pauses[0], limit=pauses[1], jitter=0)
+
+
+# -- Decisions are recorded
+
+# Changes of nodes are recorded without a decision: so exact is the end of a claim.
+DECISION_LOG_STATE = 1.0
+
+# A recording begins anew after lines were lost: its state may take a tenth of a second.
+DECISION_LOG_AGAIN = 60.0
+
+# Lines that are queued are written at the end of a leadership.
+DECISION_LOG_CLOSES = 2.0

@@ -15,6 +15,7 @@ from controller.leader.engine import Engine
 from controller.leader.fence import Fence
 from controller.leader.mirrors import Inbox, Mirrors, mignode_of
 from controller.options import Options
+from controller.report.decisions import recording
 from controller.report.metrics import ControllerMetrics
 from controller.report.pod_conditions import PodConditions
 from controller.report.report import Reporter
@@ -148,8 +149,13 @@ class Controller:
         in_flight = InFlight(senders.send, inbox.wake)
         self._metrics.begins(cluster.waiting_claims, cluster.fleet)
         conditions = PodConditions(writers.pods, in_flight, driver=driver, now=now)
-        reporter = Reporter(self._sink, conditions, cluster, self._metrics, now)
-        with evaluating(cluster, wake=inbox.wake, now=now) as evaluations:
+        with (
+            evaluating(cluster, wake=inbox.wake, now=now) as evaluations,
+            recording(cluster, self._options, self._clock) as decisions,
+        ):
+            reporter = Reporter(
+                self._sink, conditions, cluster, self._metrics, now, decisions=decisions
+            )
             engine = Engine(
                 World(
                     cluster,

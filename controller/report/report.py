@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import PodRecord, Said
+from controller.report.decisions import DecisionLog
 from controller.report.metrics import ControllerMetrics
 from controller.report.pod_conditions import PodConditions
+from dra.allocator.problem import Problem
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
@@ -26,17 +28,21 @@ _log = logging.getLogger(__name__)
 class Reporter:
     """Tells of the pods, claims, classes and nodes of a cluster. ``now`` gives monotonic seconds.
 
-    ``conditions`` are those of pods, which somebody has to have written; ``metrics`` count along.
+    ``conditions`` are those of pods, which somebody has to have written; ``metrics`` count along,
+    and ``decisions`` are recorded, if they are.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom it tells
         self,
         sink: EventSink,
         conditions: PodConditions,
         cluster: Cluster,
         metrics: ControllerMetrics,
         now: Callable[[], float],
+        *,
+        decisions: DecisionLog | None = None,
     ) -> None:
+        self.decisions = decisions
         self.conditions = conditions
         self.metrics = metrics
         self._sink = sink
@@ -50,6 +56,9 @@ class Reporter:
         record.waits_for = obstacle.reason
         record.waiting_claims = tuple((k.claim.ref.uid, _created(k.obj)) for k in known)
         self.conditions.waits(record, obstacle)
+        found = record.examined.found if record.examined is not None else None
+        if self.decisions is not None and isinstance(found, Problem):
+            self.decisions.waits(pod, found, obstacle.reason)
         self._say(
             "claims wait",
             obstacle,

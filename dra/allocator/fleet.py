@@ -15,11 +15,12 @@ from typing import NamedTuple
 from dra.allocator.gpustate import GpuId, GpuState, Held
 from dra.allocator.moves import Move, MoveTable
 from dra.allocator.quotas import Quotas
-from dra.allocator.score import Census, Demand, Weights, scarcity_weights
+from dra.allocator.score import Census, Demand, Weights, scarcity_weights, sws
 from dra.cel.kinds import Kinds
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
 from dra.claims.classes import Quota
+from dra.gpu.geometry import Placement, Usage
 from dra.gpu.holdings import Device, why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
@@ -84,7 +85,8 @@ class Fleet:
     their GPUs, in order. ``makers`` are the groups by kind and by the id of a profile of which each
     of their GPUs could make a slice now. ``whole`` is the number of GPUs given out whole,
     ``shared`` of those that several claims may share, or slices of which. ``quotas`` count what
-    namespaces hold. Not thread-safe.
+    namespaces hold, ``changed`` takes the names of nodes that become others, for who wants to know.
+    Not thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
@@ -109,6 +111,7 @@ class Fleet:
         self._by_node: dict[str, set[str]] = {}
         self._left_out: dict[tuple[str, str], str] = {}
         self._base: Fleet | None = None
+        self.changed: set[str] | None = None
 
     def set_inventory(self, inventory: Inventory) -> bool:
         """Take a node's inventory; True when that may have made room.
@@ -392,6 +395,8 @@ class Fleet:
         gpus, former = node.gpus if node else (), before.gpus if before else ()
         if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
             return
+        if self.changed is not None:
+            self.changed.add(name)
         kept = {*map(id, gpus)} & {*map(id, former)}
         for state in gpus:
             if id(state) not in kept:
@@ -400,22 +405,27 @@ class Fleet:
             if id(state) not in kept:
                 self._leave(state)
         fingerprints = tuple(state.fingerprint for state in gpus)
-        if before is not None and before.fingerprints not in ((), fingerprints):
-            names = self.alike[before.fingerprints]
-            at = bisect_left(names, name)
-            if len(names) > 1:
-                self.alike[before.fingerprints] = names[:at] + names[at + 1 :]
-            else:
-                del self.alike[before.fingerprints]
-        if fingerprints and (before is None or before.fingerprints != fingerprints):
-            names = self.alike.get(fingerprints, ())
-            at = bisect_left(names, name)
-            self.alike[fingerprints] = (*names[:at], name, *names[at:])
+        self._note_alike(name, before.fingerprints if before is not None else (), fingerprints)
         if node is None:
             self.nodes.pop(name, None)
         else:
             node.fingerprints = fingerprints
             self.nodes[name] = node
+
+    def _note_alike(self, name: str, before: GpuFingerprints, after: GpuFingerprints) -> None:
+        if before == after:
+            return
+        if before:
+            names = self.alike[before]
+            at = bisect_left(names, name)
+            if len(names) > 1:
+                self.alike[before] = names[:at] + names[at + 1 :]
+            else:
+                del self.alike[before]
+        if after:
+            names = self.alike.get(after, ())
+            at = bisect_left(names, name)
+            self.alike[after] = (*names[:at], name, *names[at:])
 
     def _enter(self, state: GpuState) -> None:
         fingerprint: Hashable = self._numbers.get(state.traits)
@@ -480,6 +490,27 @@ class Fleet:
 
 
 _NOBODY = ClaimRef("", "", "")
+
+
+def charge(fleet: Fleet, slices: Iterable[tuple[GpuId, str, Placement]]) -> float:
+    """Charge of the default policy for slices made in this order, by GPU, profile and placement.
+
+    In memory slices that others are likely to lack.
+    """
+    total, usages = 0.0, dict[GpuId, Usage]()
+    for gpu, name, placement in slices:
+        state = fleet.state(gpu)
+        profile = state.table.geometry.by_name(name) if state.table is not None else None
+        if state.table is None or profile is None:
+            continue
+        usage = usages.get(gpu, state.usage)
+        moves = state.table.moves(usage, profile)
+        move = next((m for m in moves if m.placement == placement), None)
+        if move is not None:
+            seen = state.situation(fleet.weights(state.table))._replace(usage=usage)
+            total += sws(seen, move)[0]
+            usages[gpu] = move.after
+    return total
 
 
 def _facts(inventory: Inventory) -> _NodeFacts:

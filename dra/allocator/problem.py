@@ -165,12 +165,14 @@ class Decision(NamedTuple):
 class Outcome(NamedTuple):
     """Result of a search: the decision or, where it stopped for want of steps, ``given_up``.
 
-    ``over``: every alternative is over a quota of the pod's namespace.
+    ``over``: every alternative is over a quota of the pod's namespace. The pod did not
+    fit on the nodes that were ``passed`` over for the decision.
     """
 
     decision: Decision | None
     given_up: GivenUp | None = None
     over: Obstacle | None = None
+    passed: frozenset[str] = frozenset()
 
 
 class OpenRequest(NamedTuple):

@@ -52,13 +52,14 @@ class Placed:
     """A pod with a place beside the others.
 
     ``decision`` is about the claims of ``rest``, those of its ``problem`` that are not decided for
-    others before it; None where there is none.
+    others before it; None where there is none. It did not fit on the nodes ``passed`` over.
     """
 
     problem: Problem
     rest: Problem
     decision: Decision | None
     node: str
+    passed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +334,8 @@ class GangDecision:
                 self._failed = outcome
                 return False
             tried = self._like(rest, self._attempt)
-            self._count(Placed(problem, tried, outcome.decision, outcome.decision.node))
+            node = outcome.decision.node
+            self._count(Placed(problem, tried, outcome.decision, node, outcome.passed))
             return True
 
     def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:

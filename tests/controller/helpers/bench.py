@@ -13,6 +13,8 @@ from controller.cluster.cluster import Cluster
 from controller.leader.engine import Engine
 from controller.leader.fence import Fence
 from controller.options import Options
+from controller.report.decision_file import DecisionFile
+from controller.report.decisions import DecisionLog
 from controller.report.metrics import ControllerMetrics
 from controller.report.pod_conditions import PodConditions
 from controller.report.report import Reporter
@@ -25,6 +27,7 @@ from dra.cel.questions import Evaluator
 from dra.cel.selectors import Selectors
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
+from dra.kube.timing import rfc3339
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, copied, mignode, node, pod
 from tests.helpers.fields import checked
@@ -71,6 +74,7 @@ class Bench:
         preemption: bool = False,
         evaluator: Evaluator | None = None,
         asking: Send = inline,
+        recording: DecisionFile | None = None,
     ) -> None:
         """With an evaluator it is asked beforehand, as in a controller, through ``asking``."""
         self.send = send
@@ -106,11 +110,22 @@ class Bench:
             preemption=preemption,
             node_classes=node_classes,
         )
+        decisions = None
+        if recording is not None:
+            decisions = DecisionLog(
+                self.cluster,
+                recording,
+                now=self.now,
+                begun=lambda: rfc3339(self.time_of_day()),
+                names=False,
+            )
         self.world = World(
             self.cluster,
             self.writers,
             in_flight,
-            Reporter(self.recorder, conditions, self.cluster, metrics, self.now),
+            Reporter(
+                self.recorder, conditions, self.cluster, metrics, self.now, decisions=decisions
+            ),
             options,
             now=self.now,
             evaluations=evaluations,

@@ -48,6 +48,7 @@ VALUES: dict[str, Obj] = {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
         "nodeLabels": {"enabled": True},
+        "decisionLog": {"enabled": True},
         "nodeClasses": {
             "classes": {"default": {"mode": "whole", "migMode": "switch"}},
             "configMaps": ["mig-parted"],

@@ -1,0 +1,132 @@
+"""Decisions of random worlds, recorded: played by the same rules they come out the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller import times
+from controller.queue import holds
+from controller.report.decision_file import DecisionFile, Entry
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
+from dra.replay import form
+from dra.replay.play import Played, Setting, as_recorded, play
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import request
+from tests.controller.world.world import World
+from tests.helpers.waiting import wait_for
+
+KINDS = Kinds(Selectors())
+END = form.encode(form.Ready()) + b"\n"
+
+
+def record(
+    seed: int, folder: Path, *, limit: int = 2**26, happenings: int = 300
+) -> list[bytes]:
+    path = folder / f"{seed}.jsonl"
+    file = DecisionFile(path, limit, end_of_state=END)
+    world = World(seed, finalizer_at_creation=False, recording=file)
+    for _ in range(happenings):
+        world.act()
+    file.close()
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def places(played: Played) -> dict[int, tuple[str, frozenset[tuple[int, str]]]]:
+    return {ask: (fate.node, fate.devices) for ask, fate in played.fates.items()}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_recording_is_played_as_it_was(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:
+        monkeypatch.setattr(holds, "OVERTAKEN", 1)  # slices are held back for most who wait
+    recording = form.read(record(seed, tmp_path))
+    played, was = play(recording, kinds=KINDS), as_recorded(recording, kinds=KINDS)
+    assert played.differs_at is None
+    assert places(played) == places(was)
+    assert played.stranded == was.stranded
+    placed = [e for e in recording.events if isinstance(e, form.Placed)]
+    assert {p.ask: frozenset(p.devices) for p in placed} == {
+        ask: devices for ask, (_, devices) in places(was).items() if devices
+    }
+
+
+def _without_one(lines: list[bytes], kind: bytes) -> Iterator[list[bytes]]:
+    end = lines.index(END)
+    for index, line in enumerate(lines):
+        if index > end and line.startswith(b'{"e":"%s"' % kind):
+            yield lines[:index] + lines[index + 1 :]
+
+
+@pytest.mark.parametrize("kind", [b"ended", b"placed", b"node"])
+def test_a_recording_that_lacks_a_line_is_played_otherwise(kind: bytes, tmp_path: Path) -> None:
+    differing = 0
+    for seed in (2, 4, 9):
+        lines = record(seed, tmp_path)
+        for fewer in _without_one(lines, kind):
+            played = play(form.read(fewer), kinds=KINDS)
+            differing += played.differs_at is not None
+    assert differing > 2
+
+
+def test_other_policies_and_gpus_decide_otherwise(tmp_path: Path) -> None:
+    recording = form.read(record(9, tmp_path))
+    was = as_recorded(recording, kinds=KINDS)
+    spread = play(recording, Setting(policy="spread"), kinds=KINDS)
+    assert spread.differs_at
+    assert places(spread) != places(was)
+    accepted = sum(f.placed is not None for f in was.fates.values())
+    fewer = play(recording, Setting(gpus=1), kinds=KINDS)
+    assert 0 < sum(f.placed is not None for f in fewer.fates.values()) < accepted
+    more = play(recording, Setting(nodes=6), kinds=KINDS)
+    assert sum(f.waits for f in more.fates.values()) < sum(f.waits for f in was.fates.values())
+    assert any("-copy-" in f.node for f in more.fates.values())
+    cut = play(recording, Setting(layout=(("7g.40gb", 1),)), kinds=KINDS)
+    profiles = {name for f in cut.fates.values() for _, name in f.devices}
+    assert profiles
+    assert all("7g40gb" in name for name in profiles)
+
+
+def test_nobody_is_named_in_a_recording(tmp_path: Path) -> None:
+    lines = b"".join(record(4, tmp_path))
+    for name in (b"default/", b'"default"', b'"p1"', b"uid-p"):
+        assert name not in lines
+
+
+def test_each_file_of_a_full_recording_is_one_by_itself(tmp_path: Path) -> None:
+    whole = record(9, tmp_path, happenings=2500)
+    limit = 4 * sum(map(len, whole)) // 5
+    last = record(9, tmp_path, limit=limit, happenings=2500)
+    before = (tmp_path / "9.jsonl.1").read_bytes().splitlines(keepends=True)
+    for lines in (before, last):
+        assert sum(map(len, lines)) <= limit // 2
+        recording = form.read(lines)
+        assert not recording.header.dropped
+        assert play(recording, kinds=KINDS).differs_at is None
+    assert any(isinstance(e, form.Held) for e in form.read(last).state)
+    assert last[-1] == whole[-1]
+
+
+def test_decisions_go_on_while_they_cannot_be_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "log"
+    file = DecisionFile(path, 2**26, end_of_state=END)
+    bench = Bench("node-a", recording=file)
+    wait_for("the failure", lambda: not file.put(Entry(b"x")))
+    bench.serve("p0", "c0", request("r", "mig-1g.5gb"))
+    assert bench.devices("c0")
+    path.parent.mkdir()
+    bench.run(seconds=times.DECISION_LOG_AGAIN + 1)
+    bench.serve("p1", "c1", request("r", "mig-2g.10gb"))
+    file.close()
+    assert bench.devices("c1")
+    recording = form.read(path.read_bytes().splitlines(keepends=True))
+    assert recording.header.dropped
+    assert [e.devices[0][0] for e in recording.state if isinstance(e, form.Held)] == (
+        bench.devices("c0")
+    )
+    assert play(recording, kinds=KINDS).differs_at is None
