@@ -181,6 +181,7 @@ def _command(
 _WIDE = ("text", "wide", "json")
 _MANY = click.IntRange(1, 100)
 _PORT = click.IntRange(0, 65535)
+_SIZES = click.IntRange(1, 100_000)
 _COMMANDS = (
     _command(
         "map",
@@ -265,6 +266,25 @@ _COMMANDS = (
         "Print manifests of other systems with claims instead of their limits, without a cluster.",
         _files(),
         examples=("convert pod.yaml", "convert - < pod.yaml"),
+    ),
+    _command(
+        "replay",
+        "Play recorded decisions against another policy, layout or number of GPUs.",
+        click.Argument(["file"], type=click.Path()),
+        _option("--policy", text="for all claims, such as best-fit", default="", metavar="NAME"),
+        _option("--gpus", text="in all; nodes are cut, or copied", type=_SIZES),
+        _option("--nodes", text="the first ones, and copies of them", type=_SIZES),
+        _option(
+            "--layout",
+            text="slices of every GPU, such as 3g.40gb=1,1g.10gb=4",
+            default="",
+            metavar="SLICES",
+        ),
+        examples=(
+            "replay decisions.jsonl",
+            "replay decisions.jsonl --policy first-fit",
+            "replay decisions.jsonl --gpus 12 -o json",
+        ),
     ),
     _command(
         "drain",

@@ -38,7 +38,7 @@ from dra.sandbox.process import Sandbox, SandboxError
 _COMPLETION_SECONDS = 3.0
 _OF_CEL = ("cel_expr_python", "re2")
 """Modules that evaluating selectors needs."""
-_OFFLINE = frozenset({"convert", "lint"})
+_OFFLINE = frozenset({"convert", "lint", "replay"})
 _OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
 _RESOURCES = {
     "node": MIG_NODES,

@@ -24,9 +24,8 @@ from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim
 from dra.claims.reasons import Reason
 from dra.claims.wants import ClaimWants
-from dra.gpu.geometry import Geometry, Placement
-from dra.gpu.inventory import ClaimRef, Gpu, InstanceState, Inventory
-from dra.gpu.layouts import PlacingError, place
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef, Inventory
 from dra.gpu.names import MigDevice, gpu_name, parse_device
 from dra.gpu.shares import Ask
 from dra.pods.nodefit import NodeFacts
@@ -43,29 +42,11 @@ from dra.replay.form import (
     Placed,
     Ready,
     Recording,
-    RecordingError,
     Waits,
 )
+from dra.replay.setting import AS_IT_WAS, Gpus, Setting, without_leaving
 
 Choose = Callable[[Allocator, Problem], Decision | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Differences from what was: a ``policy`` for all, and so many ``gpus`` or ``nodes``.
-
-    Nodes are taken in name order, and copied where there are too few. Each GPU has the slices of
-    ``layout`` and no others: profiles, with their number.
-    """
-
-    policy: str = ""
-    gpus: int | None = None
-    nodes: int | None = None
-    layout: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def has_other_gpus(self) -> bool:
-        return self.gpus is not None or self.nodes is not None or bool(self.layout)
 
 
 @dataclass(slots=True)
@@ -105,7 +86,7 @@ class Played:
 
 def play(
     recording: Recording,
-    setting: Setting = Setting(),
+    setting: Setting = AS_IT_WAS,
     *,
     kinds: Kinds,
     choose: Choose = Allocator.decide,
@@ -120,7 +101,7 @@ def play(
 
 def as_recorded(recording: Recording, *, kinds: Kinds) -> Played:
     """``recording`` as it was. Raises as ``play``."""
-    return _Play(recording, Setting(), kinds, None).run()
+    return _Play(recording, AS_IT_WAS, kinds, None).run()
 
 
 class _Place(NamedTuple):
@@ -150,7 +131,7 @@ class _Play:
         self._fleet, self._hosts = Fleet(recording.header.driver, kinds), Hosts()
         self._allocator = Allocator(self._fleet, self._hosts)
         self._known = _Known(recording)
-        self._gpus = _Gpus(recording, setting)
+        self._gpus = Gpus(recording, setting)
         self._differs = choose is not None and (setting.has_other_gpus or self._known.is_made)
         self._played = Played(differs_at=0 if self._differs else None)
         self._kinds: dict[object, int] = {}
@@ -223,7 +204,7 @@ class _Play:
                 continue
             self._hosts.set_node(NodeFacts(name))
             self._inventories[name] = inventory
-            self._fleet.set_inventory(_without_leaving(inventory) if self._differs else inventory)
+            self._fleet.set_inventory(without_leaving(inventory) if self._differs else inventory)
         if self._differs:
             self._retry()
 
@@ -232,7 +213,7 @@ class _Play:
         self._differs = True
         self._played.differs_at = self._now
         for inventory in self._inventories.values():
-            self._fleet.set_inventory(_without_leaving(inventory))
+            self._fleet.set_inventory(without_leaving(inventory))
         for claim in [claim for claim, held in self._held.items() if held.back]:
             self._fleet.release(_uid(claim))
 
@@ -421,75 +402,6 @@ class _Known:
                     self.lasts[event.claim] = event.t - begun
                 case _:
                     pass
-
-
-class _Gpus:
-    """Nodes as they are played, of those that are recorded."""
-
-    def __init__(self, recording: Recording, setting: Setting) -> None:
-        self._recording, self._layout = recording, setting.layout
-        self._shapes: dict[Geometry, Geometry] = {}
-        self._places: dict[str, dict[str, set[str]]] = {}
-        lines = (*recording.state, *recording.events)
-        nodes: dict[str, list[str]] = {}
-        for line in (n for n in lines if isinstance(n, NodeState) and n.mignode is not None):
-            found = self._read(line)
-            nodes.setdefault(line.node, [g.name for g in found.gpus] if found is not None else [])
-        every = [[(name, gpu) for gpu in nodes[name]] for name in sorted(nodes)]
-        if setting.gpus is not None:
-            every = [[each] for node in every for each in node]
-        number = setting.gpus if setting.gpus is not None else setting.nodes
-        for index in range(len(every) if number is None else number if every else 0):
-            turn, at = divmod(index, len(every))
-            for name, gpu in every[at]:
-                own = f"{name}-copy-{turn}" if turn else name
-                self._places.setdefault(name, {}).setdefault(own, set()).add(gpu)
-
-    def of(self, line: NodeState) -> Iterator[tuple[str, Inventory | None]]:
-        """The node, and its copies, which are empty, whatever becomes of it."""
-        inventory = self._read(line)
-        for name, gpus in self._places.get(line.node, {}).items():
-            if inventory is None:
-                if name == line.node:
-                    yield name, None
-                continue
-            kept = tuple(self._cut(g) for g in inventory.gpus if g.name in gpus)
-            if name != line.node:
-                kept = tuple(replace(g, instances=(), idle=(), unavailable="") for g in kept)
-            yield name, replace(inventory, node=name, gpus=kept)
-
-    def called(self, nodes: Iterable[str]) -> Iterator[str]:
-        """The names of ``nodes`` and of their copies."""
-        for node in nodes:
-            yield from self._places.get(node, ())
-
-    def _read(self, line: NodeState) -> Inventory | None:
-        try:
-            return self._recording.inventory(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordingError(f"node {line.node}: {error}: use an undamaged copy") from error
-
-    def _cut(self, gpu: Gpu) -> Gpu:
-        if not self._layout or gpu.geometry is None:
-            return gpu
-        if gpu.geometry not in self._shapes:
-            try:
-                slices = place(gpu.geometry, self._layout)
-            except PlacingError as error:
-                raise RecordingError(f"the layout on a {gpu.product_name}: {error}") from error
-            self._shapes[gpu.geometry] = gpu.geometry.only(slices)
-        return replace(gpu, geometry=self._shapes[gpu.geometry])
-
-
-def _without_leaving(inventory: Inventory) -> Inventory:
-    gpus = (
-        replace(
-            gpu,
-            instances=tuple(i for i in gpu.instances if i.state is not InstanceState.RECLAIMING),
-        )
-        for gpu in inventory.gpus
-    )
-    return replace(inventory, gpus=tuple(gpus))
 
 
 def _uid(claim: int) -> str:

@@ -1,354 +1,299 @@
 """Packing of each placement policy: ``python -m hack.bench.placement``.
 
-All policies play the same requests in one run, on a fleet of equal GPUs: requests that stay, that
-come and go, and that queue. Percentages are means over four request mixes unless a mix is named;
-``lost`` is relative to kube-scheduler's way (``kube``). Loads are offered memory slices over the
-fleet's; times are in mean lifetimes.
+Recordings in the form of ``dra.replay.form`` are played by the product's own allocator, each by all
+policies: requests that stay, that come and go, that queue, and a public trace
+(``hack/bench/openb.py``). Figures are means over seeds, with the standard deviation. Loads are
+offered memory slices over the fleet's.
 
-The policies and the index they work on are the controller's own. ``kube`` models what users have
-without it: LeastAllocated of kube-scheduler takes the node with the fewest pods on which the slice
-fits, and there the first device in name order.
+``kube`` models what users have without the controller: LeastAllocated of kube-scheduler takes the
+node with the fewest pods on which all fits, and there the first devices in name order.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
-from statistics import fmean
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import fmean, stdev
 
 import click
 
-from dra.allocator.gpustate import GpuId
-from dra.allocator.moves import MoveTable
-from dra.allocator.score import POLICIES, Census, Demand, Situation, scarcity_weights
-from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
-from hack.bench.objects import MIXES, geometry, sizes
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Decision, OpenRequest, Problem
+from dra.allocator.score import POLICIES
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
+from dra.claims.classes import generated_classes
+from dra.claims.reasons import Reason
+from dra.claims.wants import Want
+from dra.gpu.geometry import Geometry
+from dra.gpu.names import DEFAULT_DRIVER, class_name
+from dra.replay.form import (
+    VERSION,
+    Asked,
+    AskedClaim,
+    Event,
+    Header,
+    Left,
+    NodeState,
+    Recording,
+    Waits,
+    split_inventory,
+)
+from dra.replay.play import Fate, Played, play
+from dra.replay.setting import Setting
+from hack.bench import openb
+from hack.bench.objects import MIXES, geometry, inventory, sizes
 
 KUBE = "kube"
 NAMES = (KUBE, *POLICIES)
 QUEUE_MIX = (0.35, 0.0, 0.25, 0.25, 0.0, 0.05)
 """MIGBench's weights (1g, 2g, 3g, 7g: 35/25/25/5); they need not sum to one."""
 
-T = TypeVar("T")
-Table = dict[str, dict[str, float]]
-
-QUEUES = ((8, 0.7, 1000), (32, 0.85, 2000))
-"""GPUs, load and jobs of the queueing scenario."""
+SECOND = 1_000_000
+_WARM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A placed request."""
+class Ask:
+    """So many slices of a profile, asked for at a time for so long, in seconds; None: for ever."""
 
-    gpu: GpuId
-    profile: Profile
-    placement: Placement
-
-
-class Fleet:
-    """``gpus`` equal GPUs, ``per_node`` a node, and what has been placed on them."""
-
-    def __init__(self, table: MoveTable, policy: str, *, gpus: int, per_node: int = 4) -> None:
-        self.table = table
-        self._policy = policy
-        self._demand = Demand()
-        self._census = Census(table)
-        self._usages: dict[GpuId, Usage] = {}
-        self._held: dict[GpuId, list[Held]] = {
-            GpuId(f"node-{i // per_node:03}", i % per_node): [] for i in range(gpus)
-        }
-        self._nodes: dict[str, list[GpuId]] = {}
-        self._pods: dict[str, int] = {}
-        for gpu in self._held:
-            self._usages[gpu] = EMPTY
-            self._census.add(EMPTY)
-            self._nodes.setdefault(gpu.node, []).append(gpu)
-            self._pods[gpu.node] = 0
-
-    @property
-    def active(self) -> int:
-        """GPUs with at least one instance."""
-        return sum(map(bool, self._held.values()))
-
-    def observe(self, name: str) -> None:
-        """Learn that a slice of profile ``name`` was asked for."""
-        self._demand.observe(name)
-
-    def place(self, name: str) -> Held | None:
-        """Place one slice of profile ``name``; None when it fits nowhere."""
-        profile = self.table.geometry.by_name(name)
-        if profile is None:
-            raise LookupError(f"this GPU has no profile {name!r}")
-        chosen = self._kube(profile) if self._policy == KUBE else self._best(profile)
-        if chosen is None:
-            return None
-        gpu, placement = chosen
-        held = Held(gpu, profile, placement)
-        self._held[gpu].append(held)
-        self._pods[gpu.node] += 1
-        self._settle(gpu)
-        return held
-
-    def free(self, held: Held) -> None:
-        """Take a placed slice away."""
-        self._held[held.gpu].remove(held)
-        self._pods[held.gpu.node] -= 1
-        self._settle(held.gpu)
-
-    def _settle(self, gpu: GpuId) -> None:
-        held = self._held[gpu]
-        usage = self.table.geometry.usage(Occupant(h.placement, h.profile.id) for h in held)
-        self._census.add(self._usages[gpu], count=-1)
-        self._census.add(usage)
-        self._usages[gpu] = usage
-
-    def _best(self, profile: Profile) -> tuple[GpuId, Placement] | None:
-        policy = POLICIES[self._policy]
-        shares = self._demand.shares(self.table.geometry)
-        weights = scarcity_weights(self._census, shares)
-        first: dict[tuple[Usage, int], GpuId] = {}
-        for gpu in sorted(self._held):
-            first.setdefault((self._usages[gpu], len(self._held[gpu])), gpu)
-        found = (
-            (policy(Situation(usage, instances, weights), move), gpu, move.placement)
-            for (usage, instances), gpu in first.items()
-            for move in self.table.moves(usage, profile)
-        )
-        best = min(found, default=None)
-        return best[1:] if best is not None else None
-
-    def _kube(self, profile: Profile) -> tuple[GpuId, Placement] | None:
-        for node in sorted(self._nodes, key=lambda n: (self._pods[n], n)):
-            for gpu in self._nodes[node]:
-                moves = self.table.moves(self._usages[gpu], profile)
-                if moves:
-                    return gpu, moves[0].placement
-        return None
+    at: float
+    profile: str
+    lasts: float | None
+    count: int = 1
 
 
-@dataclass(slots=True)
-class Tally:
-    """Offered and accepted requests, and the memory slices in them."""
-
-    offered: int = 0
-    accepted: int = 0
-    slices_offered: int = 0
-    slices_accepted: int = 0
-    active: list[int] = field(default_factory=list)
-
-    def count(self, slices: int, held: Held | None) -> None:
-        """Count one request."""
-        self.offered += 1
-        self.slices_offered += slices
-        if held is not None:
-            self.accepted += 1
-            self.slices_accepted += slices
+@cache
+def _expressions(profile: str) -> tuple[str, ...]:
+    [found] = [
+        c
+        for c in generated_classes(DEFAULT_DRIVER, [profile])
+        if c["metadata"]["name"] == class_name(profile)
+    ]
+    return tuple(s["cel"]["expression"] for s in found["spec"]["selectors"])
 
 
-def fill(fleet: Fleet, mix: tuple[float, ...], *, gpus: int, share: float, seed: int) -> Tally:
+def recording(
+    shape: Geometry, asks: Iterable[Ask], *, gpus: int, per_node: int, queues: bool
+) -> Recording:
+    """``asks`` in their order; who finds no room waits if it ``queues``, else it goes."""
+    state: list[Event] = []
+    shapes: dict[int, dict[str, object]] = {}
+    for number in range(math.ceil(gpus / per_node)):
+        found = inventory(f"node-{number:04}", shape)
+        number_here = min(per_node, gpus - number * per_node)
+        mignode, [shapes[0]] = split_inventory(replace(found, gpus=found.gpus[:number_here]))
+        state.append(NodeState(t=0, node=found.node, mignode=mignode, shapes=(0,)))
+    header = Header(version=VERSION, driver=DEFAULT_DRIVER, begun="")
+    return Recording(header, tuple(state), tuple(_events(asks, queues=queues)), shapes)
+
+
+def _events(asks: Iterable[Ask], *, queues: bool) -> Iterator[Event]:
+    for number, ask in enumerate(asks):
+        t = int(ask.at * SECOND)
+        name = class_name(ask.profile)
+        want = Want("0", name, _expressions(ask.profile), ask.count)
+        lasts = 2**62 if ask.lasts is None else int(ask.lasts * SECOND)
+        claims = (AskedClaim(number, ((want,),)),)
+        yield Asked(t=t, ask=number, pod=name, tenant="t", claims=claims, lasts=lasts)
+        yield Waits(t=t, ask=number, reason=Reason.WAITING)
+        if not queues:
+            yield Left(t=t, ask=number)
+
+
+def kube(allocator: Allocator, problem: Problem) -> Decision | None:
+    """The node with the fewest pods, and there the first devices."""
+    [claim] = problem.claims
+    [want] = claim.wants
+    fleet = allocator.fleet
+    request = OpenRequest(claim.claim.ref, want)
+    for name in sorted(fleet.nodes, key=lambda n: (len(fleet.claims_on(n)), n)):
+        node, picks = fleet.nodes[name], []
+        for state in node.gpus:
+            usage = state.usage
+            offers = fleet.kinds.match_kind(want.expressions, state.kind).offers
+            for offer in offers if state.table is not None else ():
+                while len(picks) < want.count and offer.profile and state.table:
+                    moves = state.table.moves(usage, offer.profile)
+                    if not moves:
+                        break
+                    usage = moves[0].after
+                    picks.append(request.pick(state, offer, moves[0].placement))
+        if len(picks) == want.count:
+            return Decision(name, node.inventory.pool, tuple(picks))
+    return None
+
+
+def played(found: Recording, policy: str) -> Played:
+    """``found`` by a policy, or by kube-scheduler's way."""
+    kinds = _kinds()
+    if policy == KUBE:
+        return play(found, Setting(), kinds=kinds, choose=kube)
+    return play(found, Setting(policy), kinds=kinds)
+
+
+@cache
+def _kinds() -> Kinds:
+    return Kinds(Selectors())
+
+
+def _names(mix: Sequence[float], shape: Geometry, draw: random.Random) -> Callable[[], str]:
+    known = list(sizes(shape))
+    return lambda: draw.choices(known, mix)[0]
+
+
+def fill(shape: Geometry, mix: Sequence[float], *, gpus: int, share: float, seed: int) -> list[Ask]:
     """Requests that never leave, until ``share`` of the fleet's memory slices were asked for."""
-    draw = random.Random(seed)
-    by_size = sizes(fleet.table.geometry)
-    limit = share * gpus * fleet.table.geometry.memory_slices
-    tally = Tally()
+    draw_one, by_size = _names(mix, shape, random.Random(seed)), sizes(shape)
+    asks, offered = list[Ask](), 0
     while True:
-        name = draw.choices(list(by_size), mix)[0]
-        if tally.slices_offered + by_size[name] > limit:
-            return tally
-        fleet.observe(name)
-        tally.count(by_size[name], fleet.place(name))
+        name = draw_one()
+        offered += by_size[name]
+        if offered > share * gpus * shape.memory_slices:
+            return asks
+        asks.append(Ask(len(asks), name, None))
 
 
-def steady(  # noqa: PLR0913 - the parameters of the model
-    fleet: Fleet,
-    mix: tuple[float, ...],
-    *,
-    gpus: int,
-    load: float,
-    seed: int,
-    warm_up: float = 4.0,
-    measured: float = 4.0,
-) -> Tally:
-    """Poisson arrivals, exponential lifetimes of mean one; what fits nowhere is lost."""
+def steady(
+    shape: Geometry, mix: Sequence[float], *, gpus: int, load: float, seed: int
+) -> list[Ask]:
+    """Poisson arrivals, exponential lifetimes of mean one; the first four are a warm-up."""
     draw = random.Random(seed)
-    by_size = sizes(fleet.table.geometry)
-    mean = sum(w * s for w, s in zip(mix, by_size.values(), strict=True)) / sum(mix)
-    rate = load * gpus * fleet.table.geometry.memory_slices / mean
-    ends: list[tuple[float, int, Held]] = []
-    order = count()
-    tally = Tally()
-    now = 0.0
-    while True:
+    draw_one, rate, asks, now = _names(mix, shape, draw), _rate(shape, mix, gpus, load), [], 0.0
+    while now < 2 * _WARM:
         now += draw.expovariate(rate)
-        name = draw.choices(list(by_size), mix)[0]
-        lifetime = draw.expovariate(1.0)
-        if now > warm_up + measured:
-            return tally
-        while ends and ends[0][0] <= now:
-            fleet.free(heapq.heappop(ends)[2])
-        fleet.observe(name)
-        held = fleet.place(name)
-        if held is not None:
-            heapq.heappush(ends, (now + lifetime, next(order), held))
-        if now > warm_up:
-            tally.count(by_size[name], held)
-            tally.active.append(fleet.active)
+        asks.append(Ask(now, draw_one(), draw.expovariate(1.0)))
+    return asks
 
 
-def queue(  # noqa: PLR0913 - the parameters of the model
-    fleet: Fleet, mix: tuple[float, ...], *, gpus: int, load: float, jobs: int, seed: int
-) -> float:
-    """Mean waiting time in seconds of ``jobs`` that wait, first come first served with backfill.
-
-    Lifetimes are lognormal with a median of 600 s and sigma 0.8, as in MIGBench.
-    """
-    draw = random.Random(seed)
-    by_size = sizes(fleet.table.geometry)
-    sigma, median = 0.8, 600.0
-    mean = sum(w * s for w, s in zip(mix, by_size.values(), strict=True)) / sum(mix)
-    lifetime = median * math.exp(sigma * sigma / 2)
-    rate = load * gpus * fleet.table.geometry.memory_slices / (mean * lifetime)
-    arrivals: list[tuple[float, str, float]] = []
-    at = 0.0
-    for _ in range(jobs):
-        at += draw.expovariate(rate)
-        name = draw.choices(list(by_size), mix)[0]
-        arrivals.append((at, name, median * math.exp(draw.gauss(0.0, sigma))))
-    waited = 0.0
-    waiting: list[tuple[float, str, float]] = []
-    ends: list[tuple[float, int, Held]] = []
-    order = count()
-    pending = iter([*arrivals, (math.inf, "", 0.0)])
-    upcoming = next(pending)
-    while waiting or ends or upcoming[0] < math.inf:
-        if ends and ends[0][0] <= upcoming[0]:
-            now, _, held = heapq.heappop(ends)
-            fleet.free(held)
-        else:
-            now = upcoming[0]
-            if now == math.inf:
-                raise RuntimeError(f"{waiting[0][1]} fits not even on an empty fleet")
-            fleet.observe(upcoming[1])
-            waiting.append(upcoming)
-            upcoming = next(pending)
-        still: list[tuple[float, str, float]] = []
-        blocked: set[str] = set()
-        for job in waiting:
-            placed = None if job[1] in blocked else fleet.place(job[1])
-            if placed is None:
-                blocked.add(job[1])
-                still.append(job)
-            else:
-                waited += now - job[0]
-                heapq.heappush(ends, (now + job[2], next(order), placed))
-        waiting = still
-    return waited / jobs
+def queue(shape: Geometry, mix: Sequence[float], *, gpus: int, load: float, seed: int) -> list[Ask]:
+    """Twenty jobs a GPU that wait; lifetimes are lognormal, median 600 s and sigma 0.8, as in MIGBench."""
+    draw, sigma, median = random.Random(seed), 0.8, 600.0
+    rate = _rate(shape, mix, gpus, load) / (median * math.exp(sigma * sigma / 2))
+    draw_one, asks, now = _names(mix, shape, draw), list[Ask](), 0.0
+    for _ in range(20 * gpus):
+        now += draw.expovariate(rate)
+        asks.append(Ask(now, draw_one(), median * math.exp(draw.gauss(0.0, sigma))))
+    return asks
 
 
-def percent(tallies: list[Tally]) -> tuple[float, float]:
-    """Accepted requests and accepted slices, in percent, pooled over replications."""
-    requests = sum(t.accepted for t in tallies) / sum(t.offered for t in tallies)
-    slices = sum(t.slices_accepted for t in tallies) / sum(t.slices_offered for t in tallies)
-    return 100 * requests, 100 * slices
+def _rate(shape: Geometry, mix: Sequence[float], gpus: int, load: float) -> float:
+    mean = sum(w * s for w, s in zip(mix, sizes(shape).values(), strict=True)) / sum(mix)
+    return load * gpus * shape.memory_slices / mean
 
 
-def show(title: str, table: Table) -> None:
-    """Print one table: a row per policy."""
-    columns = list(next(iter(table.values())))
-    width = max(map(len, ("policy", *table))) + 1
-    click.echo(f"\n{title}\n{'policy':{width}}" + "".join(f"{c:>22}" for c in columns))
-    for policy, row in table.items():
-        click.echo(f"{policy:{width}}" + "".join(f"{row[c]:>22.2f}" for c in columns))
+Figures = Mapping[str, float]
+Row = tuple[str, Figures]
 
 
-def _played(
-    play: Callable[..., T], weights: tuple[float, ...], fleet: Callable[[], Fleet], **how: Any
-) -> list[T]:
-    """Outcomes of a scenario, each on a new fleet and with a seed of its own."""
-    count = how.pop("replications")
-    return [play(fleet(), weights, seed=seed, **how) for seed in range(count)]
-
-
-def run_fill(table: MoveTable, **size: int) -> Table:
-    """Accepted requests when 85 % and 100 % of the capacity were asked for."""
-    result: Table = {}
-    for policy in NAMES:
-        fleet = partial(Fleet, table, policy, gpus=size["gpus"])
-        result[policy] = {
-            f"{mix} {share:.0%}": percent(_played(fill, weights, fleet, share=share, **size))[0]
-            for share in (0.85, 1.0)
-            for mix, weights in MIXES.items()
-        }
-    return result
-
-
-def run_steady(table: MoveTable, **size: int) -> Table:
-    """Accepted requests and slices in the steady state, means over the mixes."""
-    result: Table = {}
-    for policy in NAMES:
-        fleet = partial(Fleet, table, policy, gpus=size["gpus"])
-        row = result.setdefault(policy, {})
-        for load in (0.85, 1.0):
-            pairs = [percent(_played(steady, m, fleet, load=load, **size)) for m in MIXES.values()]
-            row[f"requests load {load}"] = fmean(p[0] for p in pairs)
-            row[f"slices load {load}"] = fmean(p[1] for p in pairs)
-    for row in result.values():
-        lost = 100 - row["requests load 0.85"]
-        row["lost / kube's"] = lost / (100 - result["kube"]["requests load 0.85"])
-    return result
-
-
-def run_active(table: MoveTable, **size: int) -> Table:
-    """GPUs in use at load 0.6 of the uniform mix, where everything is accepted."""
-    result: Table = {}
-    for policy in NAMES:
-        fleet = partial(Fleet, table, policy, gpus=size["gpus"])
-        tallies = _played(steady, MIXES["uniform"], fleet, load=0.6, **size)
-        result[policy] = {"GPUs in use": fmean(fmean(tally.active) for tally in tallies)}
-    return result
-
-
-def run_queue(table: MoveTable, *, gpus: int, replications: int) -> Table:  # noqa: ARG001
-    """Mean waiting time of pods that queue, relative to kube-scheduler's way."""
-    result: Table = {policy: {} for policy in NAMES}
-    for number, load, jobs in QUEUES:
-        how = {"gpus": number, "load": load, "jobs": jobs, "replications": replications}
-        for policy in NAMES:
-            fleet = partial(Fleet, table, policy, gpus=number)
-            waits = _played(queue, QUEUE_MIX, fleet, **how)
-            result[policy][f"{number} GPUs load {load}"] = fmean(waits)
-    base = dict(result["kube"])
+def accepted(found: Played, shape: Geometry, *, since: float = 0.0) -> Figures:
+    """Accepted requests and memory slices, in percent."""
+    fates = [f for f in found.fates.values() if f.asked.t >= since * SECOND]
+    slices = {fate.asked.ask: _slices(fate, shape) for fate in fates}
+    placed = [fate for fate in fates if fate.placed is not None]
     return {
-        p: {c: row[c] / base[c] if base[c] else math.nan for c in row} for p, row in result.items()
+        "requests": 100 * len(placed) / len(fates),
+        "slices": 100 * sum(slices[f.asked.ask] for f in placed) / sum(slices.values()),
     }
 
 
-SCENARIOS: dict[str, tuple[str, Callable[..., Table]]] = {
-    "fill": ("nothing leaves: accepted requests, %", run_fill),
-    "steady": ("arrivals and departures: accepted, %", run_steady),
-    "active": ("load 0.6, uniform", run_active),
-    "queue": ("mean waiting time, relative to kube", run_queue),
-}
+def _slices(fate: Fate, shape: Geometry) -> int:
+    want = fate.asked.claims[0].choices[0][0]
+    size = next(p.memory_slices for p in shape.profiles if class_name(p.name) == want.class_name)
+    return want.count * size
+
+
+def waits(found: Played) -> Figures:
+    """Mean seconds until a request was placed, and free slices that none of those could use."""
+    since = ((f.placed or found.end) - f.asked.t for f in found.fates.values())
+    return {"wait": fmean(since) / SECOND, "stranded": found.stranded}
+
+
+def run_mix(seed: int, policy: str, *, scenario: str, product: str, gpus: int) -> Figures:
+    """One seed of a scenario by a policy."""
+    shape, result = geometry(product), dict[str, float]()
+    lost = partial(recording, shape, gpus=gpus, per_node=4, queues=False)
+    if scenario == "fill":
+        for share in (0.85, 1.0):
+            asks = [fill(shape, mix, gpus=gpus, share=share, seed=seed) for mix in MIXES.values()]
+            found = [accepted(played(lost(each), policy), shape) for each in asks]
+            result |= {f"{k} {share:.0%}": fmean(f[k] for f in found) for k in found[0]}
+    elif scenario == "steady":
+        for load in (0.85, 1.0):
+            asks = [steady(shape, mix, gpus=gpus, load=load, seed=seed) for mix in MIXES.values()]
+            every = [accepted(played(lost(each), policy), shape, since=_WARM) for each in asks]
+            result |= {f"{k} load {load}": fmean(f[k] for f in every) for k in every[0]}
+    else:
+        jobs = queue(shape, QUEUE_MIX, gpus=gpus, load=0.8, seed=seed)
+        result |= waits(played(recording(shape, jobs, gpus=gpus, per_node=4, queues=True), policy))
+    return result
+
+
+def run_trace(seed: int, policy: str, *, path: Path, product: str, scenario: str) -> Figures:
+    """The trace by a policy: in a random order until nothing fits, or at its own times."""
+    shape = geometry(product)
+    jobs = openb.read(path, shape)
+    asks = [Ask(j.created, j.profile, j.lasts, j.count) for j in jobs]
+    if scenario == "own times":
+        gpus = math.ceil(0.9 * openb.peak(jobs, shape))
+        found = recording(shape, asks, gpus=gpus, per_node=8, queues=True)
+        result = played(found, policy)
+        return {"GPUs": gpus, **waits(result)}
+    if scenario == "parts":
+        asks = [ask for ask in asks if ask.profile != jobs[0].whole]
+    random.Random(seed).shuffle(asks)
+    by_size = sizes(shape)
+    total = sum(by_size[ask.profile] * ask.count for ask in asks)
+    gpus = math.ceil(0.8 * total / shape.memory_slices)
+    stay = [Ask(n, ask.profile, None, ask.count) for n, ask in enumerate(asks)]
+    result = played(recording(shape, stay, gpus=gpus, per_node=8, queues=False), policy)
+    used = accepted(result, shape)["slices"] * total / gpus / shape.memory_slices
+    return {"GPUs": gpus, **accepted(result, shape), "slices in use": used}
+
+
+def show(title: str, rows: Mapping[str, Sequence[Figures]]) -> None:
+    """Print one table: a row per policy, of each figure the mean and the standard deviation."""
+    columns = list(next(iter(rows.values()))[0])
+    click.echo(f"\n{title}\n{'policy':10}" + "".join(f"{c:>22}" for c in columns))
+    for policy, found in rows.items():
+        cells = []
+        for column in columns:
+            values = [figures[column] for figures in found]
+            spread = stdev(values) if len(values) > 1 else 0.0
+            cells.append(f"{fmean(values):.2f} ± {spread:.2f}")
+        click.echo(f"{policy:10}" + "".join(f"{cell:>22}" for cell in cells))
+
+
+SCENARIOS = ("fill", "steady", "queue")
+OF_TRACE = ("all", "parts", "own times")
 
 
 @click.command()
-@click.option("--replications", default=40, show_default=True, help="Seeds per policy and mix.")
-@click.option("--gpus", default=100, show_default=True, help="GPUs, four a node.")
+@click.option("--replications", default=20, show_default=True, help="Seeds, or orders of a trace.")
+@click.option("--gpus", default=100, show_default=True, help="GPUs, four a node; not of a trace.")
 @click.option("--product", default="A100-SXM4-80GB", show_default=True)
-@click.option("--scenario", "scenarios", multiple=True, type=click.Choice(list(SCENARIOS)))
-def main(replications: int, gpus: int, product: str, scenarios: tuple[str, ...]) -> None:
+@click.option("--scenario", "scenarios", multiple=True, type=click.Choice([*SCENARIOS, *OF_TRACE]))
+@click.option("--trace", type=click.Path(path_type=Path), help="openb_pod_list_default.csv.")
+def main(
+    replications: int, gpus: int, product: str, scenarios: tuple[str, ...], trace: Path | None
+) -> None:
     """Compare the placement policies."""
-    table = MoveTable(geometry(product))
-    click.echo(f"{gpus} x {product}, {replications} replications, the same seeds for all")
-    for name in scenarios or tuple(SCENARIOS):
-        title, run = SCENARIOS[name]
-        show(f"{name}: {title}", run(table, gpus=gpus, replications=replications))
+    known = SCENARIOS if trace is None else OF_TRACE
+    with ProcessPoolExecutor(2) as workers:
+        for name in scenarios or known:
+            run: Callable[[int, str], Figures]
+            if trace is None:
+                run = partial(run_mix, scenario=name, product=product, gpus=gpus)
+            else:
+                run = partial(run_trace, path=trace, product=product, scenario=name)
+            seeds = range(1 if name == "own times" else replications)
+            rows = {p: [*workers.map(run, seeds, [p] * len(seeds))] for p in NAMES}
+            show(f"{name}: {product}, {len(seeds)} seeds, the same for all", rows)
 
 
 if __name__ == "__main__":

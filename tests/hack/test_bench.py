@@ -9,45 +9,49 @@ from click.testing import CliRunner
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.moves import MoveTable
-from dra.allocator.score import POLICIES
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.names import DEFAULT_DRIVER
-from hack.bench import allocate, cluster, memory, objects, placement
+from hack.bench import allocate, cluster, memory, objects, openb, placement
 from hack.bench.memory import FullCluster
-from hack.bench.objects import MIXES, geometry
-from hack.bench.placement import NAMES, Fleet, fill
+from hack.bench.objects import geometry
+from hack.bench.placement import NAMES
 from hack.bench.site import Effort, partitionable, read_attempts, read_writes
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
 
-@pytest.mark.parametrize("scenario", ["fill", "steady", "active", "queue"])
-def test_every_policy_has_a_row_in_every_placement_table(
-    scenario: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placement, "QUEUES", ((4, 0.5, 20),))
+TRACE = """\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+a,1,1,1,460,,LS,Running,0,50,0
+b,1,1,2,1000,,LS,Running,10,60,10
+c,1,1,0,0,,LS,Running,10,60,10
+d,1,1,1,110,,LS,Pending,20,60,
+"""
+
+
+@pytest.mark.parametrize("scenario", [*placement.SCENARIOS, *placement.OF_TRACE])
+def test_every_policy_has_a_row_in_every_placement_table(scenario: str, tmp_path: Path) -> None:
     arguments = ["--replications", "1", "--gpus", "4", "--scenario", scenario]
+    if scenario in placement.OF_TRACE:
+        (tmp_path / "trace.csv").write_text(TRACE)
+        arguments += ["--trace", str(tmp_path / "trace.csv")]
     result = CliRunner().invoke(placement.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     rows = [line.split()[0] for line in result.output.splitlines() if line.startswith(NAMES)]
     assert rows == list(NAMES)
 
 
-def test_every_policy_is_benchmarked() -> None:
-    left_out = sorted(set(POLICIES) - set(NAMES))
-    assert not left_out, (
-        f"hack/bench/placement.py leaves out {left_out}: take its NAMES from POLICIES"
-    )
-
-
-def test_all_policies_are_asked_for_the_same_requests() -> None:
-    offered = {
-        fill(Fleet(TABLE, p, gpus=8), MIXES["uniform"], gpus=8, share=1.0, seed=5).slices_offered
-        for p in NAMES
-    }
-    assert len(offered) == 1
+def test_parts_of_gpus_are_rounded_up_to_profiles(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    jobs = openb.read(tmp_path / "trace.csv", TABLE.geometry)
+    assert [(j.profile, j.count, j.lasts) for j in jobs] == [
+        ("4g.40gb", 1, 50.0),
+        ("7g.80gb", 2, 50.0),
+        ("1g.10gb", 1, 40.0),
+    ]
+    assert openb.peak(jobs, TABLE.geometry) == 0.5 + 2 + 0.125
 
 
 def test_decisions_are_timed_per_size_of_the_cluster() -> None:

@@ -15,6 +15,7 @@ from cli.program import PROGRAM
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.reasons import Reason
 from dra.pods.nodefit import MisfitReason
+from dra.replay.form import VERSION, Header, Ready, encode
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
@@ -65,6 +66,7 @@ LINES = [
     ["release", "c", "wanted"],
     ["bundle", "--file", "{folder}/b.tar.gz"],
     ["kueue"],
+    ["replay", "{folder}/decisions.jsonl"],
     ["map", "nowhere"],
 ]
 """Each command at least once."""
@@ -98,6 +100,9 @@ def test_every_field_of_the_json_is_in_the_table(
         world.set_finalizers(name)
     made_pod = world.add_pod("waiting", "wanted")
     world.tell(made_pod, "WaitingForSlice", "it waits")
+    header = Header(version=VERSION, driver="d", begun="")
+    lines = (encode(line) + b"\n" for line in (header, Ready()))
+    (tmp_path / "decisions.jsonl").write_bytes(b"".join(lines))
     shown = mig(*(w.format(folder=tmp_path) for w in line), "-o", "json").json
     where = "docs/kubectl-mig.md, in '| command | `kind` | fields |',"
     assert f"| `{shown['kind']}` |" in PAGE, f"{where} lacks the kind {shown['kind']}"

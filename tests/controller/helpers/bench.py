@@ -117,7 +117,7 @@ class Bench:
                 recording,
                 now=self.now,
                 begun=lambda: rfc3339(self.time_of_day()),
-                names=False,
+                names=True,
             )
         self.world = World(
             self.cluster,

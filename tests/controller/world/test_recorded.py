@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controller import times
+from controller.options import Options
 from controller.queue import holds
 from controller.report.decision_file import DecisionFile, Entry
+from controller.report.decisions import recording
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.replay import form
-from dra.replay.play import Played, Setting, as_recorded, play
+from dra.replay.play import Played, as_recorded, play
+from dra.replay.setting import Setting
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import request
+from tests.controller.helpers.objects import gpu, instance, mignode, node, request
 from tests.controller.world.world import World
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 
 KINDS = Kinds(Selectors())
 END = form.encode(form.Ready()) + b"\n"
 
 
-def record(
-    seed: int, folder: Path, *, limit: int = 2**26, happenings: int = 300
-) -> list[bytes]:
+def record(seed: int, folder: Path, *, limit: int = 2**26, happenings: int = 300) -> list[bytes]:
     path = folder / f"{seed}.jsonl"
     file = DecisionFile(path, limit, end_of_state=END)
     world = World(seed, finalizer_at_creation=False, recording=file)
@@ -93,9 +96,17 @@ def test_other_policies_and_gpus_decide_otherwise(tmp_path: Path) -> None:
 
 
 def test_nobody_is_named_in_a_recording(tmp_path: Path) -> None:
-    lines = b"".join(record(4, tmp_path))
-    for name in (b"default/", b'"default"', b'"p1"', b"uid-p"):
-        assert name not in lines
+    path, bench = tmp_path / "log", Bench("node-a")
+    options = Options(decision_log=path)
+    with recording(bench.cluster, options, FakeClock()) as decisions:
+        bench.world.reporter.decisions = decisions
+        for name in ("secret-a", "secret-b"):
+            bench.serve(name, name, request("secret-request", "mig-4g.20gb"))
+    text = path.read_bytes()
+    assert text.count(b'"e":"ask"') == 2
+    assert b'"e":"waits"' in text
+    for name in (b"secret", b"default/", b'"default"', b"uid-"):
+        assert name not in text
 
 
 def test_each_file_of_a_full_recording_is_one_by_itself(tmp_path: Path) -> None:
@@ -124,9 +135,74 @@ def test_decisions_go_on_while_they_cannot_be_recorded(tmp_path: Path) -> None:
     bench.serve("p1", "c1", request("r", "mig-2g.10gb"))
     file.close()
     assert bench.devices("c1")
-    recording = form.read(path.read_bytes().splitlines(keepends=True))
-    assert recording.header.dropped
-    assert [e.devices[0][0] for e in recording.state if isinstance(e, form.Held)] == (
+    found = form.read(path.read_bytes().splitlines(keepends=True))
+    assert found.header.dropped
+    assert [e.devices[0][0] for e in found.state if isinstance(e, form.Held)] == (
         bench.devices("c0")
     )
-    assert play(recording, kinds=KINDS).differs_at is None
+    assert play(found, kinds=KINDS).differs_at is None
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def recorded(path: Path, *nodes: str) -> tuple[Bench, DecisionFile]:
+    file = DecisionFile(path, 2**26, end_of_state=END)
+    return Bench(*nodes, recording=file), file
+
+
+def test_a_busy_fleet_is_played_as_it_was(path: Path) -> None:
+    draw = random.Random(1)
+    bench, file = recorded(path, *(f"node-{n}" for n in range(6)))
+    alive: list[str] = []
+    for number in range(150):
+        name, profile = f"p{number}", draw.choice(("1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"))
+        bench.serve(name, name, request("r", f"mig-{profile}"))
+        alive.append(name)
+        bench.run(seconds=draw.random())
+        while len(alive) > 18:
+            bench.delete_pod(alive.pop(draw.randrange(len(alive))))
+    file.close()
+    found = form.read(path.read_bytes().splitlines(keepends=True))
+    assert sum(isinstance(e, form.Placed) for e in found.events) > 100
+    assert play(found, kinds=KINDS).differs_at is None
+
+
+def test_what_others_have_on_a_gpu_is_played(path: Path) -> None:
+    bench, file = recorded(path)
+    bench.cluster.set_node(node("node-a"))
+    foreign = instance("3g.20gb", 4, state="foreign")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, "node-a", instances=(foreign,))))
+    bench.serve("p", "c", request("r", "mig-3g.20gb"))
+    assert bench.devices("c") == ["gpu-0-mig-3g20gb-9-0"]
+    file.close()
+    found = form.read(path.read_bytes().splitlines(keepends=True))
+    assert play(found, kinds=KINDS).differs_at is None
+    assert play(found, Setting(nodes=2), kinds=KINDS).fates[1].placed is not None
+
+
+def test_who_is_placed_later_ends_as_much_later(path: Path) -> None:
+    bench, file = recorded(path, "node-a", "node-b")
+    whole = request("r", "mig-7g.40gb")
+    bench.serve("a", "a", whole)
+    bench.run(seconds=10)
+    bench.serve("b", "b", whole)
+    bench.run(seconds=30)
+    bench.delete_pod("a")
+    bench.run()
+    bench.run(seconds=20)
+    bench.delete_pod("b")
+    bench.run()
+    bench.run(seconds=10)
+    bench.serve("c", "c", whole)
+    bench.run(seconds=60)
+    bench.delete_pod("c")
+    bench.run(seconds=5)
+    file.close()
+    found = form.read(path.read_bytes().splitlines(keepends=True))
+    fates = [*play(found, Setting(gpus=1), kinds=KINDS).fates.values()]
+    ended = [e.t for e in found.events if isinstance(e, form.Ended)]
+    was = [e.t for e in found.events if isinstance(e, form.Placed)]
+    assert [fate.placed for fate in fates] == [was[0], ended[0], ended[0] + ended[1] - was[1]]

@@ -1,0 +1,210 @@
+"""``kubectl mig replay``: recorded decisions, and what others would have come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from cli.exits import CliError, Exit
+from cli.output import Output, counted, harmless
+from cli.session import evaluator, missing_module
+from dra.allocator.score import POLICIES
+from dra.cel.kinds import Kinds
+from dra.replay.form import LINE_BYTES, NodeState, Recording, RecordingError, read
+from dra.replay.play import Fate, Played, as_recorded, play
+from dra.replay.setting import Setting
+
+_SECOND = 1_000_000
+_SHOWN = 10
+
+
+def run(  # noqa: PLR0913 - the options of the command
+    out: Output, *, file: str, policy: str, gpus: int | None, nodes: int | None, layout: str
+) -> int:
+    """Show what was beside what would have been."""
+    if module := missing_module():
+        raise CliError(
+            Exit.USAGE,
+            f"replay evaluates selectors and needs {module}: "
+            "pip install 'dra-driver-nvidia-mig[cli]'",
+        )
+    setting = _setting(policy, gpus, nodes, layout)
+    path = Path(file)
+    with evaluator() as asked:
+        kinds = Kinds(asked)
+        try:
+            with path.open("rb") as lines:
+                recording = read(iter(lambda: lines.readline(LINE_BYTES), b""))
+            was, played = as_recorded(recording, kinds=kinds), play(recording, setting, kinds=kinds)
+        except RecordingError as error:
+            raise CliError(Exit.USAGE, f"{file}: {error}") from error
+        except OSError as error:
+            raise CliError(Exit.USAGE, f"{file} cannot be read: {error.strerror}") from error
+    if out.is_json:
+        out.json("Replay", _json(recording, was, played))
+    else:
+        _show(recording, was, played, out)
+    return Exit.OK
+
+
+def _setting(policy: str, gpus: int | None, nodes: int | None, layout: str) -> Setting:
+    if policy and policy not in POLICIES:
+        allowed = ", ".join(POLICIES)
+        raise CliError(Exit.USAGE, f"--policy: {policy!r} is none; allowed are: {allowed}")
+    if gpus is not None and nodes is not None:
+        raise CliError(Exit.USAGE, "--gpus and --nodes: give one of them")
+    slices = []
+    for entry in filter(None, layout.split(",")):
+        name, _, number = entry.partition("=")
+        if not name or not (number or "1").isdecimal():
+            raise CliError(
+                Exit.USAGE,
+                f"--layout: {entry!r} is no slice: write profiles with their number, such as "
+                "3g.40gb=1,1g.10gb=4",
+            )
+        slices.append((name, int(number or 1)))
+    return Setting(policy, gpus, nodes, tuple(slices))
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """Outcome in figures; times in seconds, costs and ``stranded`` in memory slices."""
+
+    accepted: int
+    waited: int
+    mean: float
+    most: float
+    stranded: float
+    cost: float
+
+
+def _figures(played: Played) -> _Figures:
+    placed = [fate for fate in played.fates.values() if fate.placed is not None]
+    waits = sorted(_waited(f, played) for f in played.fates.values() if f.waits)
+    return _Figures(
+        len(placed),
+        len(waits),
+        fmean(waits) if waits else 0.0,
+        waits[ceil(0.95 * len(waits)) - 1] if waits else 0.0,
+        played.stranded,
+        fmean(fate.cost for fate in placed) if placed else 0.0,
+    )
+
+
+def _waited(fate: Fate, played: Played) -> float:
+    """Seconds until it was placed, gone, or the recording ended."""
+    ends = (fate.placed, fate.left, played.end)
+    end = next(t for t in ends if t is not None)
+    return (end - fate.asked.t) / _SECOND if fate.waits else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """A pod that was or was not placed, or waited for a second more or less."""
+
+    pod: str
+    was: str
+    is_now: str
+
+
+def _differences(was: Played, played: Played) -> Iterator[_Difference]:
+    for ask, before in was.fates.items():
+        after = played.fates[ask]
+        waited = abs(_waited(before, was) - _waited(after, played))
+        if (before.placed is None) is not (after.placed is None) or waited >= 1:
+            yield _Difference(before.asked.pod, _told(before, was), _told(after, played))
+
+
+def _told(fate: Fate, played: Played) -> str:
+    waited = _waited(fate, played)
+    if fate.placed is not None:
+        return f"placed after {_span(waited)}" if fate.waits else "placed at once"
+    return f"{'left' if fate.left is not None else 'waits'} after {_span(waited)}"
+
+
+def _moved(was: Played, played: Played) -> int:
+    """Pods that were placed both times, and elsewhere."""
+    both = ((before, played.fates[ask]) for ask, before in was.fates.items())
+    placed = ((b, a) for b, a in both if b.placed is not None and a.placed is not None)
+    return sum((b.node, b.devices) != (a.node, a.devices) for b, a in placed)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"  # noqa: PLR2004
+
+
+def _show(recording: Recording, was: Played, played: Played, out: Output) -> None:
+    header = recording.header
+    lines = (*recording.state, *recording.events)
+    nodes = {line.node for line in lines if isinstance(line, NodeState)}
+    what = f"{counted(len(was.fates), 'pod')} asked on {counted(len(nodes), 'node')}"
+    out.line(f"{what} in {_span(was.end / _SECOND)} from {harmless(header.begun)} on")
+    if header.dropped:
+        out.line(out.odd(f"{counted(header.dropped, 'line')} before it were lost"))
+    if recording.is_cut:
+        out.line(out.odd("its last line is cut off, and left out"))
+    out.line()
+    before, after = _figures(was), _figures(played)
+    rows: list[tuple[str, ...]] = [
+        ("accepted", str(before.accepted), str(after.accepted)),
+        ("waited", str(before.waited), str(after.waited)),
+        ("  on the mean", _span(before.mean), _span(after.mean)),
+        ("  19 of 20 at most", _span(before.most), _span(after.most)),
+        ("stranded memory slices", f"{before.stranded:.2f}", f"{after.stranded:.2f}"),
+        ("cost of a pod to others", f"{before.cost:.3f}", f"{after.cost:.3f}"),
+    ]
+    out.table(("", "RECORDED", "REPLAYED"), rows)
+    out.line()
+    if played.differs_at is None:
+        out.line(out.good("each decision is as it was recorded"))
+        return
+    found = [*_differences(was, played)]
+    since = _span(played.differs_at / _SECOND)
+    out.line(
+        f"from {since} on: {counted(len(found), 'pod')} fared differently, "
+        f"{_moved(was, played)} were placed elsewhere"
+    )
+    if found:
+        shown: list[tuple[str, ...]] = [
+            (harmless(d.pod, newlines=True), d.was, d.is_now) for d in found[:_SHOWN]
+        ]
+        out.table(("POD", "RECORDED", "REPLAYED"), shown, indent="  ")
+    if len(found) > _SHOWN:
+        out.line(f"  and {len(found) - _SHOWN} more")
+
+
+def _json(recording: Recording, was: Played, played: Played) -> dict[str, Any]:
+    differs = played.differs_at
+    return {
+        "begun": recording.header.begun,
+        "seconds": was.end / _SECOND,
+        "pods": len(was.fates),
+        "lostBefore": recording.header.dropped,
+        "isCut": recording.is_cut,
+        "recorded": _figures_json(_figures(was)),
+        "replayed": _figures_json(_figures(played)),
+        "differsAfterSeconds": None if differs is None else differs / _SECOND,
+        "placedElsewhere": _moved(was, played),
+        "differences": [
+            {"pod": d.pod, "recorded": d.was, "replayed": d.is_now}
+            for d in _differences(was, played)
+        ],
+    }
+
+
+def _figures_json(figures: _Figures) -> dict[str, Any]:
+    return {
+        "accepted": figures.accepted,
+        "waited": figures.waited,
+        "meanWaitSeconds": round(figures.mean, 3),
+        "p95WaitSeconds": round(figures.most, 3),
+        "strandedSlices": round(figures.stranded, 4),
+        "meanCost": round(figures.cost, 4),
+    }

@@ -1,0 +1,130 @@
+"""``kubectl mig replay``: recorded decisions beside what they would have come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.report.decision_file import DecisionFile
+from dra.replay import form
+from tests.cli.conftest import Mig
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.objects import gpu, mignode, node, request
+
+PODS = (("small", "1g.5gb"), ("half", "3g.20gb"), ("other", "1g.5gb"), ("full", "7g.40gb"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A controller of two GPUs, of which two small pods would use both by another policy."""
+    path = tmp_path / "decisions.jsonl"
+    file = DecisionFile(path, 2**26, end_of_state=form.encode(form.Ready()) + b"\n")
+    bench = Bench(recording=file)
+    for name in ("node-a", "node-b"):
+        bench.cluster.set_node(node(name))
+        bench.cluster.set_mignode(mignode(name, gpu(0, name)))
+    for name, profile in PODS:
+        bench.serve(name, name, request("r", f"mig-{profile}"))
+        bench.run(seconds=10)
+    bench.serve("late", "late", request("r", "mig-7g.40gb"))
+    bench.run(seconds=30)
+    bench.delete_pod("full")
+    bench.run(seconds=5)
+    assert bench.devices("late")
+    file.close()
+    return path
+
+
+def test_the_same_policy_comes_to_the_same(log: Path, mig: Mig) -> None:
+    ran = mig("replay", str(log))
+    assert (
+        ran.out
+        == """\
+5 pods asked on 2 nodes in 1 min from 2026-01-01T00:00:00Z on
+
+                          RECORDED   REPLAYED
+accepted                  5          5
+waited                    1          1
+  on the mean             35.0 s     35.0 s
+  19 of 20 at most        35.0 s     35.0 s
+stranded memory slices    0.93       0.93
+cost of a pod to others   0.338      0.338
+
+each decision is as it was recorded
+"""
+    )
+    assert ran.code == 0
+
+
+def test_another_policy_is_told_from_what_was(log: Path, mig: Mig) -> None:
+    ran = mig("replay", str(log), "--policy", "spread")
+    assert ran.out.splitlines()[3:5] == [
+        "accepted                  5          3",
+        "waited                    1          2",
+    ]
+    assert ran.out.splitlines()[10:] == [
+        "from 0.0 s on: 2 pods fared differently, 3 were placed elsewhere",
+        "  POD            RECORDED              REPLAYED",
+        "  default/full   placed at once        waits after 45.0 s",
+        "  default/late   placed after 35.0 s   waits after 35.0 s",
+    ]
+    found = mig("replay", str(log), "--policy", "spread", "-o", "json").json
+    assert found["replayed"]["accepted"] == 3
+    assert [d["pod"] for d in found["differences"]] == ["default/full", "default/late"]
+
+
+def test_more_and_fewer_gpus_are_told(log: Path, mig: Mig) -> None:
+    more = mig("replay", str(log), "--gpus", "3", "-o", "json").json
+    assert (more["replayed"]["accepted"], more["replayed"]["waited"]) == (5, 0)
+    fewer = mig("replay", str(log), "--nodes", "1", "-o", "json").json
+    assert fewer["replayed"]["accepted"] == 3
+    cut = mig("replay", str(log), "--layout", "7g.40gb", "-o", "json").json
+    assert cut["replayed"]["accepted"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "best"], "--policy: 'best' is none; allowed are: sws, best-fit"),
+        (["--gpus", "2", "--nodes", "1"], "--gpus and --nodes: give one of them"),
+        (["--layout", "3g.20gb=x"], "--layout: '3g.20gb=x' is no slice: write profiles"),
+        (["--layout", "9g.1gb"], "it has no profile 9g.1gb; it has: 1g.5gb"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    arguments: list[str], message: str, log: Path, mig: Mig
+) -> None:
+    ran = mig("replay", str(log), *arguments)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_a_damaged_file_is_refused_by_its_line_and_a_cut_one_is_read(log: Path, mig: Mig) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    for number, bad, message in (
+        (1, b"{}\n", "line 1: "),
+        (3, b'{"e":"nothing"}\n', "line 3: Invalid value 'nothing'"),
+        (9, b'{"e":"ended","t":1,"claim":77}\n', "line 9: claim 77 is not known before it"),
+        (1, lines[0].replace(b'"version":1', b'"version":2'), "line 1: version 2 is not read here"),
+    ):
+        log.write_bytes(b"".join([*lines[: number - 1], bad, *lines[number:]]))
+        ran = mig("replay", str(log))
+        assert (ran.code, message in ran.err) == (2, True), ran.err
+    log.write_bytes(b"".join(lines)[:-9])
+    ran = mig("replay", str(log))
+    assert ran.code == 0
+    assert "its last line is cut off, and left out" in ran.out
+    missing = mig("replay", str(log.parent / "none"))
+    assert missing.code == 2
+    assert "cannot be read: No such file" in missing.err
+
+
+def test_what_a_file_says_does_nothing_to_a_terminal(log: Path, mig: Mig) -> None:
+    log.write_bytes(
+        log.read_bytes().replace(b"default/full", b"\\u001b[31m\\u001b]0;x\\u0007\\nfull")
+    )
+    ran = mig("replay", str(log), "--policy", "spread")
+    assert ran.code == 0
+    assert "\x1b" not in ran.out
+    assert "\ufffd[31m\ufffd]0;x\ufffd full" in ran.out
