@@ -172,7 +172,7 @@ def steady(
 
 
 def queue(shape: Geometry, mix: Sequence[float], *, gpus: int, load: float, seed: int) -> list[Ask]:
-    """Twenty jobs a GPU that wait; lifetimes are lognormal, median 600 s and sigma 0.8, as in MIGBench."""
+    """Jobs that wait; lifetimes are lognormal, median 600 s, sigma 0.8, as in MIGBench."""
     draw, sigma, median = random.Random(seed), 0.8, 600.0
     rate = _rate(shape, mix, gpus, load) / (median * math.exp(sigma * sigma / 2))
     draw_one, asks, now = _names(mix, shape, draw), list[Ask](), 0.0
