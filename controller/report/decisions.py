@@ -23,7 +23,8 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.records import Effects
 from controller.options import Options
 from controller.report.decision_file import DecisionFile, Entry
-from dra.allocator.fleet import NodeGpus, charge
+from dra.allocator.fleet import NodeGpus
+from dra.allocator.fragmentation import charge
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Reason

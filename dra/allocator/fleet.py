@@ -15,12 +15,11 @@ from typing import NamedTuple
 from dra.allocator.gpustate import GpuId, GpuState, Held
 from dra.allocator.moves import Move, MoveTable
 from dra.allocator.quotas import Quotas
-from dra.allocator.score import Census, Demand, Weights, scarcity_weights, sws
+from dra.allocator.score import Census, Demand, Weights, scarcity_weights
 from dra.cel.kinds import Kinds
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
 from dra.claims.classes import Quota
-from dra.gpu.geometry import Placement, Usage
 from dra.gpu.holdings import Device, why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
@@ -490,27 +489,6 @@ class Fleet:
 
 
 _NOBODY = ClaimRef("", "", "")
-
-
-def charge(fleet: Fleet, slices: Iterable[tuple[GpuId, str, Placement]]) -> float:
-    """Charge of the default policy for slices made in this order, by GPU, profile and placement.
-
-    In memory slices that others are likely to lack.
-    """
-    total, usages = 0.0, dict[GpuId, Usage]()
-    for gpu, name, placement in slices:
-        state = fleet.state(gpu)
-        profile = state.table.geometry.by_name(name) if state.table is not None else None
-        if state.table is None or profile is None:
-            continue
-        usage = usages.get(gpu, state.usage)
-        moves = state.table.moves(usage, profile)
-        move = next((m for m in moves if m.placement == placement), None)
-        if move is not None:
-            seen = state.situation(fleet.weights(state.table))._replace(usage=usage)
-            total += sws(seen, move)[0]
-            usages[gpu] = move.after
-    return total
 
 
 def _facts(inventory: Inventory) -> _NodeFacts:

@@ -6,11 +6,14 @@ Every state of a GPU is looked at once, however many GPUs are in it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dra.allocator.fleet import Fleet
+from dra.allocator.gpustate import GpuId
 from dra.allocator.moves import MoveTable
-from dra.gpu.geometry import Usage
+from dra.allocator.score import sws
+from dra.gpu.geometry import Placement, Usage
 
 
 @dataclass(slots=True)
@@ -59,3 +62,24 @@ def rooms(fleet: Fleet) -> dict[str, ProductRoom]:
             else:
                 room.stranded += share * left * number
     return found
+
+
+def charge(fleet: Fleet, slices: Iterable[tuple[GpuId, str, Placement]]) -> float:
+    """Charge of the default policy for slices made in this order, by GPU, profile and placement.
+
+    In memory slices that others are likely to lack.
+    """
+    total, usages = 0.0, dict[GpuId, Usage]()
+    for gpu, name, placement in slices:
+        state = fleet.state(gpu)
+        profile = state.table.geometry.by_name(name) if state.table is not None else None
+        if state.table is None or profile is None:
+            continue
+        usage = usages.get(gpu, state.usage)
+        moves = state.table.moves(usage, profile)
+        move = next((m for m in moves if m.placement == placement), None)
+        if move is not None:
+            seen = state.situation(fleet.weights(state.table))._replace(usage=usage)
+            total += sws(seen, move)[0]
+            usages[gpu] = move.after
+    return total

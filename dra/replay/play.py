@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet import Fleet, Holder, charge
+from dra.allocator.fleet import Fleet, Holder
+from dra.allocator.fragmentation import charge
 from dra.allocator.gpustate import GpuId
 from dra.allocator.problem import Decision, Problem
 from dra.cel.kinds import Kinds

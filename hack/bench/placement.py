@@ -23,7 +23,7 @@ from statistics import fmean, stdev
 import click
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.problem import Decision, OpenRequest, Problem
+from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.score import POLICIES
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
@@ -113,7 +113,7 @@ def kube(allocator: Allocator, problem: Problem) -> Decision | None:
     fleet = allocator.fleet
     request = OpenRequest(claim.claim.ref, want)
     for name in sorted(fleet.nodes, key=lambda n: (len(fleet.claims_on(n)), n)):
-        node, picks = fleet.nodes[name], []
+        node, picks = fleet.nodes[name], list[Pick]()
         for state in node.gpus:
             usage = state.usage
             offers = fleet.kinds.match_kind(want.expressions, state.kind).offers

@@ -105,8 +105,8 @@ def test_nobody_is_named_in_a_recording(tmp_path: Path) -> None:
     text = path.read_bytes()
     assert text.count(b'"e":"ask"') == 2
     assert b'"e":"waits"' in text
-    for name in (b"secret", b"default/", b'"default"', b"uid-"):
-        assert name not in text
+    for secret in (b"secret", b"default/", b'"default"', b"uid-"):
+        assert secret not in text
 
 
 def test_each_file_of_a_full_recording_is_one_by_itself(tmp_path: Path) -> None:
