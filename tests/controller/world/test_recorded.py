@@ -42,7 +42,7 @@ def places(played: Played) -> dict[int, tuple[str, frozenset[tuple[int, str]]]]:
     return {ask: (fate.node, fate.devices) for ask, fate in played.fates.items()}
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", [n for n in range(38) if n % 3])  # others: quotas, not played
 def test_a_recording_is_played_as_it_was(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
