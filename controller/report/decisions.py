@@ -345,7 +345,7 @@ class DecisionLog:
             self._cluster.fleet.changed.add(decision.node)  # it may not be written after all
 
     def _ask(self, pod: Pod, claims: tuple[ClaimWants, ...]) -> _Open:
-        """What the pod asks, as it was told, or is now."""
+        """The pod's question, as it was told, or is now."""
         asked = tuple((w.claim.ref.uid, w.choices, w.constraints) for w in claims)
         known = self._open.get(pod.uid)
         if known is not None and known.asked == asked:

@@ -142,7 +142,7 @@ class Held(_Line, frozen=True, tag="held"):
     back: bool = False
 
     def allocation(self, driver: str) -> Allocation:
-        """What it holds, as the books count it."""
+        """Devices that it holds, as the books count them."""
         found = (AllocatedDevice("", driver, "", name, ask=ask) for name, ask in self.devices)
         return Allocation(tuple(found), self.node)
 
@@ -253,7 +253,7 @@ def _read(lines: Iterable[bytes]) -> Iterator[Line | None]:
 
 
 class _Known:
-    """What the lines before have named."""
+    """Names that the lines before have given."""
 
     def __init__(self) -> None:
         self._asks: dict[int, Asked] = {}

@@ -1,4 +1,4 @@
-"""What was asked, placed again: by another policy, or on other GPUs. Pure.
+"""Recorded questions, placed again: by another policy, or on other GPUs. Pure.
 
 As long as all goes as it went, each pod is placed when it was, in the same state. From the first
 difference on whoever waits is tried whenever room is made, the most urgent first, and keeps what it
@@ -52,7 +52,7 @@ Choose = Callable[[Allocator, Problem], Decision | None]
 
 @dataclass(slots=True)
 class Fate:
-    """What became of what was asked; times as in a recording.
+    """Fate of a recorded question; times as in a recording.
 
     ``waits``: it was not placed at once. ``placed`` and ``left`` are None where that never was.
     ``is_hindered``: it is not room that it waits for. Of a ``kind`` all find room, or none.

@@ -60,7 +60,7 @@ _WARM = 4
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """So many slices of a profile, asked for at a time for so long, in seconds; None: for ever."""
+    """Slices of a profile, asked for together; each ``lasts`` so many seconds, None: for ever."""
 
     at: float
     profile: str
