@@ -1,4 +1,4 @@
-"""Room by moving pods on a real control plane, and a budget that forbids one of the moves."""
+"""Room by moving and ending pods on a real control plane, with budgets and leaders that die."""
 
 from __future__ import annotations
 
@@ -141,7 +141,12 @@ class Site:
             self.api.delete("ReplicaSet", each["metadata"]["name"])
         for each in self.api.list("Pod"):
             self.api.delete("Pod", each["metadata"]["name"])
-        self.wait("end of all", lambda: not self.api.list("ResourceClaim"))
+
+        def owned() -> list[Obj]:
+            found = self.api.list("ResourceClaim")
+            return [c for c in found if c["metadata"].get("ownerReferences")]
+
+        self.wait("end of all", lambda: not owned())
 
 
 @contextlib.contextmanager
@@ -162,6 +167,10 @@ def site_on(
         finally:
             site.clear()
         assert nodes.collisions == []
+
+
+def _either(reached: Callable[[], object], ran: subprocess.Popen[str]) -> object:
+    return reached() or ran.poll() is not None
 
 
 def crowd(site: Site) -> dict[str, str]:
@@ -193,7 +202,7 @@ def test_pods_that_allow_it_are_moved_and_no_others(
         assert f"pod default/big has gpu-0-mig-7g40gb-0-0 on node {NODES[1]}" in said
 
 
-def test_a_budget_that_forbids_one_of_the_moves_ends_it(
+def test_a_budget_that_forbids_one_of_the_moves_ends_it_and_nothing_is_held_back(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     with site_on(control_plane, tmp_path, "alone") as site:
@@ -207,3 +216,77 @@ def test_a_budget_that_forbids_one_of_the_moves_ends_it(
         assert "stopped: " in said
         assert "disruption budget" in said
         assert {*site.ended} <= {before["one"]}
+        site.runs("other", "third", NODES[1])
+
+
+def test_leaders_that_die_between_the_steps_leave_nothing_half_done(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """One dies once it was asked, one after each eviction, and one when a pod was replaced."""
+    with site_on(control_plane, tmp_path, *"abcde") as site:
+        before = crowd(site)
+        site.asks("big", "whole")
+        ran = site.defrag("-p", "7g.40gb", "--execute", "--timeout", "400")
+
+        def is_asked() -> bool:
+            metadata = site.api.get("MigNode", NODES[1])["metadata"]
+            return f"{DRIVER}/defrag" in (metadata.get("annotations") or {})
+
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("request", is_asked),
+            ("first eviction", lambda: site.ended),
+            ("the next", lambda: len(site.ended) > 1 or site.node("big")),
+        ]
+        killed = 0
+        for what, reached in steps:
+            site.wait(what, partial(_either, reached, ran), 200)
+            leader = site.replicas.wait_for_leader()
+            site.replicas.processes[leader].kill()
+            killed += 1
+            site.replicas.wait_for_leader(other_than=leader)
+        said, _ = ran.communicate(timeout=420)
+        print(said)  # noqa: T201 - what a user sees
+        assert killed == 3
+        assert {*site.ended} & {before["stays"], before["large"]} == set()
+        if ran.returncode == 0:
+            assert site.node("big") == NODES[1]
+        else:
+            assert "stopped: " in said
+        for name in before:
+            site.wait(name, partial(site.running, name))
+        site.api.delete("Pod", "big")
+        # What is free has others at once: the rest of the GPUs takes as many as fit there.
+        for number in range(3):
+            claims = {"gpu": {"resourceClaimTemplateName": "third"}}
+            site.api.create(pod(f"after-{number}", SLEEPING, claims=claims))
+        for number in range(3):
+            site.wait("room for others", partial(site.node, f"after-{number}"))
+
+
+def test_pods_of_lower_priority_end_with_the_least_that_is_protected_last(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    with site_on(control_plane, tmp_path, "alone", flags=("--preemption",)) as site:
+        uids = {
+            name: site.runs(name, size, node, movable=False)
+            for name, size, node in (
+                ("low", "whole", NODES[0]),
+                ("free", "whole", NODES[1]),
+                ("safe", "whole", NODES[2]),
+            )
+        }
+        site.protect("low")
+        site.protect("safe")
+        site.asks("urgent", "whole", priorityClassName="system-cluster-critical")
+        site.wait("room for the urgent one", lambda: site.node("urgent"))
+        assert site.ended == [uids["free"]]
+        assert site.reasons[uids["free"]] == "EvictionByEvictionAPI"
+        site.asks("second", "whole", priorityClassName="system-cluster-critical")
+        site.wait("room for the second", lambda: site.node("second"))
+        assert len(site.ended) == 2
+        last = site.ended[1]
+        assert last in {uids["low"], uids["safe"]}
+        assert site.reasons[last] == "PreemptedForSlice"
+        for name in ("urgent", "second"):
+            assert site.told(name, "MakingRoom")
+            assert not site.told(name, "RoomNotMade")
