@@ -259,7 +259,7 @@ def test_every_query_has_data_on_a_cluster_at_work_unless_its_panel_says_why_not
                 wait_for(is_gone, partial(evaluated, port, is_gone))
             empty = {}
             for panel, query in queries():
-                if "Empty" in panel["description"] and not evaluated(port, query):
+                if "Empty" in panel["description"] and not _has_numbers(port, query):
                     empty[query] = panel["description"]
                 else:
                     wait_for(query, partial(_has_numbers, port, query))
