@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from cli.page.server import LOOPBACK, PageServer
 from cli.page.source import ClusterSource, mirrored
 from cli.session import Session
 from dra.common.logs import configure
+from dra.common.signals import stop_on_signals
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
@@ -62,8 +62,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     """Show each reader what the reader's own token allows."""
     configure(log_level, "json" if log_format == "json" else "text")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop.set)
     try:
         api = KubeApi.connect(kubeconfig, user_agent="mig-dra-page")
         output, now = Output(sys.stdout), lambda: datetime.now(UTC)
