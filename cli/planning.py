@@ -86,8 +86,9 @@ def find_room(  # noqa: PLR0913 - who asks, for what, and who may move
         movers = {uid: pods[0] for uid in moved if (pods := (find(uid) or (None, []))[1])}
     held = [_holder(step, index, allocator.fleet) for index, step in enumerate(steps)]
     after = allocator.fleet.without([*movers], holding=held, unprepared=True)
-    rooms = {name: (n, _room(after)[name]) for name, n in _room(allocator.fleet).items()}
-    return Forecast(steps, movers, _cost(allocator.fleet, steps), rooms, bounded)
+    left = _room(after)
+    room = {name: (now, left[name]) for name, now in _room(allocator.fleet).items()}
+    return Forecast(steps, movers, _cost(allocator.fleet, steps), room, bounded)
 
 
 def _find(

@@ -155,8 +155,8 @@ def why_others(entry: Entry, inside: Collection[str]) -> str:
     if not inside:
         # Its id comes on record when it is made, and off it before it is destroyed if that can
         # be written.
-        unrecorded = entry.ci_id is None and entry.state not in HELD
-        has_none = unrecorded or entry.state is State.CI_DESTROYED
+        is_off_record = entry.ci_id is None and entry.state not in HELD
+        has_none = is_off_record or entry.state is State.CI_DESTROYED
         return "" if has_none else "its compute instance is not in it"
     # Ended between making a compute instance and recording it. Where not even the GPU instance is
     # on record none was made, and where it was destroyed again another one is somebody's.

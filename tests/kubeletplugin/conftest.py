@@ -78,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def grouped(names: list[str], count: int) -> list[list[str]]:
-    """So many groups of variants that each share a machine; in a soak each has its own."""
+    """Groups of variants, each of which shares a machine; in a soak each variant has its own."""
     return (
         [[n] for n in names]
         if os.environ.get("MIG_SOAK")

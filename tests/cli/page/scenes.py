@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import structs
+
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.geometry import Placement
-from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
+from dra.gpu.inventory import ClaimRef, Gpu, Instance
 from tests.cli.world import World
-from tests.controller.helpers.objects import gpu, request
-from tests.dra.gpus import A100
+from tests.controller.helpers.objects import gpu, instance, request
 
 CONDITION = "mig.dra.dev/ClaimsAllocated"
 
 
 def held(profile: str, start: int, claim: ClaimRef | None, state: str = "prepared") -> Instance:
     """An instance on an A100 that a claim holds, or nobody."""
-    known = A100.by_name(profile)
-    assert known is not None
-    return Instance(
-        Placement(start, known.memory_slices),
-        InstanceState(state),
-        profile_id=known.id,
-        profile=profile,
-        claim=claim,
-        uuid=f"MIG-{profile}-{start}",
-    )
+    made = instance(profile, start, state=state)
+    return structs.replace(made, claim=claim, uuid=f"MIG-{profile}-{start}")
 
 
 def make_wait(world: World, name: str, *claims: str, **condition: Any) -> Obj:

@@ -440,7 +440,7 @@ def test_by_itself_it_moves_nobody_on_other_nodes() -> None:
 
 @pytest.mark.parametrize("leaders", [1, 4])
 def test_two_who_take_turns_move_no_more_than_so_many_an_hour(leaders: int) -> None:
-    """What is moved asks anew, and is asked away again, by changing leaders too."""
+    """A moved pod that asks for room itself is no way to more moves, not by new leaders either."""
     rate, hours = 4, 3
     room = Room("node-a", "node-b", moves_per_hour=rate)
     room.runs("a", "1g.5gb", "node-a", 0)
