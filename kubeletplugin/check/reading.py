@@ -29,7 +29,6 @@ from kubeletplugin.check.host import (
 )
 from kubeletplugin.check.report import Gpu, Instance, Item, Notebook, Report
 from kubeletplugin.gpus.driverlibrary import explain, installed, kernel_module, mapped_library
-from kubeletplugin.gpus.gpu import KnownGpu
 from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.host.processes import named_processes, open_nodes, openers
 from kubeletplugin.host.roots import Roots
@@ -146,7 +145,8 @@ def _versions(roots: Roots, found: Discovery | None) -> dict[str, str]:
 
 def _gpu(session: Session, roots: Roots, card: Card) -> Gpu:
     """A GPU with what is on it; where that cannot be read, that is why it is unavailable."""
-    name, problem = f"gpu-{card.minor}", KnownGpu(card.minor, card).problem[1]
+    name = f"gpu-{card.minor}"
+    _, problem = card.trouble(name)
     instances: tuple[Instance, ...] = ()
     try:
         if card.geometry is not None:

@@ -416,7 +416,7 @@ class Janitor:
         """Record that a slice is lost, or there again; False if it is not recorded."""
         unit = self._hardware.unit(entry.gpu)
         is_lost = state is State.LOST
-        wiped = is_lost and unit is not None and entry.key in unit.known.wiped
+        wiped = is_lost and unit is not None and entry.key in unit.wiped
         if not self._alter(entry, entry.at(state, note=GONE if is_lost else "", wiped=wiped)):
             return False
         self._acted(Action.LOST if is_lost else Action.FOUND)

@@ -111,7 +111,7 @@ class Layouts:
             return None
         for change in self._changes.values():
             change.mig = change.asked = None
-        by_address = sorted(self._hardware.units(), key=lambda u: u.known.card.pci_bus_id)
+        by_address = sorted(self._hardware.units(), key=lambda u: u.card.pci_bus_id)
         self._gpus(enumerate(by_address), choice, at_once=at_once)
         times = [t for c in self._changes.values() if (t := c.asked) is not None]
         if times and self._allocated.look(max(times)):
@@ -143,13 +143,13 @@ class Layouts:
         return any(e.ready for e in self._journal.entries())
 
     def _can_change(self, unit: GpuUnit) -> bool:
-        gpu = unit.known
-        frozen = gpu.conflict is not None and gpu.conflict.frozen
-        broken = gpu.problem[1] and gpu.problem[0] != GpuReason.MIG_PENDING
-        return not (gpu.released or broken or gpu.unhealthy or frozen)
+        conflict, (reason, words) = unit.conflict, unit.problem
+        frozen = conflict is not None and conflict.frozen
+        broken = words and reason != GpuReason.MIG_PENDING
+        return not (unit.released or broken or unit.unhealthy or frozen)
 
     def _gpu(self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool) -> None:
-        before = unit.known.layout
+        before = unit.layout
         change = self._changes[unit.uuid]
         change.failed = False
         try:
@@ -159,7 +159,7 @@ class Layouts:
             layout = replace(before or DeclaredLayout(""), waits=str(error))
         except PlacingError as error:
             change.failed = True
-            card = unit.known.card
+            card = unit.card
             name = choice.layout if choice else ""
             text = f"{unit.name} ({card.product_name}) cannot have the layout {name!r}: {error}"
             layout = replace(before or DeclaredLayout(name), waits=text)
@@ -168,14 +168,15 @@ class Layouts:
         change.waits = layout.waits if layout is not None else ""
         if not change.waits:
             change.since = None
-        if unit.declare(layout):
+        if layout != before:
+            unit.layout = layout
             self._hardware.observe(unit)
 
     def _wanted(
         self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
     ) -> DeclaredLayout | None:
         """The GPU's layout as it is by now, with what it waits for."""
-        before = unit.known.layout
+        before = unit.layout
         if self._leaves(unit.name):
             self._ready.remove(unit)
             return before
@@ -194,7 +195,7 @@ class Layouts:
     def _chosen(
         self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
     ) -> DeclaredLayout | None:
-        card = unit.known.card
+        card = unit.card
         mode = "on-demand" if choice is None or not card.mig_capable else choice.mode
         if choice is not None and mode == "layout":
             entry = choice.of_gpu(index, device=card.pci_device_id, subsystem=card.pci_subsystem_id)
@@ -210,7 +211,7 @@ class Layouts:
 
     def _to_be_cut(self, unit: GpuUnit, choice: Choice, *, at_once: bool) -> DeclaredLayout | None:
         """Have MIG mode on for slices on demand, once nobody holds the GPU whole."""
-        card = unit.known.card
+        card = unit.card
         if card.mig_enabled or not (card.mig_capable and card.switches_mig):
             return None
         waits = self._held(unit, None, at_once=at_once)
@@ -230,7 +231,7 @@ class Layouts:
         return enable_mig(unit.uuid, node=self._reports.node_name, gpu=unit.name)
 
     def _whole(self, unit: GpuUnit, choice: Choice, *, at_once: bool) -> DeclaredLayout | None:
-        if not unit.known.card.mig_enabled:
+        if not unit.card.mig_enabled:
             self._ready.remove(unit)
             return None
         waits = self._held(unit, (), at_once=at_once)
@@ -240,7 +241,7 @@ class Layouts:
                 unit.uuid,
                 node=self._reports.node_name,
                 gpu=unit.name,
-                switches=unit.known.card.switches_mig,
+                switches=unit.card.switches_mig,
             )
             waits = f"MIG mode of {unit.name} is on; {remedy}"
             if self._policy(choice) == "switch":
@@ -250,7 +251,7 @@ class Layouts:
     def _layout(
         self, unit: GpuUnit, choice: Choice, entry: LayoutEntry, *, at_once: bool
     ) -> DeclaredLayout:
-        card, before = unit.known.card, unit.known.layout
+        card, before = unit.card, unit.layout
         if card.geometry is None:
             waits = self._held(unit, None, at_once=at_once)
             if not waits:
@@ -277,7 +278,7 @@ class Layouts:
 
         Those ``bare`` were ready slices, perhaps, before the journal was lost.
         """
-        geometry, before = unit.known.card.geometry, unit.known.layout
+        geometry, before = unit.card.geometry, unit.layout
         if geometry is None:
             return ()
         names = {p.id: p.name for p in geometry.profiles}
@@ -418,13 +419,11 @@ class ReadySlices:
 
     def _intended(self, unit: GpuUnit, occupant: Occupant) -> Entry:
         profile, boot_id = self._profile(unit, occupant), self._hardware.boot_id
-        return intended_entry(
-            unit.uuid, unit.known.number, profile, occupant.placement, boot_id=boot_id
-        )
+        return intended_entry(unit.uuid, unit.number, profile, occupant.placement, boot_id=boot_id)
 
     @staticmethod
     def _profile(unit: GpuUnit, occupant: Occupant) -> Profile:
-        geometry = unit.known.card.geometry
+        geometry = unit.card.geometry
         profile = (
             geometry.by_id(occupant.profile_id)
             if geometry is not None and occupant.profile_id is not None

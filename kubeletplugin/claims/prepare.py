@@ -225,17 +225,17 @@ class Preparer:
 
     def _ensure_view(self, unit: GpuUnit, entry: Entry) -> Entry:
         if entry.state in ARRIVING:
-            gpu = unit.known
-            if gpu.released or (gpu.conflict and gpu.conflict.reason == NodeReason.PAUSED):
-                check_available(gpu)  # its holder would keep the GPU open
+            conflict = unit.conflict
+            if unit.released or (conflict and conflict.reason == NodeReason.PAUSED):
+                check_available(unit)  # its holder would keep the GPU open
             self._journal.put(entry)
         return entry
 
     def _ensure_gpu(self, unit: GpuUnit, entry: Entry) -> Entry:
         others = [e for e in self._journal.of_gpu(unit.uuid) if e.key != entry.key]
-        check_room_on_gpu(unit.known, entry, others)
+        check_room_on_gpu(unit, entry, others)
         if entry.state in ARRIVING:
-            check_available(unit.known)
+            check_available(unit)
             self._journal.put(entry)
         elif entry.interval and entry.boot_id != self._hardware.boot_id:
             entry = replace(entry, boot_id=self._hardware.boot_id)

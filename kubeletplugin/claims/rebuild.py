@@ -182,7 +182,7 @@ class Rebuild:
         others = [e for e in known if not share_slice(entry, e)]  # those who share it lie there
         if any(e.placement is None or e.placement.overlaps(entry.placement) for e in others):
             return None
-        geometry = unit.known.card.geometry
+        geometry = unit.card.geometry
         if geometry is None:
             raise DeviceError(f"what lies on {unit.name} is not known")
         session = self._hardware.session

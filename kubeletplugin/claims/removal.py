@@ -95,8 +95,7 @@ class IdleSlices:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             return False
-        gpu = unit.known
-        return not (gpu.conflict or gpu.released or gpu.unwell or self._leaves(unit.name))
+        return not (unit.conflict or unit.released or unit.unwell or self._leaves(unit.name))
 
 
 class ClaimRemoval:
@@ -221,11 +220,11 @@ class ClaimRemoval:
             )
         read_back: list[EntryKey] | None = None
         try:
-            gpu = unit.known
-            if gpu.conflict is not None and gpu.conflict.frozen:
-                raise HardwareError(f"nothing is changed on {gpu.name}: {gpu.conflict.problem}")
-            if gpu.released:
-                raise HardwareError(f"{gpu.name} is {gpu.released}")
+            conflict, layout = unit.conflict, unit.layout
+            if conflict is not None and conflict.frozen:
+                raise HardwareError(f"nothing is changed on {unit.name}: {conflict.problem}")
+            if unit.released:
+                raise HardwareError(f"{unit.name} is {unit.released}")
             current = self._journal.get(entry)
             if current is None:
                 return
@@ -233,7 +232,7 @@ class ClaimRemoval:
             if current.placement is None:
                 self._journal.remove(current)
                 return
-            ready = gpu.layout is not None and occupant_of(current) in gpu.layout.slices
+            ready = layout is not None and occupant_of(current) in layout.slices
             kept = ready or (keep_idle and self.idle.keeps(current))
             stays = kept and not current.remade
             other = self.hardware.session.as_one(

@@ -106,7 +106,7 @@ class Slices:
         return [gi for gi in present if gi.id not in owners]
 
     def _present(self, unit: GpuUnit) -> tuple[GpuInstance, ...]:
-        geometry = unit.known.card.geometry
+        geometry = unit.card.geometry
         return () if geometry is None else list_gpu_instances(self._session, unit.uuid, geometry)
 
     def _sharers(self, entry: Entry) -> tuple[Entry, ...]:
@@ -138,7 +138,7 @@ class Slices:
             HardwareError: the driver says that the placement or an engine is taken.
         """
         if self.journal.get(entry) is None:
-            check_available(unit.known)  # of a GPU that is released NVML cannot be asked
+            check_available(unit)  # of a GPU that is released NVML cannot be asked
         return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
 
     def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:
@@ -285,7 +285,7 @@ class Slices:
         """
         mode = mig_mode(self._session, unit.uuid)
         if mode is not None and not mode[0]:
-            raise mode_is_off(unit.known) from error
+            raise mode_is_off(unit) from error
 
     # -- in the way
 

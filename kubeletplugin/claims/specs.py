@@ -13,7 +13,7 @@ from dra.gpu.shares import ShareOffer
 from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.common import Common
 from kubeletplugin.errors import HostError, IncompleteError
-from kubeletplugin.gpus.gpu import Conflict, KnownGpu
+from kubeletplugin.gpus.gpu import Conflict, GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import (
     COMPUTE,
@@ -89,7 +89,7 @@ class Specs:
     def shared_files(self, entry: Entry) -> tuple[str, ...]:
         """Devices of the common spec to tell kubelet of with an entry that it knows nothing of."""
         unit = self._hardware.unit(entry.gpu)
-        has_video = unit is not None and has_engines(entry, unit.known)
+        has_video = unit is not None and has_engines(entry, unit)
         return (COMPUTE, VIDEO) if has_video else (COMPUTE,)
 
     def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
@@ -144,7 +144,7 @@ class Specs:
         """
         needs = self._needs()
         try:
-            if any(unit.known.card.mig_enabled for unit in self._hardware.units()):
+            if any(unit.card.mig_enabled for unit in self._hardware.units()):
                 check_capabilities(needs.roots)
         except HostError as error:
             raise IncompleteError(str(error)) from error
@@ -177,7 +177,7 @@ class Specs:
 
     def _offer(self, entry: Entry) -> ShareOffer | None:
         unit = self._hardware.unit(entry.gpu)
-        return _offer(entry, unit.known) if unit is not None else None
+        return _offer(entry, unit) if unit is not None else None
 
     def _common(self, entries: Sequence[Entry], needs: Needs) -> Edits:
         if all(COMPUTE in e.files for e in entries):
@@ -202,17 +202,17 @@ class Specs:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
-        gpu, roots, files = unit.known, needs.roots, needs.files
-        edits = [node_edits(_nodes(entry, gpu, roots))]
+        roots, files = needs.roots, needs.files
+        edits = [node_edits(_nodes(entry, unit, roots))]
         if entry.share is not None:
-            edits.append(self._hami_core.edits(entry, _offer(entry, gpu)))
+            edits.append(self._hami_core.edits(entry, _offer(entry, unit)))
         if entry.mps is not None:
             edits.append(self._of_client(entry))
-        if has_engines(entry, gpu) and VIDEO not in entry.files:
+        if has_engines(entry, unit) and VIDEO not in entry.files:
             edits.append(files.video)
-        if has_graphics(entry, gpu):
+        if has_graphics(entry, unit):
             modeset = modeset_node(roots)
-            drm = drm_nodes(roots, gpu.card.pci_bus_id)
+            drm = drm_nodes(roots, unit.card.pci_bus_id)
             nodes = [*([modeset] if modeset else []), *drm]
             edits += [node_edits(nodes), files.graphics()]
         return joined(*edits)
@@ -285,7 +285,7 @@ class NodeNeeds:
             _log.info("nothing is missing on this node any more")
 
 
-def _nodes(entry: Entry, gpu: KnownGpu, roots: Roots) -> tuple[DeviceNode, ...]:
+def _nodes(entry: Entry, gpu: GpuUnit, roots: Roots) -> tuple[DeviceNode, ...]:
     parent = gpu_node(roots, gpu.card.minor)
     if entry.view and gpu.card.mig_enabled:
         return (parent, monitor_capability(roots))
@@ -308,10 +308,10 @@ def daemon_nodes(hardware: Hardware, roots: Roots, entry: Entry) -> tuple[Device
     unit = hardware.unit(entry.gpu)
     if unit is None:
         raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
-    return (*control_nodes(roots).nodes, *_nodes(entry, unit.known, roots))
+    return (*control_nodes(roots).nodes, *_nodes(entry, unit, roots))
 
 
-def _offer(entry: Entry, gpu: KnownGpu) -> ShareOffer | None:
+def _offer(entry: Entry, gpu: GpuUnit) -> ShareOffer | None:
     """Offer of a whole GPU to several claims, as it is by now; None for one that is not shared."""
     return gpu.sharing if entry.share is not None and entry.placement is None else None
 
@@ -322,7 +322,7 @@ def _device_id(entry: Entry) -> str:
     return device_id(entry.claim.uid, device)
 
 
-def has_engines(entry: Entry, gpu: KnownGpu) -> bool:
+def has_engines(entry: Entry, gpu: GpuUnit) -> bool:
     """True if a device can decode or encode: a whole GPU can, of slices those with such engines."""
     if entry.view:
         return False
@@ -336,7 +336,7 @@ def has_engines(entry: Entry, gpu: KnownGpu) -> bool:
     return any((engines.decoders, engines.encoders, engines.jpeg_engines, engines.ofa_engines))
 
 
-def has_graphics(entry: Entry, gpu: KnownGpu) -> bool:
+def has_graphics(entry: Entry, gpu: GpuUnit) -> bool:
     """True if a device can do graphics: a whole GPU without MIG, and slices made for it."""
     if entry.profile_id is None:
         return not entry.view and not gpu.card.mig_enabled

@@ -12,7 +12,7 @@ from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device, p
 from dra.gpu.names import gpu_name as name_of_gpu
 from dra.gpu.shares import Share, ShareOffer, share_of, sum_of, why_full
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
-from kubeletplugin.gpus.gpu import GpuUnit, KnownGpu
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, MpsLimits, State
 from kubeletplugin.nvml.errors import enable_mig
@@ -56,7 +56,7 @@ def intent(
         return unit, replace(entry, view=True)
     if isinstance(parsed, GpuDevice):
         entry = replace(entry, interval=device.sharing.interval)
-        share = _share_of_gpu(device, unit.known, is_there=is_there)
+        share = _share_of_gpu(device, unit, is_there=is_there)
     else:
         profile, placement = _slice(parsed, unit)
         entry = replace(entry, profile_id=profile.id, profile=profile.name, placement=placement)
@@ -68,7 +68,7 @@ def intent(
     )
 
 
-def _share_of_gpu(device: AllocatedDevice, gpu: KnownGpu, *, is_there: bool) -> Share | None:
+def _share_of_gpu(device: AllocatedDevice, gpu: GpuUnit, *, is_there: bool) -> Share | None:
     """Share of a whole GPU; None of one that the claim has alone.
 
     Raises:
@@ -78,8 +78,8 @@ def _share_of_gpu(device: AllocatedDevice, gpu: KnownGpu, *, is_there: bool) -> 
         raise DeviceError(
             f"{gpu} is in MIG mode and cannot be used whole; ask for its largest profile instead"
         )
-    if gpu.unwell:
-        raise DeviceError(f"{gpu} cannot be used: {gpu.unwell}")
+    if unwell := gpu.unwell:
+        raise DeviceError(f"{gpu} cannot be used: {unwell}")
     is_part = bool(device.share_id) or device.ask.stated
     offer = gpu.sharing or (_ONCE_OFFERED if is_there and is_part else None)
     if offer is not None:
@@ -93,9 +93,9 @@ def _share_of_gpu(device: AllocatedDevice, gpu: KnownGpu, *, is_there: bool) -> 
 
 
 def _slice(parsed: MigDevice, unit: GpuUnit) -> tuple[Profile, Placement]:
-    gpu = unit.known
-    check_mig(gpu)
-    profiles = gpu.geometry.profiles if gpu.geometry else ()
+    check_mig(unit)
+    geometry, layout = unit.geometry, unit.layout
+    profiles = geometry.profiles if geometry else ()
     profile = next((p for p in profiles if p.id == parsed.profile_id), None)
     if profile is None or profile_label(profile.name) != parsed.profile_label:
         offered = ", ".join(f"{p.name} ({profile_label(p.name)}-{p.id})" for p in profiles)
@@ -108,7 +108,7 @@ def _slice(parsed: MigDevice, unit: GpuUnit) -> tuple[Profile, Placement]:
     placement = next((p for p in profile.placements if p.start == parsed.start), None)
     if placement is None:
         starts = ", ".join(str(p.start) for p in profile.placements) or "none"
-        why = f" (its layout is {gpu.layout.name})" if gpu.layout is not None else ""
+        why = f" (its layout is {layout.name})" if layout is not None else ""
         raise DeviceError(
             f"{profile.name} on {unit.name} cannot start at memory slice {parsed.start}; "
             f"it can at: {starts}{why}"
@@ -121,10 +121,10 @@ def _share_of_slice(
 ) -> Share | None:
     if not parsed.shared:
         return None
-    offer = unit.known.slice_sharing or (_ONCE_OFFERED if is_there else None)
+    offer = unit.slice_sharing or (_ONCE_OFFERED if is_there else None)
     if offer is None:
         raise DeviceError(
-            f"slices of {unit.known} are not shared, and the claim was given a part of one; have "
+            f"slices of {unit} are not shared, and the claim was given a part of one; have "
             "the node share its slices again (sliceShares of its class), or delete the pod"
         )
     return share_of(device.ask, offer, profile.memory_mib, namespace="")
@@ -157,14 +157,13 @@ def shape_of(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
         DeviceError: MIG mode is off, or the GPU does not offer them any more.
         BusyError: another program is changing the GPU.
     """
-    gpu = unit.known
-    check_available(gpu)
-    check_mig(gpu)
-    profile_id, geometry = entry.profile_id, gpu.geometry
+    check_available(unit)
+    check_mig(unit)
+    profile_id, geometry, layout = entry.profile_id, unit.geometry, unit.layout
     profile = geometry.by_id(profile_id) if geometry and profile_id is not None else None
     if profile is None or entry.placement not in profile.placements:
         struck = "" if profile_id is None else unit.struck(profile_id)
-        why = struck or (f"its layout is {gpu.layout.name}" if gpu.layout is not None else "")
+        why = struck or (f"its layout is {layout.name}" if layout is not None else "")
         raise DeviceError(
             f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
             + (f": {why}" if why else ""),
@@ -173,27 +172,27 @@ def shape_of(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
     return profile, entry.placement
 
 
-def check_mig(gpu: KnownGpu) -> None:
+def check_mig(gpu: GpuUnit) -> None:
     """Refuse a GPU on which no slice can be made now.
 
     Raises:
         DeviceError: says why, and what to do.
     """
     card = gpu.card
-    if gpu.unwell:
-        raise DeviceError(f"{gpu} cannot be used: {gpu.unwell}")
+    if unwell := gpu.unwell:
+        raise DeviceError(f"{gpu} cannot be used: {unwell}")
     if not card.mig_capable:
         raise DeviceError(f"{gpu.name} ({gpu.uuid}, {card.product_name}) has no MIG")
     if not card.mig_enabled:
         raise mode_is_off(gpu)
 
 
-def mode_is_off(gpu: KnownGpu) -> ModeError:
+def mode_is_off(gpu: GpuUnit) -> ModeError:
     """The error of a GPU without MIG mode, with the way to turn it on."""
     return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
 
 
-def check_available(gpu: KnownGpu) -> None:
+def check_available(gpu: GpuUnit) -> None:
     """Refuse a GPU that another program manages.
 
     Raises:
@@ -202,13 +201,14 @@ def check_available(gpu: KnownGpu) -> None:
     """
     if gpu.released:
         raise BusyError(f"{gpu} is {gpu.released}")
-    if gpu.conflict is None:
+    conflict = gpu.conflict
+    if conflict is None:
         return
-    kind = BusyError if gpu.conflict.passing else DeviceError
-    raise kind(f"{gpu} is unavailable: {gpu.conflict.problem}")
+    kind = BusyError if conflict.passing else DeviceError
+    raise kind(f"{gpu} is unavailable: {conflict.problem}")
 
 
-def check_room_on_gpu(gpu: KnownGpu, entry: Entry, others: Iterable[Entry]) -> None:
+def check_room_on_gpu(gpu: GpuUnit, entry: Entry, others: Iterable[Entry]) -> None:
     """Refuse a whole GPU that ``others`` have, unless they share it and leave room for ``entry``.
 
     What is prepared already stays, whatever the node says of sharing since.
@@ -226,9 +226,10 @@ def check_room_on_gpu(gpu: KnownGpu, entry: Entry, others: Iterable[Entry]) -> N
         shares.append(other.share)
     if entry.share is None or entry.state not in ARRIVING:
         return
-    if gpu.sharing is None:
+    offer = gpu.sharing
+    if offer is None:
         raise BusyError(f"{gpu} is not shared any more, and the claim was given a part of it")
-    why = why_full(sum_of(shares), entry.share, gpu.sharing, gpu.card.memory_mib)
+    why = why_full(sum_of(shares), entry.share, offer, gpu.card.memory_mib)
     if why:
         raise BusyError(f"{gpu} has no room for one more claim: {why}")
 
@@ -241,8 +242,8 @@ def check_room_in_slice(
     Raises:
         BusyError: says what is left of it; ``passing`` if some of that may be given back soon.
     """
-    share, offer = entry.share, unit.known.slice_sharing
-    where = f"the slice {entry.profile} at {entry.placement} of {unit.known}"
+    share, offer = entry.share, unit.slice_sharing
+    where = f"the slice {entry.profile} at {entry.placement} of {unit}"
     if share is None:
         return
     if offer is None:

@@ -73,7 +73,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
 
     def who_holds(uuid: str, pids: Collection[int]) -> str:
         unit = hardware.unit(uuid)
-        return "" if unit is None else holders(options.roots, unit.known.card.minor, pids)
+        return "" if unit is None else holders(options.roots, unit.card.minor, pids)
 
     def doubt(ref: ClaimRef) -> None:
         early.doubt(ref)

@@ -1,4 +1,4 @@
-"""One GPU of the node: its lock, what is known of it as a value, and what is offered of it."""
+"""One GPU of the node: its lock, what is known of it, and what is offered of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Occupant
@@ -18,7 +18,6 @@ from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
 from dra.kube.timing import Backoff, Clock, RetrySchedule, SystemClock
 from kubeletplugin import times
-from kubeletplugin.nvml.condition import trouble
 from kubeletplugin.nvml.gpus import Card
 
 _MINUTES = 120.0
@@ -133,67 +132,6 @@ class DeclaredLayout:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class KnownGpu:
-    """One GPU as it is known now; ``GpuUnit`` has the next value after every change.
-
-    ``card`` is NVML's description, ``geometry`` what is offered of its profiles: without those that
-    could not be delivered as advertised, None without MIG mode.
-    ``layout`` is None where slices are made for claims.
-    ``conflict``: no slice is given out here, because of another program or a pause.
-    ``unhealthy``: the reason why no slice is made although the GPU answers; empty if one may be.
-    ``released``: this program has nothing of the GPU open; says why and what ends that.
-    ``away``: the GPU may have lost its instances since the last look: it was lost, or its driver or
-    this program did not run. ``wiped``: keys of journal entries that were prepared on it when it
-    was seen empty right after such a time.
-    ``sharing``: several claims may have it whole, while it is not in MIG mode; ``slice_sharing``:
-    several claims of shares may have one slice of it, while it is.
-    ``open_in`` are programs that have it open, looked for while the driver calls it unusable.
-    ``seen`` is what was published of it last.
-    """
-
-    number: int
-    card: Card
-    pcie_root: str = ""
-    geometry: Geometry | None = None
-    layout: DeclaredLayout | None = None
-    conflict: Conflict | None = None
-    unhealthy: str = ""
-    released: str = ""
-    away: bool = True
-    wiped: frozenset[tuple[str, str]] = frozenset()
-    open_in: tuple[str, ...] = ()
-    seen: Gpu | None = None
-    sharing: ShareOffer | None = None
-    slice_sharing: ShareOffer | None = None
-
-    @property
-    def name(self) -> str:
-        """``gpu-<number>``."""
-        return f"gpu-{self.number}"
-
-    @property
-    def uuid(self) -> str:
-        """The GPU's UUID."""
-        return self.card.uuid
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.uuid})"
-
-    @property
-    def problem(self) -> tuple[str, str]:
-        """Reason and words for which the driver has nothing new given out here; or both empty."""
-        card = self.card
-        if card.reason:
-            return card.reason, card.problem
-        return trouble(card.condition, mig=card.mig_enabled, uuid=self.uuid, name=self.name)
-
-    @property
-    def unwell(self) -> str:
-        """Words for which nothing new is given out here for the GPU's own sake; empty if none."""
-        return self.problem[1] or self.unhealthy
-
-
 @dataclass(slots=True)
 class ModeChange:
     """A change of MIG mode that is wanted and has not been seen yet.
@@ -211,9 +149,7 @@ class _Refusal:
     """Refusals of one profile in a row: the last one's reason, and when it is offered again."""
 
     why: str = ""
-    until: float = 0.0
-    times: int = 0
-    backoff: Backoff = field(
+    pause: Backoff = field(
         default_factory=lambda: Backoff(
             first=times.REFUSED_FIRST_SECONDS, limit=times.REFUSED_LONGEST_SECONDS, jitter=0.0
         )
@@ -223,12 +159,28 @@ class _Refusal:
 class GpuUnit:
     """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
 
-    ``known`` may be read by any thread, with or without the lock: it is a value. No method takes
-    ``lock``; those about profiles, ``come_back`` and changes of ``released`` need it held.
+    Its attributes are values, and may be read by any thread with or without the lock: one that is
+    looked at twice is kept meanwhile, as it may be another by then. No method takes ``lock``; those
+    about profiles, ``come_back`` and changes of ``released`` need it held.
 
     Nothing of a profile is lost for good: one refusal may be a mistake, so that what was struck
     off is offered again after seconds, and more seldom only while it is refused again; at once
     after a reset of the GPU.
+
+    Attributes:
+        card: NVML's description.
+        layout: None where slices are made for claims.
+        conflict: no slice is given out here, because of another program or a pause.
+        unhealthy: the reason why no slice is made although the GPU answers; empty if one may be.
+        released: this program has nothing of the GPU open; says why and what ends that.
+        away: the GPU may have lost its instances since the last look: it was lost, or its driver
+            or this program did not run.
+        wiped: keys of journal entries that were prepared on it when it was seen empty right after
+            such a time.
+        open_in: programs that have it open, looked for while the driver calls it unusable.
+        seen: what was published of it last.
+        sharing: several claims may have it whole, while it is not in MIG mode.
+        slice_sharing: several claims of shares may have one slice of it, while it is.
     """
 
     def __init__(
@@ -236,26 +188,45 @@ class GpuUnit:
         number: int,
         card: Card,
         *,
-        pcie_root: str,
+        pcie_root: str = "",
         lock: FifoLock | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.lock = lock or FifoLock()
+        self.number = number
         self.uuid = card.uuid
         self.name = f"gpu-{number}"
+        self.pcie_root = pcie_root
+        self.lock = lock or FifoLock()
+        self.card = card
+        self.layout: DeclaredLayout | None = None
+        self.conflict: Conflict | None = None
+        self.unhealthy = ""
+        self.released = ""
+        self.away = True
+        self.wiped: set[tuple[str, str]] = set()
+        self.open_in: tuple[str, ...] = ()
+        self.seen: Gpu | None = None
+        self.sharing: ShareOffer | None = None
+        self.slice_sharing: ShareOffer | None = None
         self.mode_change: ModeChange | None = None
         self._clock = clock or SystemClock()
         self._refusals: dict[int, _Refusal] = {}
         self._multiprocessors: dict[int, int] = {}
-        self._mutex = threading.Lock()
-        self._known = KnownGpu(number, card, pcie_root, geometry=card.geometry)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.uuid})"
 
     @property
-    def known(self) -> KnownGpu:
-        """Knowledge about the GPU as of now."""
-        known = self._known
-        offered, layout = known.card.geometry, known.layout
-        if offered is not None and (self._refusals or self._multiprocessors):
+    def geometry(self) -> Geometry | None:
+        """Profiles that are offered; None without MIG mode.
+
+        Without those that could not be delivered as advertised, and without those that a layout
+        does not have.
+        """
+        offered, layout = self.card.geometry, self.layout
+        if offered is None:
+            return None
+        if self._refusals or self._multiprocessors:
             offered = Geometry(
                 tuple(
                     replace(p, multiprocessors=self._multiprocessors.get(p.id, p.multiprocessors))
@@ -263,50 +234,30 @@ class GpuUnit:
                     if not self.struck(p.id)
                 )
             )
-        if offered is not None and layout is not None and layout.slices and not layout.waits:
-            offered = _only(offered, layout.slices)
-        return known if offered is known.geometry else replace(known, geometry=offered)
+        if layout is not None and layout.slices and not layout.waits:
+            return _only(offered, layout.slices)
+        return offered
 
     @property
-    def seen(self) -> Gpu | None:
-        """Published state of the GPU: ``known.seen``, at less cost than ``known``."""
-        return self._known.seen
+    def problem(self) -> tuple[str, str]:
+        """Reason and words for which the driver has nothing new given out here; or both empty."""
+        return self.card.trouble(self.name)
 
-    def change(self, **fields: Any) -> bool:
-        """Know this of it from now on, by the fields of KnownGpu; False if all was so already."""
-        with self._mutex:
-            known = self._known
-            if all(getattr(known, name) == value for name, value in fields.items()):
-                return False
-            self._known = replace(known, **fields)
-            return True
-
-    def set_card(self, card: Card) -> None:
-        """Take NVML's new description."""
-        self.change(card=card, geometry=card.geometry)
-
-    def declare(self, layout: DeclaredLayout | None) -> bool:
-        """Offer these slices and no others; True if that is new."""
-        return self.change(layout=layout)
-
-    def show(self, gpu: Gpu) -> Gpu | None:
-        """Keep what is published from now on; returns what was before."""
-        with self._mutex:
-            before = self._known.seen
-            if before != gpu:
-                self._known = replace(self._known, seen=gpu)
-            return before
+    @property
+    def unwell(self) -> str:
+        """Words for which nothing new is given out here for the GPU's own sake; empty if none."""
+        return self.problem[1] or self.unhealthy
 
     def come_back(self, wiped: Iterable[tuple[str, str]]) -> None:
         """The GPU is seen after it was away, without ``wiped``: all its profiles are offered."""
         self._refusals.clear()
         self._multiprocessors.clear()
-        self.change(away=False, wiped=frozenset(wiped))
+        self.wiped = set(wiped)
+        self.away = False
 
     def forget_wiped(self, key: tuple[str, str]) -> None:
         """Forget a wiped entry: the journal says now what became of it."""
-        with self._mutex:
-            self._known = replace(self._known, wiped=self._known.wiped - {key})
+        self.wiped.discard(key)
 
     def strike(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:
         """Take note that a slice of the profile could not be had as advertised, and ``why``.
@@ -318,8 +269,7 @@ class GpuUnit:
             return
         refusal = self._refusals.setdefault(profile_id, _Refusal())
         refusal.why = why
-        refusal.times += 1
-        refusal.until = self._clock.monotonic() + refusal.backoff.next_delay()
+        refusal.pause.fail(self._clock.monotonic())
 
     def delivered(self, profile_id: int) -> None:
         """Take note that a slice of the profile was made: the next refusal is a first one again."""
@@ -328,8 +278,8 @@ class GpuUnit:
     def struck(self, profile_id: int) -> str:
         """Text with reason and time for which a profile is not offered; empty if it is offered."""
         refusal = self._refusals.get(profile_id)
-        seconds = refusal.until - self._clock.monotonic() if refusal else 0.0
-        if refusal is None or seconds <= 0:
+        seconds = refusal.pause.left(self._clock.monotonic()) if refusal else 0.0
+        if refusal is None or not seconds:
             return ""
         minutes, least = round(seconds / 60), max(1, round(seconds))
         pause = f"{minutes} min" if seconds > _MINUTES else f"{least} s"
@@ -338,7 +288,7 @@ class GpuUnit:
     def refused_once(self, profile_id: int) -> bool:
         """True if a profile was refused, and not again since: that may have been a mistake."""
         refusal = self._refusals.get(profile_id)
-        return refusal is not None and refusal.times == 1
+        return refusal is not None and refusal.pause.failures == 1
 
 
 @lru_cache(maxsize=64)

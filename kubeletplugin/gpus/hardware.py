@@ -143,17 +143,17 @@ class Hardware:
             unread = {
                 uuid: unit
                 for uuid, unit in known.items()
-                if found.problems or unit.known.released or self._journal.of_gpu(uuid)
+                if found.problems or unit.released or self._journal.of_gpu(uuid)
             }
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
-            self._ordered = tuple(sorted(self._units.values(), key=lambda u: u.known.number))
+            self._ordered = tuple(sorted(self._units.values(), key=lambda u: u.number))
             for card in found.cards:
                 unit = self._units[card.uuid]
-                unit.set_card(_still_known(unit.known.card, card))
+                unit.card = _still_known(unit.card, card)
             for unit in self._units.values():
-                unit.change(conflict=self._conflict())
+                unit.conflict = self._conflict()
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -165,7 +165,7 @@ class Hardware:
     def leave(self) -> None:
         """The driver is gone, or cannot be asked: what comes back may be empty."""
         for unit in self.units():
-            unit.change(away=True)
+            unit.away = True
 
     def set_conflict(self, conflict: Conflict | None, *, source: str = "") -> None:
         """Offer no GPU of this node for a reason, such as another program that manages them.
@@ -179,7 +179,7 @@ class Hardware:
             units = tuple(self._units.values())
             foremost = self._conflict()
         for unit in units:
-            unit.change(conflict=foremost)
+            unit.conflict = foremost
             with unit.lock.if_free() as free:
                 if free:
                     self._reader.show_again(unit)
@@ -242,11 +242,11 @@ class Hardware:
 
     def _addresses(self) -> list[str] | None:
         """PCI addresses of the GPUs that are not released; None: by index, which touches all."""
-        gpus = [u.known for u in self.units()]
-        gone = {g.card.pci_bus_id for g in gpus if g.released}
+        units = self.units()
+        gone = {u.card.pci_bus_id for u in units if u.released}
         if not gone:
             return None
-        known = {g.card.pci_bus_id for g in gpus if g.card.pci_bus_id}
+        known = {u.card.pci_bus_id for u in units if u.card.pci_bus_id}
         return sorted((known | listed_gpus(self._roots)) - gone)
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
@@ -259,10 +259,9 @@ class Hardware:
         sharing = self._sharing()
         for unit in self.units():
             # Programs that would keep it from being mended: only then, as all of /proc is read.
-            known = unit.known
-            ill = bool(known.problem[1]) and not known.released
-            found = openers(self._roots, known.card.minor)[:_MOST_OPENERS] if ill else ()
-            unit.change(sharing=sharing.whole, slice_sharing=sharing.slices, open_in=found)
+            ill = bool(unit.problem[1]) and not unit.released
+            unit.open_in = openers(self._roots, unit.card.minor)[:_MOST_OPENERS] if ill else ()
+            unit.sharing, unit.slice_sharing = sharing.whole, sharing.slices
         return [self._reader.poll(unit) for unit in self.units()]
 
 

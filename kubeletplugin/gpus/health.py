@@ -11,7 +11,7 @@ from msgspec import structs
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
 from kubeletplugin import times
-from kubeletplugin.gpus.gpu import KnownGpu
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import HELD, Entry, State
 from kubeletplugin.nvml.errors import reset
 from kubeletplugin.nvml.events import RESET_XIDS, Scope, Xid
@@ -75,12 +75,13 @@ class GpuProblem:
         return self.away or is_gone or is_quiet
 
 
-def xid_problem(gpu: KnownGpu, xid: Xid, scope: Scope, *, at: float, node: str) -> GpuProblem:
+def xid_problem(gpu: GpuUnit, xid: Xid, scope: Scope, *, at: float, node: str) -> GpuProblem:
     """The problem of ``gpu``, or of the slice in which it happened, with its remedy.
 
     ``scope`` is the slice or the GPU; ``at`` is monotonic time, ``node`` the Node's name.
     """
-    instances = gpu.seen.instances if gpu.seen is not None else ()
+    seen = gpu.seen
+    instances = seen.instances if seen is not None else ()
     if scope is Scope.SLICE:
         message = (
             f"XID {xid.number} in GPU instance {xid.gi_id} of {gpu}; it counts "

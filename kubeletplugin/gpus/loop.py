@@ -169,12 +169,8 @@ class Regaining:
 
     def _missing(self) -> frozenset[str]:
         """GPUs that do not answer, by name, and those that would not even say who they are."""
-        gpus = (u.known for u in self._hardware.units())
-        lost = {
-            f"gpu-{g.seen.minor}"
-            for g in gpus
-            if not g.released and g.seen is not None and g.seen.reason == GpuReason.GPU_LOST
-        }
+        held = ((u.name, u.seen) for u in self._hardware.units() if not u.released)
+        lost = {name for name, seen in held if seen and seen.reason == GpuReason.GPU_LOST}
         return frozenset(lost.union(self._hardware.problems))
 
 

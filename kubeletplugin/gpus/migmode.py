@@ -67,7 +67,7 @@ class MigMode:
             mode = wanted(unit)
             if mode is not None:
                 changed = self._end_exclusive_mode(unit) or changed
-            if mode is None or unit.known.card.mig_enabled == mode:
+            if mode is None or unit.card.mig_enabled == mode:
                 unit.mode_change = None
                 continue
             change = unit.mode_change
@@ -75,7 +75,7 @@ class MigMode:
                 first, longest = times.MODE_FIRST_SECONDS, times.MODE_LONGEST_SECONDS
                 again = RetrySchedule(self._clock, first=first, longest=longest)
                 change = unit.mode_change = ModeChange(mode, again)
-            if unit.known.released or change.again.due():
+            if unit.released or change.again.due():
                 continue
             with unit.lock.if_free() as free:
                 try:
@@ -92,10 +92,10 @@ class MigMode:
         Only on an idle GPU, which no program has open but a monitor. A prohibited mode is left
         alone: nobody but an administrator sets it.
         """
-        session, gpu, known = self._session, unit.uuid, unit.known
-        if known.card.condition.compute_mode != EXCLUSIVE_PROCESS or known.card.mig_enabled:
+        session, gpu, card = self._session, unit.uuid, unit.card
+        if card.condition.compute_mode != EXCLUSIVE_PROCESS or card.mig_enabled:
             return False
-        if known.released or known.conflict is not None or not session.names_processes:
+        if unit.released or unit.conflict is not None or not session.names_processes:
             return False
         with unit.lock.if_free() as free:
             try:
@@ -111,7 +111,7 @@ class MigMode:
 
     def _is_used(self, unit: GpuUnit) -> bool:
         """True if a program that is no monitor has the GPU open, or an MPS daemon runs."""
-        found = [o.partition(" ")[0] for o in openers(self._roots, unit.known.card.minor)]
+        found = [o.partition(" ")[0] for o in openers(self._roots, unit.card.minor)]
         names = [name for _, name in named_processes(self._roots.on_host("/proc"))]
         mps = any(name.startswith(_MPS) for name in names)
         return mps or not MONITORS.issuperset(found) or self._has_contexts(unit)
@@ -155,12 +155,12 @@ class MigMode:
         node = self._reports.node_name
         if enable:
             return enable_mig(unit.uuid, node=node, gpu=unit.name)
-        switches = unit.known.card.switches_mig
+        switches = unit.card.switches_mig
         return disable_mig(unit.uuid, node=node, gpu=unit.name, switches=switches)
 
     def _holders(self, unit: GpuUnit) -> str:
         """Programs that have the GPU open, as /proc shows them and as NVML does."""
-        found = openers(self._roots, unit.known.card.minor)
+        found = openers(self._roots, unit.card.minor)
         try:
             pids = processes(self._session, unit.uuid)
         except NvmlError:
@@ -172,17 +172,17 @@ class MigMode:
         return f"{words}; {RELEASE_DCGM}" if has_monitor(found) else words
 
     def _is_permitted(self, unit: GpuUnit, change: ModeChange) -> bool:
-        gpu, enable, known = unit.uuid, change.enable, unit.known
-        broken = known.problem[1] and known.problem[0] != GpuReason.MIG_PENDING
-        if not known.card.mig_capable or broken or known.conflict is not None:
+        gpu, enable, card = unit.uuid, change.enable, unit.card
+        reason, words = unit.problem
+        broken = words and reason != GpuReason.MIG_PENDING
+        if not card.mig_capable or broken or unit.conflict is not None:
             return False
         held = self._journal.of_gpu(gpu)
         if any(e.placement is None for e in held) or (held and not enable):
             return False  # given to a claim as a whole, or slices of it
-        geometry = known.card.geometry
-        if not enable and geometry and list_gpu_instances(self._session, gpu, geometry):
+        if not enable and card.geometry and list_gpu_instances(self._session, gpu, card.geometry):
             return False  # somebody's
-        if not known.card.switches_mig:
+        if not card.switches_mig:
             return False
         if not self._session.names_processes:
             # An empty list of processes is no proof that a GPU is idle.

@@ -115,7 +115,7 @@ class HealthMonitor:
         unit = self._hardware.unit(gpu)
         if unit is None:
             return
-        judged = unit.known.card.condition.recovery is not None
+        judged = unit.card.condition.recovery is not None
         scope = self._rules.scope(xid.number, gi_id=xid.gi_id, judged=judged)
         # The driver decides a moment after it has logged; a program can cause many.
         self._doubt = self._doubt or xid.number not in APPLICATION_XIDS
@@ -123,7 +123,7 @@ class HealthMonitor:
             _log.info("XID %d decides nothing here", xid.number, extra={"gpu_uuid": gpu})
             return
         now = self._clock.monotonic()
-        problem = xid_problem(unit.known, xid, scope, at=now, node=self._reports.node_name)
+        problem = xid_problem(unit, xid, scope, at=now, node=self._reports.node_name)
         if self._problems.add(problem):
             _log.error("%s", problem.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
             self._reports.report_node(NodeReason.XID_ERROR, problem.message, warning=True)
@@ -165,7 +165,8 @@ class HealthMonitor:
             for unit in self._hardware.units():
                 whole = self._problems.of_gpu(unit.uuid)
                 why = whole.message if whole is not None and whole.blocks else ""
-                marked = unit.change(unhealthy=why) or marked
+                marked = marked or unit.unhealthy != why
+                unit.unhealthy = why
             self._tell_gpus(seen)
             told = self._tell_devices(map(self._problems.shown, seen))
             if healed or told or marked:
@@ -224,7 +225,7 @@ class HealthMonitor:
 
     def _follow(self) -> None:
         """A watch for each GPU of the node; none for those that left, or are released."""
-        held = {u.uuid for u in self._hardware.units() if not u.known.released}
+        held = {u.uuid for u in self._hardware.units() if not u.released}
         for uuid in self._watches.keys() - held:
             self._watches.pop(uuid).stop()
         if self._readiness.is_ready:

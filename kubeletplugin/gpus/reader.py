@@ -12,7 +12,7 @@ from dataclasses import fields
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, GpuFacts, GpuLayout, IdleInstance, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.gpus.gpu import GpuUnit, KnownGpu
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.identity import Identity
 from kubeletplugin.journal.entries import LEAVING, Entry, EntryKey, State, share_slice
 from kubeletplugin.journal.journal import Journal
@@ -64,7 +64,7 @@ class GpuReader:
         Raises:
             DriverUnavailableError: the driver is gone.
         """
-        if unit.known.released:
+        if unit.released:
             return True
         current = True
         with unit.lock.if_free() as free:
@@ -85,7 +85,7 @@ class GpuReader:
 
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
-        if unit.known.released:
+        if unit.released:
             return
         try:
             self.read(unit)
@@ -98,8 +98,7 @@ class GpuReader:
         Raises:
             NvmlError: it cannot be looked at; what was published of it stays.
         """
-        gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
-        geometry = gpu.card.geometry
+        entries, geometry = self._journal.of_gpu(unit.uuid), unit.card.geometry
 
         def look() -> _Found:
             if geometry is None:
@@ -109,7 +108,7 @@ class GpuReader:
 
         found = look() if geometry is None else self._session.as_one(look, gpu=unit.uuid)
         present, owners = self._last[unit.uuid] = found
-        if gpu.away or not gpu.card.mig_enabled:
+        if unit.away or not unit.card.mig_enabled:
             slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
             unit.come_back(() if present else (e.key for e in slices))
         self._show(unit, present, owners)
@@ -120,8 +119,8 @@ class GpuReader:
         ``read_back`` are keys of entries whose slices were made, or are gone, since the last look,
         and NVML has said so. False if that does not tell all, so that it takes a look.
         """
-        known, last = unit.known, self._last.get(unit.uuid)
-        if last is None or known.released or known.away or not known.card.mig_enabled:
+        last = self._last.get(unit.uuid)
+        if last is None or unit.released or unit.away or not unit.card.mig_enabled:
             return False
         found = followed(*last, self._journal.of_gpu(unit.uuid), read_back)
         if found is None:
@@ -140,11 +139,10 @@ class GpuReader:
 
     def show_released(self, unit: GpuUnit) -> None:
         """Publish that a GPU is released."""
-        self._show(unit, (), {}, failure=(GpuReason.RELEASED, unit.known.released))
+        self._show(unit, (), {}, failure=(GpuReason.RELEASED, unit.released))
 
     def _is_current(self, unit: GpuUnit) -> bool:
-        known = unit.known
-        card = known.card
+        card = unit.card
 
         def ask() -> tuple[tuple[bool, bool] | None, Condition]:
             session, gpu = self._session, unit.uuid
@@ -153,7 +151,8 @@ class GpuReader:
             return mode, read_condition(session, device, gpu=gpu, before=card.condition)
 
         mode, condition = self._session.as_one(ask, gpu=unit.uuid)
-        was_lost = known.seen is not None and known.seen.reason == GpuReason.GPU_LOST
+        seen = unit.seen
+        was_lost = seen is not None and seen.reason == GpuReason.GPU_LOST
         if card.reason == GpuReason.NVML_ERROR or was_lost:
             return False  # a GPU that is back may have another minor number
         modes = (card.mig_enabled, card.mig_pending)
@@ -162,7 +161,7 @@ class GpuReader:
     def _show_failure(self, unit: GpuUnit, error: NvmlError) -> None:
         reason, words = GpuReason.NVML_ERROR, str(error)
         if isinstance(error, GpuLostError):
-            unit.change(away=True)
+            unit.away = True
             reason = GpuReason.GPU_LOST
         if hangs := self._session.hangs(unit.uuid):
             reason, words = GpuReason.NVML_HANG, hangs
@@ -179,8 +178,8 @@ class GpuReader:
         if failure[0]:
             self._last.pop(unit.uuid, None)
         entries = self._journal.of_gpu(unit.uuid)
-        gpu = describe(unit.known, present, entries, owners=owners, failure=failure)
-        before = unit.show(gpu)
+        gpu = describe(unit, present, entries, owners=owners, failure=failure)
+        before, unit.seen = unit.seen, gpu
         if gpu == before:
             return
         if failure[0] not in {"", GpuReason.RELEASED} and (
@@ -227,7 +226,7 @@ def _has_whole_slice(entry: Entry) -> bool:
 
 
 def describe(
-    known: KnownGpu,
+    unit: GpuUnit,
     present: Iterable[GpuInstance],
     entries: Collection[Entry],
     *,
@@ -240,21 +239,21 @@ def describe(
     instance is there, by its id; of several that share one, the first. ``failure`` says in a word
     and in words why it could not be looked at, and is empty when it could.
     """
-    card, layout = known.card, known.layout
+    card, layout = unit.card, unit.layout
     profiles = card.geometry.profiles if card.geometry else ()
-    reason, problem = _availability(known, failure)
+    reason, problem = _availability(unit, failure)
     looked = not failure[0] and card.reason != GpuReason.NVML_ERROR
     # One claim that has the GPU alone may have had it before it was offered to several.
     alone = any(e.placement is None and e.share is None for e in entries)
     ready = [e.placement for e in owners.values() if e.ready and e.placement is not None]
     return Gpu(
-        minor=known.number,
+        minor=unit.number,
         uuid=card.uuid,
-        pcie_root=known.pcie_root,
+        pcie_root=unit.pcie_root,
         multiprocessors=max((p.multiprocessors for p in profiles), default=0),
         mig_enabled=card.mig_enabled,
         mig_pending=card.mig_pending,
-        geometry=known.geometry,
+        geometry=unit.geometry,
         instances=_instances(present, entries, card.geometry, owners=owners, looked=looked),
         idle=tuple(
             IdleInstance(e.placement, e.claim.namespace, e.profile_id)
@@ -264,10 +263,10 @@ def describe(
         layout=GpuLayout(layout.name, tuple(sorted(ready))) if layout and layout.slices else None,
         unavailable=problem,
         reason=reason,
-        sharing=None if alone or card.mig_enabled else known.sharing,
-        slice_sharing=known.slice_sharing if card.mig_enabled else None,
+        sharing=None if alone or card.mig_enabled else unit.sharing,
+        slice_sharing=unit.slice_sharing if card.mig_enabled else None,
         **{f.name: getattr(card, f.name) for f in fields(GpuFacts)},
-        health=health(card.condition, mig=card.mig_enabled, open_in=known.open_in),
+        health=health(card.condition, mig=card.mig_enabled, open_in=unit.open_in),
     )
 
 
@@ -336,10 +335,10 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
     )
 
 
-def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
+def _availability(unit: GpuUnit, failure: tuple[str, str]) -> tuple[str, str]:
     """A word for programs and words for people; without MIG a GPU can still be used whole."""
-    card, conflict, layout = known.card, known.conflict, known.layout
-    for found in (failure, known.problem):
+    card, conflict, layout = unit.card, unit.conflict, unit.layout
+    for found in (failure, unit.problem):
         if found[0]:
             return found
     if conflict is not None:
@@ -349,6 +348,6 @@ def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
         return GpuReason.LAYOUT_FAILED if failed else GpuReason.LAYOUT_PENDING, layout.waits
     if not card.mig_enabled:
         return (GpuReason.MIG_OFF if card.mig_capable else GpuReason.NO_MIG), ""
-    reported, offered = card.geometry, known.geometry
+    reported, offered = card.geometry, unit.geometry
     refused = reported and reported.profiles and not (offered and offered.profiles)
     return (GpuReason.CREATION_FAILED, _ALL_REFUSED) if refused else ("", "")

@@ -18,7 +18,7 @@ from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.reasons import GpuReason
 from kubeletplugin import times
 from kubeletplugin.common import Common
-from kubeletplugin.gpus.gpu import GpuUnit, KnownGpu
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.node import Pause
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry
@@ -43,7 +43,7 @@ class ReleaseRequest:
         """Text that says who wants all GPUs to be released; empty if nobody does."""
         return self._words(covered=self.drain is not None and not self.drain.gpus)
 
-    def text(self, gpu: KnownGpu, *, others_held: bool) -> str:
+    def text(self, gpu: GpuUnit, *, others_held: bool) -> str:
         """Text about a GPU that is released: what may be done with it, and what ends that."""
         why, end = self.why(gpu.name), self._end(gpu.name)
         if not others_held:
@@ -120,11 +120,9 @@ class Releasing:
         if not units:
             return self.rests and not request.why_node()
         if request.pause is None and request.drain is None:
-            return any(u.known.released for u in units)
+            return any(u.released for u in units)
         return any(
-            not request.why(u.name)
-            if u.known.released
-            else request.why(u.name) and not self._users(u)
+            not request.why(u.name) if u.released else request.why(u.name) and not self._users(u)
             for u in units
         )
 
@@ -144,17 +142,17 @@ class Releasing:
         request = self._request()
         wanted = {u.uuid for u in units if request.why(u.name)}
         for unit in units:
-            users = self._users(unit) if unit.uuid in wanted and not unit.known.released else []
+            users = self._users(unit) if unit.uuid in wanted and not unit.released else []
             if users:
                 holders = ", ".join(sorted({str(e.claim) for e in users}))
                 self._say(unit.name, f"held open as long as there is something of {holders} on it")
-        back = [u for u in units if u.known.released and u.uuid not in wanted]
+        back = [u for u in units if u.released and u.uuid not in wanted]
         if back:
             self._reopen(back)
-        new = [u for u in units if u.uuid in wanted and not u.known.released and not self._users(u)]
+        new = [u for u in units if u.uuid in wanted and not u.released and not self._users(u)]
         if new and not self._unknown:
             self._release(new, request)
-        if all(u.known.released for u in self._hardware.units()):
+        if all(u.released for u in self._hardware.units()):
             self._resting.set()
         return not self.rests
 
@@ -200,12 +198,12 @@ class Releasing:
 
         Those whose slices only have to be removed are among them, unless only a reset removes them.
         """
-        gpu = unit.known
-        lost = gpu.seen is not None and gpu.seen.reason == GpuReason.GPU_LOST
-        lost = lost or gpu.problem[0] == GpuReason.RECOVERY_REQUIRED
-        frozen = gpu.conflict is not None and gpu.conflict.frozen
+        seen, conflict = unit.seen, unit.conflict
+        lost = seen is not None and seen.reason == GpuReason.GPU_LOST
+        lost = lost or unit.problem[0] == GpuReason.RECOVERY_REQUIRED
+        frozen = conflict is not None and conflict.frozen
         found = self._journal.of_gpu(unit.uuid)
-        resets = lost or frozen or bool(gpu.unhealthy)
+        resets = lost or frozen or bool(unit.unhealthy)
         return [e for e in found if _uses(e) or not (resets or e.suspect)]
 
     def _release(self, units: list[GpuUnit], request: ReleaseRequest) -> None:
@@ -220,20 +218,19 @@ class Releasing:
                     free.append(unit)
             if not free:
                 return
-            held = [u for u in self._hardware.units() if not u.known.released and u not in free]
+            held = [u for u in self._hardware.units() if not u.released and u not in free]
             for unit in free:
-                unit.change(released=request.text(unit.known, others_held=bool(held)))
+                unit.released = request.text(unit, others_held=bool(held))
             if not self._close_released():
                 for unit in free:
-                    unit.change(released="")
+                    unit.released = ""
                 self._say("NVML", "not released yet: a call of NVML has not come back")
                 return
             for unit in free:
                 self._hardware.show_released(unit)
         for unit in free:
-            gpu = unit.known
-            _log.info("%s: %s", gpu.name, gpu.released)
-            self._reports.report_node(NodeReason.RELEASED, f"{gpu}: {gpu.released}")
+            _log.info("%s: %s", unit.name, unit.released)
+            self._reports.report_node(NodeReason.RELEASED, f"{unit}: {unit.released}")
 
     def _close_released(self) -> bool:
         """Have nothing open of the GPUs that are released; if those are all, NVML is closed.
@@ -245,7 +242,7 @@ class Releasing:
         """
         session, units = self._hardware.session, self._hardware.units()
         before = session.released
-        session.released = frozenset(u.uuid for u in units if u.known.released)
+        session.released = frozenset(u.uuid for u in units if u.released)
         if len(session.released) == len(units):
             if session.close(times.RELEASE_CLOSE_SECONDS):
                 return True
@@ -261,10 +258,11 @@ class Releasing:
         """Open NVML anew for all GPUs that are not released, and look for GPUs."""
         self._resting.clear()
         for unit in units:
-            unit.change(released="", away=True)  # it may have been reset
+            unit.away = True  # it may have been reset
+            unit.released = ""
         session = self._hardware.session
         try:
-            session.released = frozenset(u.uuid for u in self._hardware.units() if u.known.released)
+            session.released = frozenset(u.uuid for u in self._hardware.units() if u.released)
             if session.is_open:
                 # A GPU that was reset may not answer otherwise.
                 session.reopen(times.RELEASE_CLOSE_SECONDS)

@@ -17,7 +17,7 @@ import pynvml
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import GpuFacts
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
+from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition, trouble
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, reset
 from kubeletplugin.nvml.session import Device, Session, together
 
@@ -84,6 +84,15 @@ class Card(GpuFacts):
     condition: Condition = UNSAID
     reason: str = ""
     problem: str = ""
+
+    def trouble(self, name: str) -> tuple[str, str]:
+        """Reason and words for which the driver has nothing new given out; both empty if none.
+
+        ``name`` is the GPU's own, in remedies.
+        """
+        if self.reason:
+            return self.reason, self.problem
+        return trouble(self.condition, mig=self.mig_enabled, uuid=self.uuid, name=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _MOST_CHARACTERS = 4096
 
 def is_held(hardware: Hardware, device: AllocatedDevice) -> bool:
     """True if HAMi-core is to hold the claim of a device to its limits."""
-    sharing = next((u.known.sharing for u in hardware.units() if u.name == device.device), None)
+    sharing = next((u.sharing for u in hardware.units() if u.name == device.device), None)
     return sharing is not None and sharing.enforcer == HAMI_CORE and not device.admin_access
 
 

@@ -259,7 +259,7 @@ def test_what_a_reset_took_is_told_from_what_somebody_took(
     assert ("reset" in bench.events.seen[0][2]) is wiped
     assert ("somebody destroyed it" in bench.events.seen[0][2]) is not wiped
     assert "made again" not in bench.events.seen[0][2], "nobody knows yet whether it will be"
-    assert bench.unit.known.wiped == frozenset()
+    assert bench.unit.wiped == frozenset()
 
 
 CANNOT_BE_TOLD = ["GPU away", "GPU busy", "GPU that does not answer"]

@@ -131,7 +131,7 @@ def test_what_the_node_does_not_have_is_refused_with_what_it_has(case: str) -> N
 
 def test_a_whole_gpu_that_is_not_healthy_is_refused() -> None:
     node = Node(WHOLE)
-    node.found[0].change(unhealthy="XID 79")
+    node.found[0].unhealthy = "XID 79"
     with pytest.raises(DeviceError, match=r"gpu-0 \(GPU-b\) cannot be used: XID 79"):
         wanted(given("gpu-0"), node)
 
@@ -151,5 +151,5 @@ def test_without_mig_mode_no_slice_is_found() -> None:
 def test_what_is_unavailable_is_found_all_the_same() -> None:
     """A device that is prepared stays so; others are judged later, under the GPU's lock."""
     node = Node(CARD)
-    node.found[0].change(conflict=Conflict(NodeReason.PAUSED, "paused"))
+    node.found[0].conflict = Conflict(NodeReason.PAUSED, "paused")
     assert wanted(given(GOOD), node)[1].device == GOOD

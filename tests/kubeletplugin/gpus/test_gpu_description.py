@@ -10,7 +10,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState
 from dra.gpu.shares import Share
-from kubeletplugin.gpus.gpu import Conflict, KnownGpu
+from kubeletplugin.gpus.gpu import Conflict, GpuUnit
 from kubeletplugin.gpus.reader import describe
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.gpus import Card
@@ -26,7 +26,17 @@ CARD = Card(
     memory_mib=40960,
     geometry=Geometry((SMALL, LARGE)),
 )
-KNOWN = KnownGpu(3, CARD, pcie_root="pci0000:00", geometry=Geometry((SMALL,)))
+
+
+def gpu(card: Card = CARD, conflict: Conflict | None = None) -> GpuUnit:
+    """A GPU that does not offer the larger profile at present."""
+    unit = GpuUnit(3, card, pcie_root="pci0000:00")
+    unit.conflict = conflict
+    unit.strike(LARGE.id, "the driver refused it")
+    return unit
+
+
+KNOWN = gpu()
 PRESENT = GpuInstance(7, 19, Placement(4, 1))
 ENTRY = Entry(
     claim=ClaimRef("default", "claim", "uid"),
@@ -83,13 +93,13 @@ def test_an_entry_whose_instance_is_there_is_shown_once_and_as_recorded(state: S
     [
         (KNOWN, ("", ""), AWAY),
         (KNOWN, FAILURE, THERE),
-        (replace(KNOWN, card=GONE), ("", ""), THERE),
-        (replace(KNOWN, card=replace(CARD, reason="MIGModePending")), ("", ""), AWAY),
+        (gpu(GONE), ("", ""), THERE),
+        (gpu(replace(CARD, reason="MIGModePending")), ("", ""), AWAY),
     ],
     ids=["looked at", "it could not be looked at", "NVML failed before", "another trouble"],
 )
 def test_a_prepared_slice_counts_as_lost_only_where_somebody_has_looked(
-    known: KnownGpu,
+    known: GpuUnit,
     failure: tuple[str, str],
     states: dict[State, InstanceState],
     state: State,
@@ -115,7 +125,7 @@ FOREIGN = {
 @pytest.mark.parametrize("case", FOREIGN)
 def test_an_instance_without_an_owner_is_foreign(case: str) -> None:
     found, geometry, profile_id, profile = FOREIGN[case]
-    known = replace(KNOWN, card=replace(CARD, geometry=geometry))
+    known = gpu(replace(CARD, geometry=geometry))
     (shown,) = describe(known, [found], [], owners={}).instances
     assert shown == Instance(
         found.placement,
@@ -169,27 +179,27 @@ AVAILABILITY = {
     "usable": (KNOWN, ("", ""), ("", "")),
     "not to be looked at": (KNOWN, FAILURE, FAILURE),
     "not to be looked at, whatever else there is": (
-        replace(KNOWN, card=GONE, conflict=CONFLICT),
+        gpu(GONE, CONFLICT),
         ("NVMLHang", "it hangs"),
         ("NVMLHang", "it hangs"),
     ),
     "with a trouble of its own": (
-        replace(KNOWN, card=GONE, conflict=CONFLICT),
+        gpu(GONE, CONFLICT),
         ("", ""),
         FAILURE,
     ),
     "unavailable": (
-        replace(KNOWN, card=replace(CARD, mig_enabled=False), conflict=CONFLICT),
+        gpu(replace(CARD, mig_enabled=False), CONFLICT),
         ("", ""),
         (CONFLICT.reason, CONFLICT.problem),
     ),
     "without MIG": (
-        replace(KNOWN, card=replace(CARD, mig_capable=False, mig_enabled=False)),
+        gpu(replace(CARD, mig_capable=False, mig_enabled=False)),
         ("", ""),
         ("NoMIG", ""),
     ),
     "without MIG mode": (
-        replace(KNOWN, card=replace(CARD, mig_enabled=False)),
+        gpu(replace(CARD, mig_enabled=False)),
         ("", ""),
         ("MIGDisabled", ""),
     ),
@@ -199,11 +209,11 @@ AVAILABILITY = {
 @pytest.mark.parametrize("case", AVAILABILITY)
 def test_why_a_gpu_cannot_be_used_is_said_in_a_word_and_in_words(case: str) -> None:
     known, failure, expected = AVAILABILITY[case]
-    gpu = describe(known, [], [], owners={}, failure=failure)
-    assert (gpu.reason, gpu.unavailable) == expected
+    shown = describe(known, [], [], owners={}, failure=failure)
+    assert (shown.reason, shown.unavailable) == expected
 
 
 @pytest.mark.parametrize("geometry", [None, Geometry(())])
 def test_without_profiles_no_multiprocessors_are_known(geometry: Geometry | None) -> None:
-    known = replace(KNOWN, card=replace(CARD, geometry=geometry))
+    known = gpu(replace(CARD, geometry=geometry))
     assert describe(known, [], [], owners={}).multiprocessors == 0

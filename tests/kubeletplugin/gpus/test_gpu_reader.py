@@ -51,12 +51,12 @@ def test_what_was_read_back_is_published_as_a_look_shows_it(
     with monkeypatch.context() as patched:
         patched.setattr(CallPool, "run", asked)
         assert reader.follow(bench.unit, [first.key, made.key, ahead.key])
-    followed = bench.unit.known.seen
+    followed = bench.unit.seen
     assert followed is not None
     holders = [i.claim for i in followed.instances]
     assert holders == [made.claim, stays.claim, ahead.claim, None]
     reader.read(bench.unit)
-    assert bench.unit.known.seen == followed
+    assert bench.unit.seen == followed
 
 
 MOST = 7
@@ -76,8 +76,8 @@ HAPPENED: dict[str, Callable[[GpuBench, Entry], object]] = {
     "several have one": lambda bench, entry: bench.journal.put(
         replace(entry, share=Share(1024, 10, "default"))
     ),
-    "the GPU was away": lambda bench, _: bench.unit.change(away=True),
-    "the GPU is released": lambda bench, _: bench.unit.change(released="somebody resets it"),
+    "the GPU was away": lambda bench, _: setattr(bench.unit, "away", True),
+    "the GPU is released": lambda bench, _: setattr(bench.unit, "released", "somebody resets it"),
 }
 
 

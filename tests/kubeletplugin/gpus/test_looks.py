@@ -44,10 +44,10 @@ def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
         rig.machine.create_slice(0, "1g.5gb", start=4)
         hardware.look(gpu)
         _label(rig, "all-disabled")
-        wait_for("the label", lambda: unit.known.conflict is not None)
-        assert unit.known.seen is not None
-        assert not unit.known.seen.instances
-    wait_for("the instance", lambda: unit.known.seen is not None and unit.known.seen.instances)
+        wait_for("the label", lambda: unit.conflict is not None)
+        assert unit.seen is not None
+        assert not unit.seen.instances
+    wait_for("the instance", lambda: unit.seen is not None and unit.seen.instances)
     wait_for(
         "the conflict",
         lambda: rig.mignode()["status"]["gpus"][0].get("reason") == "MIGManagerActive",

@@ -35,7 +35,7 @@ CARD = Card("GPU-a", 0, mig_capable=True, mig_enabled=True, geometry=GEOMETRY)
 
 
 def offered(unit: GpuUnit) -> list[tuple[int, int]]:
-    geometry = unit.known.geometry
+    geometry = unit.geometry
     assert geometry is not None
     return [(p.id, p.multiprocessors) for p in geometry.profiles]
 
@@ -145,7 +145,7 @@ def test_a_gpu_of_which_every_profile_was_refused_says_so(make_rig: Callable[...
     rig.start()
     assert rig.daemon is not None
     (unit,) = rig.daemon.gpus.hardware.units()
-    geometry = unit.known.card.geometry
+    geometry = unit.card.geometry
     assert geometry is not None
     for profile in geometry.profiles:
         unit.strike(profile.id, "refused")

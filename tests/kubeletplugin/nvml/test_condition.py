@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.gpus.gpu import KnownGpu
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import GpuLostError
 from kubeletplugin.nvml.gpus import discover
@@ -36,9 +36,9 @@ def machine(tmp_path: Path, *, mig: bool) -> Machine:
     return Machine.create(tmp_path / "hw", [GpuSpec("H100-80GB-HBM3", mig=mig)])
 
 
-def seen(session: Session) -> KnownGpu:
+def seen(session: Session) -> GpuUnit:
     (card,) = discover(session).cards
-    return KnownGpu(0, card)
+    return GpuUnit(0, card)
 
 
 def again(session: Session, before: Condition) -> Condition:

@@ -179,5 +179,5 @@ def test_one_that_nobody_recorded_elsewhere_is_in_nobodys_way(bench: Bench) -> N
 
 def test_where_mig_is_off_there_is_nobody(bench: Bench) -> None:
     bench.machine.create_slice(0, "1g.5gb", start=4)
-    bench.unit.set_card(replace(bench.unit.known.card, geometry=None))
+    bench.unit.card = replace(bench.unit.card, geometry=None)
     assert bench.make_room(bench.entry("new")) is None

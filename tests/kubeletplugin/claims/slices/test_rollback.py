@@ -146,9 +146,9 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
     entry = bench.made("a", State.PREPARED)
     if case == "frozen":
         conflict = Conflict(NodeReason.PAUSED, "a manager is at work", frozen=True)
-        bench.unit.change(conflict=conflict)
+        bench.unit.conflict = conflict
     elif case == "released":
-        bench.unit.change(released="released")
+        bench.unit.released = "released"
     else:
         assert bench.unit.lock.try_enter()
         if case == "hanging":
@@ -162,7 +162,7 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
 
 def test_on_a_gpu_that_only_is_not_offered_it_is_destroyed(bench: NodeBench) -> None:
     bench.made("a", State.PREPARED)
-    bench.unit.change(conflict=Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    bench.unit.conflict = Conflict(NodeReason.PAUSED, "a pause was asked for")
     assert nothing(bench.removal.remove_all(UID))
 
 

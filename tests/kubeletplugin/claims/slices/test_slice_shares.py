@@ -28,7 +28,7 @@ class Bench(GpuBench):
 
     def forget(self) -> None:
         super().forget()
-        self.unit.change(slice_sharing=ShareOffer(4))
+        self.unit.slice_sharing = ShareOffer(4)
 
     def share(self, name: str, memory_mib: int = 1000, **changes: object) -> Entry:
         share = Share(memory_mib, 0, "default")
@@ -201,7 +201,7 @@ def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
     entries = bench.sharing("a", "b", "c", "d")
     with pytest.raises(BusyError, match="all 4 shares are in use"):
         bench.ensure(bench.share("e"))
-    bench.unit.change(slice_sharing=None)
+    bench.unit.slice_sharing = None
     assert bench.ensure(entries[0]) == entries[0], "what is prepared stays"
     bench.slices.remove(entries[0])
     with pytest.raises(BusyError, match=r"is not shared any more.*sliceShares"):
@@ -235,7 +235,7 @@ def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
 
 
 def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) -> None:
-    bench.unit.declare(DeclaredLayout("pairs", (Occupant(PLACE, 19),)))
+    bench.unit.layout = DeclaredLayout("pairs", (Occupant(PLACE, 19),))
     made = bench.made("nobody", State.CI_DESTROYED, ci_id=None, mig_uuid="")
     bench.destroy_compute_instances(made)
     bench.journal.exchange(made, ready_entry(made))

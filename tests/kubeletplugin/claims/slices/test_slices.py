@@ -56,13 +56,13 @@ def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(be
 
 
 def test_what_is_unavailable_is_not_made(bench: Bench) -> None:
-    bench.unit.change(conflict=Conflict(NodeReason.PAUSED, "a pause was asked for"))
+    bench.unit.conflict = Conflict(NodeReason.PAUSED, "a pause was asked for")
     with pytest.raises(DeviceError, match="unavailable: a pause was asked for"):
         bench.ensure(bench.entry("a"))
 
 
 def test_without_mig_mode_nothing_is_made(bench: Bench) -> None:
-    bench.unit.set_card(replace(bench.unit.known.card, mig_enabled=False))
+    bench.unit.card = replace(bench.unit.card, mig_enabled=False)
     with pytest.raises(ModeError, match="is off"):
         bench.ensure(bench.entry("a"))
 
@@ -84,12 +84,12 @@ def test_what_the_gpu_does_not_offer_is_not_made(bench: Bench, case: str) -> Non
 
 @pytest.mark.parametrize("geometry", [None, Geometry(())])
 def test_without_profiles_nothing_is_made(bench: Bench, geometry: Geometry | None) -> None:
-    bench.unit.set_card(replace(bench.unit.known.card, geometry=geometry))
+    bench.unit.card = replace(bench.unit.card, geometry=geometry)
     with pytest.raises(DeviceError, match=r"gpu-0 offers no profile 1g\.5gb at 4:1$"):
         bench.ensure(bench.entry("a"))
 
 
 def test_what_is_whole_is_found_however_little_the_gpu_offers_now(bench: Bench) -> None:
     recorded = bench.made("a", State.PREPARED)
-    bench.unit.set_card(replace(bench.unit.known.card, geometry=None, mig_enabled=False))
+    bench.unit.card = replace(bench.unit.card, geometry=None, mig_enabled=False)
     assert bench.ensure(bench.entry("a")) == recorded

@@ -134,13 +134,13 @@ def test_a_compute_instance_that_cannot_be_had_is_known_only_with_a_gpu_instance
 
 
 def test_a_profile_that_has_less_than_it_advertises_is_offered_with_that(bench: Bench) -> None:
-    card = bench.unit.known.card
+    card = bench.unit.card
     assert card.geometry is not None
     more = tuple(replace(p, multiprocessors=15) for p in card.geometry.profiles)
-    bench.unit.set_card(replace(card, geometry=Geometry(more)))
+    bench.unit.card = replace(card, geometry=Geometry(more))
     with pytest.raises(HardwareError, match="offered with 14 from now on"):
         bench.ensure(bench.entry("a"))
-    geometry = bench.unit.known.geometry
+    geometry = bench.unit.geometry
     assert geometry is not None
     offered = geometry.by_id(19)
     assert offered is not None

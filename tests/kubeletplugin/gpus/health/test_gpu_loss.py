@@ -188,9 +188,7 @@ class FakeHardware:
     def units(self) -> list[Any]:
         return [
             SimpleNamespace(
-                known=SimpleNamespace(
-                    released="", seen=SimpleNamespace(minor=n, reason=GpuReason.GPU_LOST)
-                )
+                name=f"gpu-{n}", released="", seen=SimpleNamespace(reason=GpuReason.GPU_LOST)
             )
             for n in self.lost
         ]

@@ -67,7 +67,7 @@ def test_a_verdict_on_a_gpu_that_is_worked_on_is_read_once_it_is_free(rig: Rig) 
     with unit.lock:
         rig.machine.ask_recovery(0, 4)
         rig.machine.ask_recovery(1, 4)
-        wait_for("the other GPU", lambda: other.known.card.condition.recovery)
+        wait_for("the other GPU", lambda: other.card.condition.recovery)
         assert reason(rig) == ""
     wait_for("the MigNode", lambda: reason(rig) == "GpuRecoveryAdvised" and rig.published())
 
@@ -91,7 +91,7 @@ def test_a_verdict_is_told_though_somebody_has_begun_to_work_on_the_gpu_when_it_
     rig.machine.disturb(0, recovery_action=4)
     rig.machine.ask_recovery(1, 4)
     wait_for("the other GPU", lambda: other.seen is not None and other.seen.reason)
-    assert unit.known.card.condition.recovery
+    assert unit.card.condition.recovery
     assert reason(rig) == ""
     unit.lock.leave()
     wait_for("the MigNode", lambda: reason(rig) == "GpuRecoveryAdvised" and rig.published())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dra.gpu.inventory import Drain
-from kubeletplugin.gpus.gpu import KnownGpu
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.node import Pause
 from kubeletplugin.gpus.releasing import ReleaseRequest
 from kubeletplugin.nvml.gpus import Card
 
 PAUSE = Pause("example.com/gpu=false")
 ONE, ALL = Drain(("gpu-1",), reason="repair"), Drain(())
-GPU = KnownGpu(1, Card("GPU-b", 1))
+GPU = GpuUnit(1, Card("GPU-b", 1))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_gpu_that_has_forgotten_that_it_has_mig_is_not_believed(bench: GpuBenc
 
 
 def present(bench: GpuBench) -> tuple[GpuInstance, ...]:
-    geometry = bench.unit.known.card.geometry
+    geometry = bench.unit.card.geometry
     assert geometry is not None
     return list_gpu_instances(bench.session, bench.unit.uuid, geometry)
 
