@@ -27,6 +27,9 @@ _PRODUCTS, _PROFILES, _NAMESPACES = 32, 48, 500
 
 _MIB = 2**20
 
+_ROOM_MAKING = (Reason.MOVED, Reason.PREEMPTED, Reason.ROOM_NOT_MADE)
+"""Steps that are counted of those by which others make room for a pod."""
+
 WaitingClaims = Callable[[], Iterable[tuple[str, Reason, str]]]
 """UID, reason and time of creation of each claim that waits, as often as pods wait with it."""
 
@@ -74,6 +77,13 @@ class ControllerMetrics:
             "Nodes on which nothing is allocated, as their MigNodes cannot be read.",
             registry=registry,
         )
+        room_making = Counter(
+            f"{PREFIX}room_making_total",
+            "Pods that were moved or ended so that another has room, and how often that stopped.",
+            ["reason"],
+            registry=registry,
+        )
+        self._room_making = {r: room_making.labels(r.value) for r in _ROOM_MAKING}
         self._waiting, self._room, self._quotas = _Waiting(now), _Room(), _Quotas()
         for collector in (self._waiting, self._room, self._quotas):
             registry.register(collector)
@@ -89,6 +99,11 @@ class ControllerMetrics:
             self._latency.observe(seconds)
         for profile in profiles:
             self._devices.labels(profile or WHOLE_GPU).inc()
+
+    def room_making(self, step: Reason) -> None:
+        """Others make room for a pod: one was moved or ended, or it stopped."""
+        if step in self._room_making:
+            self._room_making[step].inc()
 
     def unreadable(self, mignodes: int) -> None:
         self._unreadable.set(mignodes)

@@ -431,4 +431,5 @@ def _named(pod: Pod, reader: Pod) -> str:
 
 def _tell(world: World, pod: Pod, reason: Reason, message: str) -> None:
     world.cluster.pod_index.record(pod).said.pop(reason.value, None)  # each step is told
+    world.reporter.metrics.room_making(reason)
     world.reporter.on_pod(pod, "room is made", Obstacle(reason, message), warns=False)

@@ -6,12 +6,15 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from api.mignode import RoomRequest
 from controller import times
+from controller.report.metrics import ControllerMetrics
 from dra.allocator.gpustate import GpuId
 from dra.allocator.movers import Leave, is_possible, movers_on
 from dra.allocator.planner import Ending, Mover, find_plan
@@ -35,6 +38,7 @@ from tests.controller.helpers.objects import (
     with_gpus,
 )
 from tests.dra.gpus import A100
+from tests.helpers.scrape import collected
 
 NODES = ("node-a", "node-b", "node-c")
 BUDGET = UnavailableError(
@@ -242,6 +246,30 @@ def test_a_refused_eviction_ends_it_and_what_was_held_back_is_free(
     room.wish("big", "node-b", id_="again")
     room.wait()
     assert room.seen == ["b"]
+
+
+def test_what_leaves_and_what_stops_is_counted_from_zero() -> None:
+    registry = CollectorRegistry()
+    metrics = ControllerMetrics(registry, leads=lambda: True, now=lambda: datetime.now(UTC))
+
+    def counted() -> dict[str, float]:
+        steps = ("PodMoved", "PodPreempted", "RoomNotMade")
+        found = collected(registry)
+        return {s: found.value("mig_dra_room_making_total", reason=s) for s in steps}
+
+    room = crowded(metrics=metrics, preemption=True)
+    assert counted() == {"PodMoved": 0, "PodPreempted": 0, "RoomNotMade": 0}
+    room.wish("big", "node-b")
+    room.wait()
+    assert counted() == {"PodMoved": 1, "PodPreempted": 0, "RoomNotMade": 0}
+    room.replaces = False
+    room.asks("urgent", "7g.40gb", priority=100)
+    room.wait()
+    assert counted() == {"PodMoved": 1, "PodPreempted": 1, "RoomNotMade": 0}
+    room.asks("next", "7g.40gb")
+    room.wish("next", "node-b")
+    room.wait()
+    assert counted() == {"PodMoved": 1, "PodPreempted": 1, "RoomNotMade": 1}
 
 
 def test_one_pod_is_moved_at_a_time_whoever_asks() -> None:
