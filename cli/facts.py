@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -136,47 +136,55 @@ class ClusterFacts:
         return tuple(sorted(latest.values(), key=lambda t: t.at, reverse=True))
 
 
-def read_facts(session: Session, namespace: str) -> ClusterFacts:
+Lister = Callable[..., list[Obj]]
+"""Lists objects of a kind, by the keywords of ``KubeApi.list``."""
+
+
+def read_facts(session: Session, namespace: str, *, listed: Lister | None = None) -> ClusterFacts:
     """Everything that can be read; events and templates of ``namespace`` only, if one is given.
+
+    Objects are ``listed`` so, or by the session's client.
 
     Raises:
         CliError: claims may not be read, without which there is nothing to explain.
         ForbiddenError: those of the namespace may not be read either.
     """
     unread: list[str] = []
-    installed = True
+    listed = listed or (lambda resource, **selection: session.api.list(resource, **selection).items)
+
+    def all_of(resource: Resource, **selection: str) -> list[Obj]:
+        try:
+            return listed(resource, **selection)
+        except ForbiddenError:
+            unread.append(str(resource))
+            return []
+
     try:
-        mignodes = session.api.list(MIG_NODES).items
+        mignodes, installed = all_of(MIG_NODES), True
     except ObjectNotFoundError:
         mignodes, installed = [], False
-    except ForbiddenError:
-        mignodes = []
-        unread.append(str(MIG_NODES))
-    claims = _all(session, RESOURCE_CLAIMS, unread)
+    claims = all_of(RESOURCE_CLAIMS)
     if str(RESOURCE_CLAIMS) in unread:
         if not namespace:
             raise CliError(Exit.FORBIDDEN, f"not allowed to list {RESOURCE_CLAIMS}")
-        claims = session.api.list(RESOURCE_CLAIMS, namespace=namespace).items
-    pod_objects = _all(session, PODS, unread, fields=LIVE)
+        claims = listed(RESOURCE_CLAIMS, namespace=namespace)
+    pod_objects = all_of(PODS, field_selector=LIVE)
     if str(PODS) in unread:
-        pod_objects = session.api.list(PODS, namespace=namespace).items
+        pod_objects = listed(PODS, namespace=namespace)
     annotations = read_annotations(session.driver)
     pods = {p.key: p for p in (_read_pod(obj, annotations) for obj in pod_objects)}
     known = {
         (c["metadata"]["namespace"], c["metadata"]["name"]): _read_claim(c, session.driver)
         for c in claims
     }
-    templates: list[Obj] = []
-    events: list[Obj] = []
-    if namespace:
-        templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
-        events = _all(session, EVENTS, unread, namespace=namespace)
-    nodes = _all(session, NODES, unread)
+    templates = all_of(RESOURCE_CLAIM_TEMPLATES, namespace=namespace) if namespace else []
+    events = all_of(EVENTS, namespace=namespace) if namespace else []
+    nodes = all_of(NODES)
     hosts = _hosts(nodes, pods.values(), known)
-    _read_volumes(session, hosts, unread)
-    groups = _pod_groups(session, pods.values(), unread)
+    _read_volumes(all_of, hosts, unread)
+    groups = _pod_groups(session, pods.values(), all_of)
     read, unreadable = inventories(mignodes)
-    class_objects = _all(session, DEVICE_CLASSES, unread)
+    class_objects = all_of(DEVICE_CLASSES)
     classes = (read_class(o, session.driver) for o in class_objects)
     return ClusterFacts(
         driver=session.driver,
@@ -189,7 +197,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         classes={c.name: c for c in classes},
         templates=frozenset((namespace, t["metadata"]["name"]) for t in templates),
         events=tuple(events),
-        leader=_leader(session, unread),
+        leader=_leader(session, all_of, unread),
         plugins=_plugin_problems(pod_objects),
         groups=groups,
         unread=tuple(unread),
@@ -198,11 +206,8 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
     )
 
 
-def _pod_groups(session: Session, pods: Iterable[Pod], unread: list[str]) -> PodGroups:
-    """The objects of the kinds that ``pods`` name, as far as they are served and may be read.
-
-    Those that may not are added to ``unread``.
-    """
+def _pod_groups(session: Session, pods: Iterable[Pod], all_of: Lister) -> PodGroups:
+    """The objects of the kinds that ``pods`` name, as far as they are served and may be read."""
     memberships = (read_membership(pod.obj) for pod in pods)
     named = {m.group.kind for m in memberships if m is not None and m.group is not None}
     groups = PodGroups()
@@ -211,10 +216,7 @@ def _pod_groups(session: Session, pods: Iterable[Pod], unread: list[str]) -> Pod
         if resource is None:
             continue
         try:
-            objects = session.api.list(resource).items
-        except ForbiddenError:
-            unread.append(str(resource))
-            continue
+            objects = all_of(resource)
         except ObjectNotFoundError:
             continue
         groups.kinds.add(kind)
@@ -251,21 +253,6 @@ def _read_claim(obj: Obj, driver: str) -> KnownClaim:
     return KnownClaim(read_claim({**obj, "spec": spec}), obj)
 
 
-def _all(
-    session: Session,
-    resource: Resource,
-    unread: list[str],
-    *,
-    namespace: str = "",
-    fields: str = "",
-) -> list[Obj]:
-    try:
-        return session.api.list(resource, namespace=namespace, field_selector=fields).items
-    except ForbiddenError:
-        unread.append(str(resource))
-        return []
-
-
 def _hosts(
     nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[ObjectKey, KnownClaim]
 ) -> Hosts:
@@ -281,19 +268,17 @@ def _hosts(
     return hosts
 
 
-def _read_volumes(session: Session, hosts: Hosts, unread: list[str]) -> None:
+def _read_volumes(all_of: Lister, hosts: Hosts, unread: Sequence[str]) -> None:
     """Volumes, and labels of namespaces; without a right to all of them, those of volumes lack."""
     kinds = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
-    denied: list[str] = []
     try:
-        claims, volumes, classes = (_all(session, kind, denied) for kind in kinds)
+        claims, volumes, classes = map(all_of, kinds)
     except ObjectNotFoundError:  # a server of another kind, such as the simulator's
         return
-    for namespace in _all(session, NAMESPACES, unread):
+    for namespace in all_of(NAMESPACES):
         labels = at(namespace, "metadata", "labels", default={})
         hosts.residents.set_namespace(namespace["metadata"]["name"], labels)
-    unread += denied
-    if denied:
+    if not {*map(str, kinds)}.isdisjoint(unread):
         return
     for obj in claims:
         hosts.volumes.set_claim(read_volume_claim(obj))
@@ -327,13 +312,10 @@ def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
     return found or None
 
 
-def _leader(session: Session, unread: list[str]) -> str | None:
+def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> str | None:
     """Holder of the controller's lease, wherever the driver is installed."""
-    name = f"{session.driver}-controller"
-    try:
-        leases = session.api.list(LEASES, field_selector=f"metadata.name={name}").items
-    except ForbiddenError:
-        unread.append(str(LEASES))
+    leases = all_of(LEASES, field_selector=f"metadata.name={session.driver}-controller")
+    if str(LEASES) in unread:
         return None
     holders = (_holder(lease, session.now()) for lease in leases)
     return next(filter(None, holders), "")

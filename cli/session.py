@@ -178,6 +178,9 @@ def evaluator() -> Iterator[Evaluator]:
 
     Raises CliError where they cannot be evaluated.
     """
+    if module := missing_module():
+        needs = f"selectors have to be evaluated, which needs {module}"
+        raise CliError(Exit.USAGE, f"{needs}: pip install 'dra-driver-nvidia-mig[cli]'")
     sandbox = Sandbox()
     try:
         yield sandbox

@@ -39,10 +39,9 @@ _BEAT_SECONDS = 10.0
 
 def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: float) -> int:
     """Show the plan; with ``execute`` have it carried out, and 1 unless the pod is served."""
-    plan.need_evaluator("defrag")
-    facts = read_facts(session, "")
     key = (session.namespace, pod) if pod else None
     with evaluator() as asked:
+        facts = read_facts(session, "")
         judge = Judge(facts, asked)
         waiting = first_in_line(facts, judge, profile, key)
         if waiting is None and (execute or key):

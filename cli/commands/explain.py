@@ -13,7 +13,7 @@ from cli.explaining.seats import Seat
 from cli.explaining.waiting import slots_of, text_of
 from cli.facts import ClusterFacts, Told, read_facts
 from cli.output import Output, named
-from cli.session import Session, evaluator, missing_module
+from cli.session import Session, evaluator
 from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
 from dra.common.resources import PODS, ObjectKey
@@ -35,15 +35,9 @@ _STATES = {
 
 def run(session: Session, *, subject: Sequence[str]) -> int:
     """Explain one object; 1 when something stands in its way."""
-    if module := missing_module():
-        raise CliError(
-            Exit.USAGE,
-            f"explain evaluates selectors and needs {module}: "
-            "pip install 'dra-driver-nvidia-mig[cli]'",
-        )
     kind, name = _subject(subject)
-    facts = read_facts(session, session.namespace)
     with evaluator() as asked:
+        facts = read_facts(session, session.namespace)
         found = _explain(Explainer(facts, asked), session, facts, kind=kind, name=name)
     if session.out.is_json:
         session.out.json("Explanation", _json(found, facts))

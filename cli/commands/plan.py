@@ -9,7 +9,7 @@ from cli.explaining.judge import Judge
 from cli.facts import read_facts
 from cli.output import Output, counted, natural
 from cli.planning import Forecast, forecast
-from cli.session import Session, evaluator, missing_module
+from cli.session import Session, evaluator
 from dra.allocator.gpustate import GpuId
 from dra.allocator.planner import Step
 from dra.claims.reasons import Obstacle
@@ -18,9 +18,8 @@ from dra.gpu.geometry import Placement
 
 def run(session: Session, *, profile: str, number: int) -> int:
     """Show the plan; 1 where there is no room without moves."""
-    need_evaluator("plan")
-    facts = read_facts(session, "")
     with evaluator() as asked:
+        facts = read_facts(session, "")
         found = forecast(facts, Judge(facts, asked), profile, number)
     if isinstance(found, Obstacle):
         raise CliError(Exit.NOT_FOUND, found.message)
@@ -30,16 +29,6 @@ def run(session: Session, *, profile: str, number: int) -> int:
         show(found, profile, number, session.out)
     has_room = bool(found.steps) and not found.movers
     return Exit.OK if has_room else Exit.FINDING
-
-
-def need_evaluator(command: str) -> None:
-    """Raise CliError where selectors cannot be evaluated, as modules for that are missing."""
-    if module := missing_module():
-        raise CliError(
-            Exit.USAGE,
-            f"{command} evaluates selectors and needs {module}: "
-            "pip install 'dra-driver-nvidia-mig[cli]'",
-        )
 
 
 def show(found: Forecast, profile: str, number: int, out: Output) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cli.exits import CliError, Exit
 from cli.output import Output, counted, harmless
-from cli.session import evaluator, missing_module
+from cli.session import evaluator
 from dra.allocator.score import POLICIES
 from dra.cel.kinds import Kinds
 from dra.replay.form import LINE_BYTES, NodeState, Recording, RecordingError, read
@@ -26,12 +26,6 @@ def run(  # noqa: PLR0913 - the options of the command
     out: Output, *, file: str, policy: str, gpus: int | None, nodes: int | None, layout: str
 ) -> int:
     """Show what was beside what would have been."""
-    if module := missing_module():
-        raise CliError(
-            Exit.USAGE,
-            f"replay evaluates selectors and needs {module}: "
-            "pip install 'dra-driver-nvidia-mig[cli]'",
-        )
     setting = _setting(policy, gpus, nodes, layout)
     path = Path(file)
     with evaluator() as asked:

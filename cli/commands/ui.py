@@ -9,16 +9,11 @@ from cli.exits import CliError, Exit
 from cli.page.mirrors import Reader
 from cli.page.server import PageServer
 from cli.page.source import ClusterSource, mirrored, only_with
-from cli.session import Session, missing_module
+from cli.session import Session
 
 
 def run(session: Session, *, port: int) -> int:
     """Serve the page to this machine until interrupted; the address has a token in it."""
-    if module := missing_module():
-        raise CliError(
-            Exit.USAGE,
-            f"ui evaluates selectors and needs {module}: pip install 'dra-driver-nvidia-mig[cli]'",
-        )
     token = secrets.token_urlsafe(24)
     with mirrored(session, namespace=session.namespace) as (mirrors, content, evaluator):
         find = only_with(token, Reader(mirrors.covers))

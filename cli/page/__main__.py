@@ -11,11 +11,11 @@ import click
 
 from cli.exits import CliError
 from cli.output import Output
-from cli.page.reviews import ReviewedReaders
+from cli.page.reviews import reviewed_readers
 from cli.page.server import LOOPBACK, PageServer
 from cli.page.source import ClusterSource, mirrored
 from cli.session import Session
-from dra.common.logs import configure
+from dra.common.logs import Format, configure, log_options
 from dra.common.signals import stop_on_signals
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
@@ -40,15 +40,7 @@ from dra.kube.errors import KubeError
     multiple=True,
     help="DNS name or IP address under which browsers ask, besides loopback; may be repeated.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@log_options
 def main(  # noqa: PLR0913 - one parameter per flag
     *,
     kubeconfig: str | None,
@@ -57,10 +49,10 @@ def main(  # noqa: PLR0913 - one parameter per flag
     tls: Path | None,
     names: tuple[str, ...],
     log_level: str,
-    log_format: str,
+    log_format: Format,
 ) -> None:
     """Show each reader what the reader's own token allows."""
-    configure(log_level, "json" if log_format == "json" else "text")
+    configure(log_level, log_format)
     stop = threading.Event()
     stop_on_signals(stop.set)
     try:
@@ -68,7 +60,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
         output, now = Output(sys.stdout), lambda: datetime.now(UTC)
         session = Session(api, output, "", now, lambda _: None, driver=driver_name)
         with mirrored(session, namespace="") as (mirrors, content, evaluator):
-            find = ReviewedReaders(api).find
+            find = reviewed_readers(api)
             source = ClusterSource(session, mirrors, content, find_reader=find, evaluator=evaluator)
             address = ("" if tls is not None else "127.0.0.1", port)
             with PageServer(address, source, hosts=LOOPBACK | {*names}, tls=tls) as server:

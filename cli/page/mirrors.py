@@ -1,4 +1,4 @@
-"""Mirrors of what the page shows, and a client that reads from them what they have."""
+"""Mirrors of what the page shows, and its readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cli.page.content import Content, Rights, said
 from dra.claims.trimming import trim_claim_spec
 from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource, at, picked
 from dra.gangs.membership import read_annotations
-from dra.kube.client import KubeApi, ObjectList
+from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.kube.reflector import Reflector
 from dra.pods.trimming import trim_pod
@@ -27,6 +27,10 @@ _EVENT = (
 _CONDITION = 2000
 """Characters of a condition, which an explanation quotes."""
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
+
+class BusyError(Exception):
+    """Too many ask at once; who comes back in seconds is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Mirrors:
             (PODS, LIVE, _pod_of(driver)),
             *((EVENTS, f"source={s.format(driver=driver)}", _event) for s in _SOURCES),
         ]
+        self._api = api
         self._scopes: dict[Resource, str] = {}
         self.mirrors: list[Reflector] = []
         for resource, fields, keep in kinds:
@@ -99,40 +104,29 @@ class Mirrors:
         scope = self._scopes.get(resource, "")
         return scope in ("", namespace) and not any(m.denied for m in mirrors)
 
-    def listed(self, resource: Resource, namespace: str) -> list[Obj] | None:
-        """Objects of a kind that are mirrored; None where not all is. Of events not all are."""
-        if resource == EVENTS or resource not in self._scopes:
-            return None
-        (mirror,) = (m for m in self.mirrors if m.resource == resource)
-        if not mirror.synced or self._scopes[resource] not in ("", namespace):
-            return None
-        found = mirror.store.list()
-        return [o for o in found if namespace in ("", o["metadata"].get("namespace", ""))]
+    def list_for(
+        self, reader: Reader, resource: Resource, *, namespace: str = "", **selection: Any
+    ) -> list[Obj]:
+        """All objects of a kind, without asking the server for those that are mirrored.
+
+        Of events not all are. Raises ForbiddenError where the reader may not list them.
+        """
+        if not reader.may_list(resource, namespace):
+            where = f" of namespace {namespace}" if namespace else " of all namespaces"
+            raise ForbiddenError(f"not allowed to list {resource}{where}", status=403)
+        scope = self._scopes.get(resource)
+        if resource != EVENTS and scope in ("", namespace):
+            (mirror,) = (m for m in self.mirrors if m.resource == resource)
+            if mirror.synced:
+                found = mirror.store.list()
+                return [o for o in found if namespace in ("", o["metadata"].get("namespace", ""))]
+        return self._api.list(resource, namespace=namespace, **selection).items
 
     def troubles(self) -> dict[str, list[str]]:
         """Kinds that are not listed yet, and those of which nothing new comes."""
         loading = [str(m.resource) for m in self.mirrors if not m.synced and not m.denied]
         stale = [str(m.resource) for m in self.mirrors if m.synced and m.failures > 1]
         return {"loading": [*dict.fromkeys(loading)], "stale": [*dict.fromkeys(stale)]}
-
-
-class MirroredApi(KubeApi):
-    """The client ``api`` for one reader: lists what is mirrored without asking the server."""
-
-    def __init__(self, api: KubeApi, mirrors: Mirrors, reader: Reader) -> None:
-        vars(self).update(vars(api))  # the same connections
-        self._mirrors = mirrors
-        self._reader = reader
-
-    def list(self, resource: Resource, *, namespace: str = "", **selection: Any) -> ObjectList:
-        """All objects; a ForbiddenError where the reader may not list them."""
-        if not self._reader.may_list(resource, namespace):
-            where = f" of namespace {namespace}" if namespace else " of all namespaces"
-            raise ForbiddenError(f"not allowed to list {resource}{where}", status=403)
-        found = self._mirrors.listed(resource, namespace)
-        if found is not None:
-            return ObjectList(found, "")
-        return super().list(resource, namespace=namespace, **selection)
 
 
 def _deliver(content: Content, resource: Resource) -> Callable[[Any], None]:

@@ -15,14 +15,14 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
 from cli.exits import CliError
-from cli.page.mirrors import Reader
-from dra.common.resources import ObjectKey
+from cli.page.mirrors import BusyError, Reader
+from cli.page.source import ClusterSource
 from dra.kube.errors import ForbiddenError, KubeError
 from dra.monitoring.server import BoundedThreads, OpenConnections
 
@@ -55,23 +55,6 @@ _MOST, _MOST_OF_PEER = 64, 32
 _log = logging.getLogger(__name__)
 
 
-class BusyError(Exception):
-    """Too many ask at once; who comes back in seconds is served."""
-
-
-class Source(Protocol):
-    """Source of what readers are shown. Thread-safe."""
-
-    def reader(self, token: str) -> Reader | None:
-        """The reader who has the token; None if nobody has. May raise BusyError and KubeError."""
-
-    def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
-        """Changes since a version."""
-
-    def why(self, reader: Reader, pod: ObjectKey) -> Mapping[str, Any] | None:
-        """Reasons why a pod waits; None of one that there is not."""
-
-
 class PageServer(BoundedThreads, HTTPServer):
     """Serves ``source`` at once on ``address``: host, empty for all, and port.
 
@@ -82,7 +65,7 @@ class PageServer(BoundedThreads, HTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        source: Source,
+        source: ClusterSource,
         *,
         hosts: Collection[str] = LOOPBACK,
         tls: Path | None = None,

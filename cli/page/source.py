@@ -1,4 +1,7 @@
-"""Content of the page for its readers: one for all, cut to the rights of each."""
+"""Content of the page for its readers: one for all, cut to the rights of each.
+
+Beside it, reasons why a pod waits: what explain says, and who is in the way on which GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from cli.page.content import Content
-from cli.page.mirrors import MirroredApi, Mirrors, Reader
-from cli.page.server import BusyError
-from cli.page.why import explain_pod
+from cli.explaining.explain import Explainer, ObjectExplanation
+from cli.explaining.waiting import slots_of
+from cli.facts import ClusterFacts, Lister, read_facts
+from cli.page.content import Content, said
+from cli.page.mirrors import BusyError, Mirrors, Reader
 from cli.session import Session, evaluator
+from dra.allocator.explain.answers import GpuAnswer
 from dra.cel.questions import Evaluator
 from dra.common.resources import ObjectKey
 from dra.monitoring.server import Pace
@@ -22,6 +28,9 @@ from dra.sandbox.process import SandboxError
 
 _MOST_ASK = 4
 """Explanations that are waited for; they are worked out one after the other."""
+_FINDINGS, _EVENTS = 12, 6
+_BLOCKED = 1000
+"""GPUs whose blockers are marked: those on which least would have to go come first."""
 
 
 class ClusterSource:
@@ -52,10 +61,9 @@ class ClusterSource:
         """Reasons why a pod waits, one at a time. Raises BusyError where too many ask."""
         if not self._few.acquire(blocking=False):
             raise BusyError
-        api = MirroredApi(self._session.api, self._mirrors, reader)
-        session = replace(self._session, api=api, namespace=pod[0])
+        listed = partial(self._mirrors.list_for, reader)
         try:
-            return self._pace.call(lambda: explain_pod(session, pod, self._evaluator))
+            return self._pace.call(lambda: explain_pod(self._session, pod, listed, self._evaluator))
         except SandboxError as error:
             raise BusyError from error
         finally:
@@ -78,3 +86,55 @@ def mirrored(session: Session, *, namespace: str) -> Iterator[tuple[Mirrors, Con
             yield mirrors, content, asked
         finally:
             mirrors.stop()
+
+
+def explain_pod(
+    session: Session, key: ObjectKey, listed: Lister, evaluator: Evaluator
+) -> dict[str, Any] | None:
+    """The explanation of a pod; None if there is none that has not ended.
+
+    It is as much as may be ``listed``.
+
+    Raises:
+        CliError: claims may not be listed at all.
+        ForbiddenError: those of the namespace may not be listed either.
+    """
+    facts = read_facts(session, key[0], listed=listed)
+    pod = facts.pods.get(key)
+    if pod is None:
+        return None
+    found = Explainer(facts, evaluator).pod(pod)
+    blocked = _blocked(found, facts)
+    return {
+        "state": found.verdict.state.value,
+        "wanted": [said(each) for each in found.verdict.wanted],
+        "findings": [
+            {"reason": said(f.reason), "message": said(f.message, 2000), "remedy": f.remedy}
+            for f in found.verdict.findings[:_FINDINGS]
+        ],
+        "events": [
+            {"source": said(t.source), "reason": said(t.reason), "message": said(t.message)}
+            for t in found.told[:_EVENTS]
+        ],
+        "blocked": blocked[:_BLOCKED],
+        "more": max(0, len(blocked) - _BLOCKED),
+        "unread": list(facts.unread),
+    }
+
+
+def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[list[Any]]:
+    """Node, GPU and the starts of the fewest slices that would have to go, the least first."""
+    answers = [
+        (gpu.cost, node, gpu)
+        for node, answer in found.verdict.nodes.items()
+        for gpu in answer.gpus
+        if gpu.blockers
+    ]
+    answers.sort(key=lambda a: (a[0], a[1], a[2].name))
+    return [[node, gpu.name, _starts(node, gpu, facts)] for _, node, gpu in answers]
+
+
+def _starts(node: str, gpu: GpuAnswer, facts: ClusterFacts) -> list[int]:
+    least = replace(gpu, blockers=gpu.blockers[: gpu.least])
+    slots = slots_of(facts.site, node, least)
+    return [s.placement.start if s.placement else 0 for s in slots]

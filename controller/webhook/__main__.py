@@ -9,7 +9,7 @@ import click
 
 from controller.webhook.certificates import Keeper, Place
 from controller.webhook.server import WebhookServer
-from dra.common.logs import configure
+from dra.common.logs import Format, configure, log_options
 from dra.common.signals import stop_on_signals
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
@@ -48,15 +48,7 @@ from dra.kube.errors import KubeConfigError
     type=click.FloatRange(min=0, min_open=True),
     help="Life of a certificate; it is replaced when a third is left.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@log_options
 def main(  # noqa: PLR0913 - one parameter per flag
     *,
     kubeconfig: str | None,
@@ -69,10 +61,10 @@ def main(  # noqa: PLR0913 - one parameter per flag
     port: int,
     certificate_hours: float,
     log_level: str,
-    log_format: str,
+    log_format: Format,
 ) -> None:
     """Refuse configuration that the driver cannot read, and make claims of limits."""
-    configure(log_level, "json" if log_format == "json" else "text")
+    configure(log_level, log_format)
     try:
         api = KubeApi.connect(kubeconfig, user_agent="mig-dra-webhook")
     except KubeConfigError as error:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import click
+
 Format = Literal["text", "json"]
 
 _PLAIN = re.compile(r'[^\s"=]+')
@@ -33,6 +35,17 @@ def configure(
     handler.setFormatter(_Json() if style == "json" else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("urllib3").setLevel(logging.WARNING)
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``command`` with the options ``--log-level`` and ``--log-format``, for ``configure``."""
+    for flag, default, allowed in (
+        ("--log-format", "text", ["text", "json"]),
+        ("--log-level", "info", ["debug", "info", "warning", "error"]),
+    ):
+        option = click.option(flag, default=default, type=click.Choice(allowed), show_default=True)
+        command = option(command)
+    return command
 
 
 class _Text(logging.Formatter):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cli.page import reviews
-from cli.page.reviews import KEPT_SECONDS, ReviewedReaders
-from cli.page.server import BusyError
+from cli.page.mirrors import BusyError
+from cli.page.reviews import KEPT_SECONDS, reviewed_readers
 from dra.common.resources import MIG_NODES, PODS, Obj, Resource
 from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
@@ -96,18 +96,18 @@ class Clock:
 
 def test_what_was_reviewed_is_forgotten_in_seconds(world: World) -> None:
     clock = Clock()
-    readers = ReviewedReaders(world.api, clock)
+    find = reviewed_readers(world.api, clock)
     binding = allow(world, "u", "mignodes")
-    reader = readers.find("user.u")
+    reader = find("user.u")
     assert reader is not None
     assert reader.may_list(MIG_NODES, "")
     assert not reader.may_list(PODS, "")
     revoke(world, binding)
-    again = readers.find("user.u")
+    again = find("user.u")
     assert again is reader
     assert again.may_list(MIG_NODES, "")
     clock.now += KEPT_SECONDS + 0.1
-    after = readers.find("user.u")
+    after = find("user.u")
     assert after is not None
     assert not after.may_list(MIG_NODES, "")
 
@@ -129,10 +129,10 @@ class Counting(KubeApi):
 
 def test_a_token_is_reviewed_once_whether_it_is_good_or_not(world: World) -> None:
     api = Counting(world.api)
-    readers = ReviewedReaders(api, Clock())
+    find = reviewed_readers(api, Clock())
     for _ in range(5):
-        assert readers.find("wrong") is None
-        reader = readers.find("user.u")
+        assert find("wrong") is None
+        reader = find("user.u")
         assert reader is not None
         reader.may_list(PODS, "")
     assert sorted(api.asked) == ["SubjectAccessReview", "TokenReview", "TokenReview"]
@@ -144,13 +144,14 @@ def test_readers_and_rights_that_are_kept_are_bounded(
     monkeypatch.setattr(reviews, "_MOST_READERS", 4)
     monkeypatch.setattr(reviews, "_MOST_RIGHTS", 3)
     api = Counting(world.api)
-    readers = ReviewedReaders(api, Clock())
+    find = reviewed_readers(api, Clock())
     for number in range(20):
-        readers.find(f"user.{number}")
-    assert len(readers._known) == 4
+        find(f"user.{number}")
     api.asked.clear()
-    reader = readers.find("user.19")
+    reader = find("user.19")
     assert api.asked == []
+    find("user.15")
+    assert api.asked == ["TokenReview"], "of five, the one that came first is asked for anew"
     assert reader is not None
     for number in range(3):
         reader.may_list(PODS, f"ns-{number}")
@@ -164,20 +165,18 @@ def test_strangers_have_no_more_than_a_few_reviews_at_a_time(
 ) -> None:
     monkeypatch.setattr(reviews, "_PATIENCE_SECONDS", 0.01)
     api = Counting(world.api)
-    readers = ReviewedReaders(api, Clock())
+    find = reviewed_readers(api, Clock())
     api.gate.clear()
-    threads = [
-        threading.Thread(target=readers.find, args=(f"t{i}",), daemon=True) for i in range(4)
-    ]
+    threads = [threading.Thread(target=find, args=(f"t{i}",), daemon=True) for i in range(4)]
     for thread in threads:
         thread.start()
     wait_for("four reviews", lambda: len(api.asked) == 4)
     with pytest.raises(BusyError):
-        readers.find("user.u")
+        find("user.u")
     api.gate.set()
     for thread in threads:
         thread.join()
-    assert readers.find("user.u") is not None
+    assert find("user.u") is not None
 
 
 def test_a_server_that_does_not_review_lets_nobody_in(tmp_path: Path) -> None:
@@ -189,5 +188,5 @@ def test_a_server_that_does_not_review_lets_nobody_in(tmp_path: Path) -> None:
     config.write_text(json.dumps(text))
     api = KubeApi.connect(str(config), user_agent="test", timeout_seconds=1)
     with pytest.raises(UnavailableError):
-        ReviewedReaders(api).find("user.admin")
+        reviewed_readers(api)("user.admin")
     api.close()
