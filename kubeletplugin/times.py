@@ -124,10 +124,6 @@ NVML_CHANGE_FACTOR = 6.0
 """A call that changes something has so many times as long: creating and destroying take about a
 second, and more on big GPUs under load."""
 
-NVML_ALONE_SECONDS = 0.01
-"""Pause between looks for calls that nobody waits for any more, while somebody wants the library
-alone."""
-
 # -- Looks at the GPUs.
 
 POLL_SECONDS = 10.0

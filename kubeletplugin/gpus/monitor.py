@@ -255,8 +255,8 @@ class HealthMonitor:
 class XidWatch:
     """Watch of one GPU's events, in a thread of its own: a hanging GPU delays no other.
 
-    ``tell`` is called with the GPU's UUID and what was heard. The watch ends once it has told that
-    the GPU is lost, or that the GPU delivers no events.
+    ``tell`` is called with the GPU's UUID and what was heard, or why nothing is. The watch ends
+    once it has told that the GPU delivers no events.
     """
 
     def __init__(
@@ -270,6 +270,7 @@ class XidWatch:
         self._session = session
         self._gpu = gpu
         self._tell = tell
+        self._events = GpuEvents(session, gpu)
         self._said = ""
         again = Backoff(first=times.XID_AGAIN_SECONDS)
         self._loop = Loop(f"XIDs {gpu}", self._turn, backoff=again, clock=clock)
@@ -284,10 +285,12 @@ class XidWatch:
         self._loop.join(seconds)
 
     def _turn(self) -> float:
+        if not self._session.is_open:
+            return times.XID_WAIT_SECONDS
+        # Waiting for nothing must not look like a call that hangs.
+        wait = min(times.XID_WAIT_SECONDS, self._session.seconds / 2)
         try:
-            if self._session.is_open:
-                self._listen()
-                return times.XID_WAIT_SECONDS
+            event = self._events.next(wait, self._loop.is_stopping)
         except NotSupportedError as error:
             self._tell(self._gpu, error)
             self._loop.stop()
@@ -300,17 +303,9 @@ class XidWatch:
                 self._said = kind
             if isinstance(error, GpuLostError):
                 self._tell(self._gpu, error)
+        else:
+            self._said = ""
+            if event is not None:
+                self._tell(self._gpu, event)
+            return 0.0
         return times.XID_AGAIN_SECONDS
-
-    def _listen(self) -> None:
-        events = GpuEvents(self._session, self._gpu)
-        # Waiting for nothing must not look like a call that hangs.
-        wait = min(times.XID_WAIT_SECONDS, self._session.seconds / 2)
-        self._said = ""
-        try:
-            while not (self._loop.is_stopping() or events.stale):
-                event = events.next(wait, self._loop.is_stopping)
-                if event is not None:
-                    self._tell(self._gpu, event)
-        finally:
-            events.close()

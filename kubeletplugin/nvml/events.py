@@ -8,7 +8,7 @@ has changed, nor who did it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -52,91 +52,83 @@ _CHANGES = {
 
 
 class GpuEvents:
-    """The XIDs of one GPU and, where it delivers them, the changes named above, from now on.
+    """The XIDs of one GPU and, where it delivers them, the changes named above.
 
-    For one thread, which closes it once it is ``stale``. Until then NVML is neither shut down nor
-    opened anew. A call that hangs here has no part in what is said of the GPU's other calls.
+    For one thread, which is registered for them from its first wait on, also between waits, until a
+    wait ends without an event. NVML is neither shut down nor opened anew during a wait, which ends
+    for that. A call that hangs here has no part in what is said of the GPU's other calls.
     """
 
     def __init__(self, session: Session, gpu: str) -> None:
-        """Register for the events.
+        self._session = session
+        self._gpu = gpu
+        self._label = f"{gpu} (events)"
+        self._generation = 0
+        self._set: Any = None
+
+    def next(self, seconds: float, ended: Callable[[], bool] = lambda: True) -> Event | None:
+        """The next event; None if ``ended`` says so after a wait, or NVML is to be closed.
+
+        A wait takes ``seconds``. All of them are one operation: another thread waits, and this one
+        is not woken for each time in which nothing came.
 
         Raises:
             NotSupportedError: this GPU or driver delivers none.
-            NvmlError: the GPU cannot be asked now.
+            NvmlError: none can be waited for now; GpuLostError if the GPU is lost.
         """
-        self._session = session
-        self._label = f"{gpu} (events)"
-        self._generation = session.generation
-        self._set: Any = None
-        self._use = ExitStack()
-        self._use.enter_context(session.together())
+        return self._session.as_one(lambda: self._next(seconds, ended), gpu=self._label)
+
+    def _next(self, seconds: float, ended: Callable[[], bool]) -> Event | None:
+        if self._set is None or self._generation != self._session.generation:
+            self._register()
         try:
-            self._register(gpu)
-        except BaseException:
-            self.close()
+            while (data := self._wait(seconds)) is None:
+                if self._session.wanted or ended():
+                    self._free()
+                    return None
+        except NvmlError:
+            self._free()
             raise
-
-    def _register(self, gpu: str) -> None:
-        device = self._session.device(gpu)
-        supported = self._call(pynvml.nvmlDeviceGetSupportedEventTypes, device)
-        if not supported & pynvml.nvmlEventTypeXidCriticalError:
-            raise NotSupportedError(
-                "nvmlDeviceGetSupportedEventTypes",
-                pynvml.NVML_ERROR_NOT_SUPPORTED,
-                gpu=gpu,
-                detail="the GPU delivers no XID events",
-            )
-        self._set = self._call(pynvml.nvmlEventSetCreate)
-        types = supported & _WANTED
-        self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
-
-    @property
-    def stale(self) -> bool:
-        """True if this set is to be closed: NVML was initialised anew, or is about to be closed."""
-        return (
-            self._session.wanted
-            or not self._session.is_open
-            or self._generation != self._session.generation
-        )
-
-    def next(self, seconds: float, ended: Callable[[], bool] = lambda: True) -> Event | None:
-        """The next event, or None if there is none in that time.
-
-        It waits again until ``ended`` says so or the set is stale, all in one operation: another
-        thread waits, and this one is not woken for each time in which nothing came.
-
-        Raises:
-            NvmlError: there will be no more here; GpuLostError if the GPU is lost.
-        """
-        return self._session.as_one(lambda: self._waited(seconds, ended), gpu=self._label)
-
-    def _waited(self, seconds: float, ended: Callable[[], bool]) -> Event | None:
-        while True:
-            try:
-                data = self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
-            except NvmlError as error:
-                if error.code != pynvml.NVML_ERROR_TIMEOUT or type(error) is not NvmlError:
-                    raise
-            else:
-                break
-            if self.stale or ended():
-                return None
         if data.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return _CHANGES.get(data.eventType)
         return Xid(
             int(data.eventData), _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
         )
 
-    def close(self) -> None:
-        """Free the set, if it is one still; errors do not matter. Only once."""
-        with self._use:
-            if self._set is None or self._generation != self._session.generation:
-                return
-            try:
-                self._call(pynvml.nvmlEventSetFree, self._set)
-            except NvmlError:
-                return
+    def _wait(self, seconds: float) -> Any:
+        """What came within ``seconds``; None if nothing did."""
+        try:
+            return self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
+        except NvmlError as error:
+            if error.code != pynvml.NVML_ERROR_TIMEOUT or type(error) is not NvmlError:
+                raise
+            return None
+
+    def _register(self) -> None:
+        self._set = None
+        device = self._session.device(self._gpu)
+        supported = self._call(pynvml.nvmlDeviceGetSupportedEventTypes, device)
+        if not supported & pynvml.nvmlEventTypeXidCriticalError:
+            raise NotSupportedError(
+                "nvmlDeviceGetSupportedEventTypes",
+                pynvml.NVML_ERROR_NOT_SUPPORTED,
+                gpu=self._gpu,
+                detail="the GPU delivers no XID events",
+            )
+        self._set = self._call(pynvml.nvmlEventSetCreate)
+        self._generation = self._session.generation
+        types = supported & _WANTED
+        try:
+            self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
+        except NvmlError:
+            self._free()
+            raise
+
+    def _free(self) -> None:
+        registered, self._set = self._set, None
+        if registered is not None and self._generation == self._session.generation:
+            with suppress(NvmlError):
+                self._call(pynvml.nvmlEventSetFree, registered)
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         return self._session.call(function, *arguments, gpu=self._label)

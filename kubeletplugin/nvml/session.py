@@ -14,8 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -23,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pynvml
 
 from kubeletplugin import times
-from kubeletplugin.nvml.calls import AbandonedError, CallPool, UseLock
+from kubeletplugin.nvml.calls import AbandonedError, Calls
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     GpuLostError,
@@ -93,30 +92,21 @@ class Session:
         self.compute_profiles: dict[tuple[str, int], tuple[ComputeProfile, ...]] = {}
         """Compute-instance profiles by GPU's UUID and id of the GPU-instance profile, of which an
         instance was made: they need not be asked for again in this generation."""
+        self.is_open = False
+        """True if ``open`` has succeeded and ``close`` was not called since."""
+        self.generation = 0
+        """Number of initialisations: handles of an earlier generation are not valid any more."""
         self._on_call = on_call
-        self._calls = CallPool(seconds)
-        self._use = UseLock(lambda: bool(self._calls.inside()))
+        self._calls = Calls(seconds)
         self._lock = threading.Lock()
-        self._open = False
         self._initialised = False
-        self._generation = 0
         self._devices: dict[str, Device] = {}
         self._addresses: dict[str, str] = {}
 
     @property
-    def is_open(self) -> bool:
-        """True if ``open`` has succeeded and ``close`` was not called since."""
-        return self._open
-
-    @property
     def wanted(self) -> bool:
-        """True if it is to be closed or opened anew: who listens for events releases it now."""
-        return self._use.wanted
-
-    @property
-    def generation(self) -> int:
-        """Number of initialisations: handles of an earlier generation are not valid any more."""
-        return self._generation
+        """True if it is to be closed or opened anew: who listens for events ends that now."""
+        return self._calls.wanted
 
     def open(self) -> None:
         """Load the library and initialise it; does nothing when that is done already.
@@ -125,14 +115,14 @@ class Session:
             DriverUnavailableError: no library or no driver; try again later.
         """
         with self._lock:
-            if self._open:
+            if self.is_open:
                 return
             if self._initialised:
                 # An earlier close had to leave it; what hangs there may have come back since.
                 self._shut_down(0.0)
             if not self._initialised:
                 self._initialise()
-            self._open = True
+            self.is_open = True
 
     def close(self, seconds: float | None = None) -> bool:
         """End event waits, let calls finish, and shut the library down; new calls are refused.
@@ -142,7 +132,7 @@ class Session:
         as it is, never shut down under a running call: False.
         """
         with self._lock:
-            self._open = False
+            self.is_open = False
             return not self._initialised or self._shut_down(
                 self.seconds if seconds is None else seconds
             )
@@ -156,52 +146,33 @@ class Session:
             DriverUnavailableError: it could not be initialised again; the session is closed.
         """
         with self._lock:
-            if not self._open or self._calls.overdue():
+            if not self.is_open or self._calls.overdue():
                 return False
-            with self._use.alone(seconds) as alone:
+            with self._calls.alone(seconds) as alone:
                 if not alone:
                     return False
                 self._end()
-                self._open = False
-                self._initialise()
-                self._open = True
+                try:
+                    self._initialise()
+                except NvmlError:
+                    self.is_open = False
+                    raise
         return True
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Calls in here see one generation: the session is not opened anew or closed between them.
-
-        Raises:
-            DriverUnavailableError: it is closed.
-            NvmlError: it is being opened anew, and that lasts.
-        """
-        nested = self._is_inside
-        with self._use.shared(self.seconds) as entered:
-            if not entered:
-                raise NvmlError(
-                    "nvmlInit", pynvml.NVML_ERROR_NOT_READY, detail="NVML is being opened anew"
-                )
-            if not (nested or self._open):
-                raise DriverUnavailableError(
-                    "nvmlInit", pynvml.NVML_ERROR_UNINITIALIZED, detail="NVML is closed"
-                )
-            yield
 
     def as_one(self, work: Callable[[], T], *, gpu: str) -> T:
         """The result of ``work``, whose calls for that GPU share one thread and one generation.
 
         Raises:
+            DriverUnavailableError: the session is closed.
             NvmlError: as from each of its calls; HangError ends it.
         """
-        if self._calls.in_operation:
+        if self._calls.current is not None:
             return work()
-        began = time.monotonic()
-        with self.together():
-            try:
-                return self._calls.together(work, gpu=gpu)
-            except HangError as error:
-                self._on_call(error.operation, "HANG", time.monotonic() - began)
-                raise
+        if not self.is_open:
+            raise DriverUnavailableError(
+                "nvmlInit", pynvml.NVML_ERROR_UNINITIALIZED, detail="NVML is closed"
+            )
+        return self._operate(work, gpu=gpu)
 
     def hangs(self, gpu: str) -> str:
         """The call for a GPU that has not come back in time, and since when; empty if none."""
@@ -210,20 +181,18 @@ class Session:
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
 
-        Handles among the arguments are of this generation: taken in the same use of
-        :meth:`together` or :meth:`as_one`. Where only one GPU says that the driver is away, it is
-        an error of that GPU.
+        Handles among the arguments are of this generation: taken in the same :meth:`as_one`. Where
+        only one GPU says that the driver is away, it is an error of that GPU.
         """
-        if not self._is_inside:
-            with self.together():
-                return self.call(function, *arguments, gpu=gpu)
+        if self._calls.current is None:
+            return self.as_one(partial(self.call, function, *arguments, gpu=gpu), gpu=gpu)
         try:
             return self._ask(function, *arguments, gpu=gpu)
         except GpuLostError:
             self._devices.pop(gpu, None)
             raise
         except DriverUnavailableError as error:
-            if gpu and self._open and self._driver_answers():
+            if gpu and self.is_open and self._driver_answers():
                 raise NvmlError(error.operation, error.code, gpu=gpu) from error
             raise
 
@@ -234,9 +203,8 @@ class Session:
             GpuLostError: this machine has no such GPU now, as far as could be seen.
             GpuReleasedError: it is released.
         """
-        if not self._is_inside:
-            with self.together():
-                return self.device(uuid)
+        if self._calls.current is None:
+            return self.as_one(partial(self.device, uuid), gpu=uuid)
         if uuid in self.released:
             raise GpuReleasedError(uuid)
         kept = self._devices.get(uuid)
@@ -262,14 +230,15 @@ class Session:
         Raises:
             NvmlError: it does not answer, or there is none.
         """
-        with self.together():
-            if isinstance(place, int):
-                label = f"with index {place}"
-                handle = self.call(pynvml.nvmlDeviceGetHandleByIndex, place, gpu=label)
-            else:
-                label = f"at PCI address {place}"
-                handle = self.call(_BY_ADDRESS, place.encode(), gpu=label)
-            return self._verified(handle, label=label)
+        is_index = isinstance(place, int)
+        label = f"with index {place}" if is_index else f"at PCI address {place}"
+
+        def taken() -> Device:
+            by = pynvml.nvmlDeviceGetHandleByIndex if is_index else _BY_ADDRESS
+            where = place if isinstance(place, int) else place.encode()
+            return self._verified(self.call(by, where, gpu=label), label=label)
+
+        return self.as_one(taken, gpu=label)
 
     def driver_version(self) -> str:
         """Version of the kernel driver: ``570.86.10``."""
@@ -293,10 +262,6 @@ class Session:
             self._addresses[uuid] = address
         return found
 
-    @property
-    def _is_inside(self) -> bool:
-        return self._calls.in_operation or self._use.inside
-
     def _driver_answers(self) -> bool:
         try:
             for function in (pynvml.nvmlSystemGetDriverVersion, pynvml.nvmlDeviceGetCount):
@@ -308,14 +273,14 @@ class Session:
         return True
 
     def _initialise(self) -> None:
-        self._ask(pynvml.nvmlInit)
+        self._operate(partial(self._ask, pynvml.nvmlInit), gpu="", alone=True)
         self._initialised = True
-        self._generation += 1
+        self.generation += 1
         self._devices.clear()
         self.compute_profiles.clear()
 
     def _shut_down(self, seconds: float) -> bool:
-        with self._use.alone(seconds) as alone:
+        with self._calls.alone(seconds) as alone:
             if alone:
                 self._end()
                 return True
@@ -329,22 +294,27 @@ class Session:
     def _end(self) -> None:
         self._initialised = False
         try:
-            self._ask(pynvml.nvmlShutdown)
+            self._operate(partial(self._ask, pynvml.nvmlShutdown), gpu="", alone=True)
         except NvmlError as error:
             _log.warning("nvmlShutdown: %s", error)
+
+    def _operate(self, work: Callable[[], T], *, gpu: str, alone: bool = False) -> T:
+        began = time.monotonic()
+        try:
+            return self._calls.operate(work, gpu=gpu, alone=alone)
+        except HangError as error:
+            self._on_call(error.operation, "HANG", time.monotonic() - began)
+            raise
 
     def _ask(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         name = function.__name__
         factor = times.NVML_CHANGE_FACTOR if name in _CHANGES else 1.0
         began, code = time.monotonic(), _SUCCESS
         try:
-            return self._calls.run(name, partial(function, *arguments), gpu=gpu, factor=factor)
+            return self._calls.run(name, partial(function, *arguments), factor=factor)
         except pynvml.NVMLError as error:
             code = code_name(error.value)
             raise translate(name, error.value, gpu=gpu) from error
-        except HangError:
-            code = "HANG"
-            raise
         except AbandonedError:
             code = ""  # whoever waited has told
             raise
@@ -363,7 +333,7 @@ def together(
 
     @wraps(function)
     def within(session: Session, gpu: str, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return session.as_one(lambda: function(session, gpu, *arguments, **named), gpu=gpu)
+        return session.as_one(partial(function, session, gpu, *arguments, **named), gpu=gpu)
 
     return within
 

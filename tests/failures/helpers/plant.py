@@ -21,6 +21,7 @@ from dra.kube.reflector import Change
 from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.errors import PluginError
+from kubeletplugin.nvml.calls import Calls, Operation
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.options import Options
 from kubeletplugin.telemetry.telemetry import Telemetry
@@ -69,8 +70,7 @@ class Plant:
         # Its thread gathers changes for a moment; here they are told of as they come.
         daemon.common.changed.thread.notify = daemon.common.changed.tell  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
-        daemon.gpus.hardware.session._calls.run = _at_once  # type: ignore[method-assign]
-        daemon.gpus.hardware.session._calls.together = _all_at_once  # type: ignore[method-assign]
+        daemon.gpus.hardware.session._calls = _AtOnce(3600.0)
         tasks = daemon.claims.node.tasks
         tasks.begin = _one_by_one(tasks.begin)  # type: ignore[method-assign, assignment]
         return daemon
@@ -235,12 +235,18 @@ def _one_by_one(begin: Begin) -> Begin:
     return begin_and_wait
 
 
-def _at_once(name: str, work: Callable[[], T], *, gpu: str, factor: float = 1.0) -> T:
-    return work()
+class _AtOnce(Calls):
+    """Calls in the thread that asks for them, with all the time that they take."""
 
+    @property
+    def current(self) -> Operation:
+        return Operation(lambda: None, "", 0.0, 0.0)
 
-def _all_at_once(work: Callable[[], T], *, gpu: str) -> T:
-    return work()
+    def run(self, name: str, work: Callable[[], T], *, factor: float = 1.0) -> T:
+        return work()
+
+    def operate(self, work: Callable[[], T], *, gpu: str, alone: bool = False) -> T:
+        return work()
 
 
 def _try(work: Callable[[], Any]) -> None:

@@ -12,7 +12,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.shares import Share
 from kubeletplugin.gpus.reader import GpuReader
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.nvml.calls import CallPool
+from kubeletplugin.nvml.calls import Calls
 from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 
 
@@ -49,7 +49,7 @@ def test_what_was_read_back_is_published_as_a_look_shows_it(
         raise AssertionError("NVML was asked")
 
     with monkeypatch.context() as patched:
-        patched.setattr(CallPool, "run", asked)
+        patched.setattr(Calls, "run", asked)
         assert reader.follow(bench.unit, [first.key, made.key, ahead.key])
     followed = bench.unit.seen
     assert followed is not None

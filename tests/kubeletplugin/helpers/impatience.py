@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from kubeletplugin.nvml.calls import CallPool
+from kubeletplugin.nvml.calls import Calls
 from sim.nvml.machine import Machine
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def give_up_hanging_calls(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> 
     """For all plugins of this process from now on; their GPUs are those of ``machine``."""
     uuids = [gpu.uuid for gpu in machine.state().gpus]
     numbers = {uuid: number for number, uuid in enumerate(uuids)}
-    run = CallPool.run
+    run = Calls.run
 
     def hangs(name: str, label: str) -> bool:
         uuid = label.partition(" ")[0]  # what waits for events has a label of its own
@@ -33,9 +33,9 @@ def give_up_hanging_calls(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> 
         rules = machine.faults.rules()
         return any(rule.action == "hang" and rule.matches(name, gpu) for rule in rules)
 
-    def impatient(
-        pool: CallPool, name: str, work: Callable[[], T], *, gpu: str, factor: float = 1.0
-    ) -> T:
-        return run(pool, name, work, gpu=gpu, factor=_FACTOR if hangs(name, gpu) else factor)
+    def impatient(calls: Calls, name: str, work: Callable[[], T], *, factor: float = 1.0) -> T:
+        assert calls.current is not None
+        is_late = hangs(name, calls.current.gpu)
+        return run(calls, name, work, factor=_FACTOR if is_late else factor)
 
-    monkeypatch.setattr(CallPool, "run", impatient)
+    monkeypatch.setattr(Calls, "run", impatient)

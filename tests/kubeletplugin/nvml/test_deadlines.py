@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kubeletplugin.nvml.calls import CallPool
-from kubeletplugin.nvml.errors import HangError
+from kubeletplugin.nvml.calls import Calls
+from kubeletplugin.nvml.errors import HangError, NvmlError
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
@@ -29,56 +29,64 @@ PATIENTLY = 1e6
 """A factor: a call with it has all the time of the test."""
 
 
-def hang(pool: CallPool, release: threading.Event, gpu: str = "GPU-1") -> None:
-    with pytest.raises(HangError, match="NVML call nvmlX hangs since"):
-        pool.run("nvmlX", release.wait, gpu=gpu)
+def one_call(
+    calls: Calls,
+    name: str,
+    work: Callable[[], object] = lambda: None,
+    *,
+    gpu: str = "GPU-1",
+    factor: float = 1.0,
+) -> object:
+    return calls.operate(lambda: calls.run(name, work, factor=factor), gpu=gpu)
 
 
 def test_a_call_that_hangs_is_left_and_the_next_for_that_gpu_fails_at_once(
     release: threading.Event,
 ) -> None:
-    pool = CallPool(0.1)
-    hang(pool, release)
+    calls = Calls(0.1)
+    with pytest.raises(HangError, match="NVML call nvmlX hangs since"):
+        one_call(calls, "nvmlX", release.wait)
     begun: list[bool] = []
     with pytest.raises(HangError, match="nvmlX hangs"):
-        pool.run("nvmlY", lambda: begun.append(True), gpu="GPU-1", factor=PATIENTLY)
+        one_call(calls, "nvmlY", lambda: begun.append(True), factor=PATIENTLY)
     assert begun == []
-    assert "nvmlX" in pool.hangs("GPU-1")
+    assert "nvmlX" in calls.hangs("GPU-1")
 
 
 def test_changes_have_more_time_and_are_shown_as_hanging_before_it_is_over(
     release: threading.Event,
 ) -> None:
-    pool = CallPool(0.05)
-    done: list[bool] = []
+    calls = Calls(0.05)
+    done: list[object] = []
     caller = threading.Thread(
-        target=lambda: done.append(pool.run("nvmlX", release.wait, gpu="GPU-1", factor=PATIENTLY))
+        target=lambda: done.append(one_call(calls, "nvmlX", release.wait, factor=PATIENTLY))
     )
     caller.start()
-    wait_for("the hint", lambda: "nvmlX" in pool.hangs("GPU-1"))
+    wait_for("the hint", lambda: "nvmlX" in calls.hangs("GPU-1"))
     release.set()
     caller.join(PATIENCE)
     assert done == [True]
 
 
 def test_threads_are_used_again_and_errors_come_through() -> None:
-    pool = CallPool(PATIENCE)
+    calls = Calls(PATIENCE)
     before = threading.active_count()
 
     def fail() -> None:
         raise KeyError("x")
 
     for _ in range(200):
-        pool.run("nvmlX", lambda: None, gpu="")
+        one_call(calls, "nvmlX", gpu="")
         with pytest.raises(KeyError):
-            pool.run("nvmlX", fail, gpu="GPU-1")
+            one_call(calls, "nvmlX", fail)
     assert threading.active_count() - before <= 3
+    assert calls.inside() == ()
 
 
 def test_the_calls_of_an_operation_share_a_thread_and_have_a_deadline_each(
     release: threading.Event,
 ) -> None:
-    pool = CallPool(0.1)
+    calls = Calls(0.1)
     threads: set[int] = set()
     begun: list[str] = []
 
@@ -88,45 +96,48 @@ def test_the_calls_of_an_operation_share_a_thread_and_have_a_deadline_each(
             begun.append(name)
             work()
 
-        pool.run(name, inside, gpu="GPU-1", factor=factor)
+        calls.run(name, inside, factor=factor)
 
     def waited_for() -> None:
-        [mine] = pool._running
+        mine = calls.current
+        assert mine is not None
         wait_for("the caller's patience", lambda: mine.waited - mine.began > 1)
 
     def operation() -> None:
         call("nvmlW", waited_for, factor=PATIENTLY)
-        call("nvmlX", release.wait)
+        calls.operate(lambda: call("nvmlX", release.wait), gpu="GPU-1")
         call("nvmlY")
 
     with pytest.raises(HangError, match="NVML call nvmlX hangs since"):
-        pool.together(operation, gpu="GPU-1")
-    assert pool.together(lambda: pool.run("nvmlZ", lambda: 7, gpu="GPU-2"), gpu="GPU-2") == 7
+        calls.operate(operation, gpu="GPU-1")
+    assert one_call(calls, "nvmlZ", lambda: 7, gpu="GPU-2") == 7
     with pytest.raises(HangError, match="nvmlX hangs"):
-        pool.together(operation, gpu="GPU-1")
+        calls.operate(operation, gpu="GPU-1")
     release.set()
-    wait_for("the call", lambda: not pool.hangs("GPU-1"))
-    wait_for("its end", lambda: not pool.inside())
+    wait_for("its end", lambda: not calls.inside())
+    assert not calls.hangs("GPU-1")
     assert begun == ["nvmlW", "nvmlX"], "nobody waits for what would come then"
     assert len(threads) == 1
     assert threads != {threading.get_ident()}
 
 
-def test_an_operation_gives_what_its_work_gives_and_raises_what_it_raises() -> None:
-    pool = CallPool(PATIENCE)
-
-    def fail() -> None:
-        raise KeyError("x")
-
-    def operation() -> int:
-        with pytest.raises(KeyError):
-            pool.run("nvmlX", fail, gpu="GPU-1")
-        return pool.together(lambda: pool.run("nvmlY", lambda: 7, gpu="GPU-1"), gpu="GPU-1")
-
-    assert pool.together(operation, gpu="GPU-1") == 7
-    with pytest.raises(KeyError):
-        pool.together(fail, gpu="GPU-1")
-    assert pool.inside() == ()
+def test_nobody_has_the_library_alone_before_the_last_call_is_back(
+    release: threading.Event,
+) -> None:
+    calls = Calls(0.1)
+    with pytest.raises(HangError):
+        one_call(calls, "nvmlX", release.wait)
+    with calls.alone(0.01) as alone:
+        assert not alone, "somebody is inside for whom nobody waits"
+    release.set()
+    wait_for("its end", lambda: not calls.inside())
+    with calls.alone(PATIENCE) as alone:
+        assert alone
+        with pytest.raises(NvmlError, match="being opened anew") as late:
+            one_call(calls, "nvmlY")
+        assert calls.operate(lambda: 7, gpu="", alone=True) == 7
+    assert late.value.passing
+    one_call(calls, "nvmlY")
 
 
 @pytest.fixture
