@@ -1,21 +1,28 @@
-"""Parts that every room of the program uses: journal, readiness, events, listeners to changes."""
+"""Parts that every room of the program uses: journal, readiness, events, listeners, patience."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dra.kube.client import KubeApi
 from dra.kube.events import EventRecorder
 from dra.kube.loop import Loop
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Backoff, Clock, SystemClock
 from dra.monitoring.metrics import CountingSink
 from kubeletplugin import times
+from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.options import Options
 from kubeletplugin.telemetry.probes import Readiness
 from kubeletplugin.telemetry.reports import Reports
 from kubeletplugin.telemetry.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Listeners:
@@ -90,3 +97,24 @@ def build_common(options: Options, api: KubeApi, telemetry: Telemetry) -> Common
         Readiness(on_change=changed),
         Journal(options.roots.state / "journal.json", on_change=changed),
     )
+
+
+def patiently(attempt: Callable[[], T], *, end: float, longest: float, clock: Clock) -> T:
+    """The result of the first attempt that does not fail in passing.
+
+    Pauses double up to ``longest`` seconds; no attempt begins after ``end``, a time of ``clock``.
+    No lock may be held: others work meanwhile.
+
+    Raises:
+        PluginError, NvmlError: the failure does not pass, or there is no time left.
+    """
+    backoff = Backoff(first=times.RETRY_SECONDS, limit=longest, jitter=0.0)
+    while True:
+        delay = backoff.next_delay()
+        try:
+            return attempt()
+        except (PluginError, NvmlError) as error:
+            if not error.passing or clock.monotonic() + delay > end:
+                raise
+            _log.info("tried again: %s", error)
+        clock.sleep(delay)

@@ -27,8 +27,7 @@ from dra.kube.loop import Loop
 from dra.kube.timing import Clock
 from kubeletplugin.claims.lookup import ClaimFate, ClaimReader
 from kubeletplugin.claims.node import Node
-from kubeletplugin.claims.tasks import patiently
-from kubeletplugin.common import Common
+from kubeletplugin.common import Common, patiently
 from kubeletplugin.errors import DeviceError, PluginError, StartingError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import HELD, Entry, State

@@ -88,7 +88,8 @@ class Given:
 class ClaimReader:
     """Reads claims for ``driver`` and this node's ``pool``. Thread-safe.
 
-    ``seen`` gets each claim as it was read, whatever comes of it.
+    ``seen`` gets each claim as it was read, whatever comes of it, ``asked`` the object of one for
+    which kubelet asks.
     """
 
     def __init__(
@@ -98,18 +99,16 @@ class ClaimReader:
         driver: str,
         pool: str,
         seen: Callable[[Claim], None] = lambda _: None,
+        asked: Callable[[Obj], None] = lambda _: None,
     ) -> None:
         self.api = api
         self.driver = driver
         self.pool = pool
         self._seen = seen
+        self._asked = asked
 
-    def read(
-        self, ref: ClaimRef, know: Callable[[Obj], None] = lambda _: None
-    ) -> tuple[Claim, tuple[AllocatedDevice, ...]]:
+    def read(self, ref: ClaimRef) -> tuple[Claim, tuple[AllocatedDevice, ...]]:
         """A claim, and the devices that it was given here, with checked configuration.
-
-        ``know`` gets the claim's object.
 
         Raises:
             ClaimUnreadableError: no answer, or no permission to read it.
@@ -120,13 +119,13 @@ class ClaimReader:
         found = self._get(ref)
         claim = read_claim(found)
         self._seen(claim)
-        know(found)
+        self._asked(found)
         return claim, self._given(claim, ref)
 
     def read_expected(
         self, ref: ClaimRef, claim: Claim | None = None
-    ) -> tuple[AllocatedDevice, ...]:
-        """The devices of a claim for which kubelet has not asked yet.
+    ) -> tuple[Claim, tuple[AllocatedDevice, ...]]:
+        """A claim for which kubelet has not asked yet, and its devices.
 
         It is not read where ``claim`` is given, as it was a moment ago.
 
@@ -139,7 +138,7 @@ class ClaimReader:
         self._seen(claim)
         if not expected_devices(claim, driver=self.driver, pool=self.pool):
             raise ClaimError("no pod has reserved the claim, or it is being deleted")
-        return devices
+        return claim, devices
 
     def fate(self, ref: ClaimRef) -> ClaimFate:
         """State of a claim, as far as the API server can be asked. Never raises KubeError."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import Claim
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.lookup import ClaimUnreadableError
@@ -20,8 +21,8 @@ from kubeletplugin.claims.removal import ClaimRemoval
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import Specs
-from kubeletplugin.claims.tasks import patiently
 from kubeletplugin.claims.wanted import check_available, check_room_on_gpu, intent, mps_limits
+from kubeletplugin.common import patiently
 from kubeletplugin.errors import ClaimError, HardwareError, PluginError, StartingError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
@@ -30,7 +31,8 @@ from kubeletplugin.telemetry.reports import about
 from kubeletplugin.times import PREPARE_PAUSE_SECONDS, PREPARE_SECONDS, UNDO_SECONDS
 
 _log = logging.getLogger(__name__)
-_Read = Callable[[ClaimRef], tuple[AllocatedDevice, ...]]
+_Given = tuple[Claim | None, tuple[AllocatedDevice, ...]]
+_Read = Callable[[ClaimRef], _Given]
 _ByGpu = list[tuple[GpuUnit, list[Entry]]]
 
 
@@ -46,10 +48,10 @@ class Prepared:
 
 
 class Preparer:
-    """Prepares claims; one call per claim at a time (see ClaimTasks).
+    """Prepares claims; one call per claim at a time (see ClaimTasks in node.py).
 
-    ``read`` gives the devices of a claim for which kubelet asks, ``read_early`` those of one for
-    which it has not asked yet.
+    ``read`` gives a claim for which kubelet asks, with its devices, ``read_early`` one for which it
+    has not asked yet, or of a reservation the devices alone.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that a transaction joins
@@ -97,7 +99,7 @@ class Preparer:
         """
         if not all(e.early or e.idle for e in self._journal.of_claim(ref.uid)):
             return True
-        groups, read_back = self._entries(ref, self._read_early), False
+        (_, groups), read_back = self._entries(ref, self._read_early), False
         try:
             self._specs.check()
             self._specs.check_writable()
@@ -110,7 +112,8 @@ class Preparer:
         return read_back
 
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        groups, read_back = self._entries(ref, self._read), False
+        (claim, groups), read_back = self._entries(ref, self._read), False
+        self._check_containers(claim, [e for _, entries in groups for e in entries])
         untold = {e.key for _, entries in groups for e in entries if self._is_untold(e)}
         try:
             needs = self._specs.check()
@@ -153,15 +156,15 @@ class Preparer:
 
     # -- devices of the claim
 
-    def _entries(self, ref: ClaimRef, read: _Read) -> _ByGpu:
-        """Journal entries of all devices of a claim, by GPU; new ones are intents."""
+    def _entries(self, ref: ClaimRef, read: _Read) -> tuple[Claim | None, _ByGpu]:
+        """A claim, if it can be read, and entries of its devices, by GPU; new ones are intents."""
         known = self._journal.of_claim(ref.uid)
         try:
-            devices = read(ref)
+            claim, devices = read(ref)
         except ClaimUnreadableError:
             if not complete(known):
                 raise
-            return _by_gpu((self._unit(e), e) for e in known)
+            return None, _by_gpu((self._unit(e), e) for e in known)
         names = {(d.device, d.share_id) for d in devices}
         if {(e.device, e.share_id) for e in known} - names:
             if any(e.kubelet_knows for e in known):
@@ -180,9 +183,21 @@ class Preparer:
                 pairs.append((self._unit(entry), self._as_configured(entry, device)))
                 continue
             unit, entry = intent(device, ref, self._hardware, total=len(devices))
-            self._sharing.check(entry)
+            self._check_sharing(entry)
             pairs.append((unit, entry))
-        return _by_gpu(pairs)
+        return claim, _by_gpu(pairs)
+
+    def _check_sharing(self, entry: Entry) -> None:
+        if entry.interval or entry.mps is not None:
+            self._sharing.check(entry)
+
+    def _check_containers(self, claim: Claim | None, entries: Sequence[Entry]) -> None:
+        """Refuse a claim that its containers cannot use together; one that is prepared stays."""
+        if claim is None or any(e.state in HELD for e in entries):
+            return
+        is_shared = any(e.share is not None or e.mps is not None for e in entries)
+        if is_shared or self._journal.has_mps(claim.ref.namespace):
+            self._sharing.check_containers(claim, entries)
 
     def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
         """The entry with the limits of its allocation, which a slice made before that has not."""
@@ -190,7 +205,7 @@ class Preparer:
         if entry.state not in ARRIVING or entry.mps == limits:
             return entry
         entry = replace(entry, mps=limits)
-        self._sharing.check(entry)
+        self._check_sharing(entry)
         self._journal.put(entry)
         return entry
 
@@ -240,7 +255,8 @@ class Preparer:
         elif entry.interval and entry.boot_id != self._hardware.boot_id:
             entry = replace(entry, boot_id=self._hardware.boot_id)
             self._journal.put(entry)
-        self._sharing.begin(entry)
+        if entry.interval:
+            self._sharing.begin(entry)
         return entry
 
     # -- the end of an attempt

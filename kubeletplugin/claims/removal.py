@@ -17,8 +17,7 @@ from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import Specs
-from kubeletplugin.claims.tasks import patiently
-from kubeletplugin.common import Common
+from kubeletplugin.common import Common, patiently
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
@@ -137,7 +136,10 @@ class ClaimRemoval:
         try:
             # First, so that no container gets what is about to go.
             self._specs.remove(uid)
-            if remade := [e for e in self._journal.of_claim(uid) if e.remade]:
+            entries = self._journal.of_claim(uid)
+            if any(e.share is not None for e in entries):
+                self._sharing.forget(uid)
+            if remade := [e for e in entries if e.remade]:
                 self._journal.put(*(replace(e, remade=False, wiped=False) for e in remade))
         except PluginError as error:
             failed.append(str(error))
@@ -228,7 +230,8 @@ class ClaimRemoval:
             current = self._journal.get(entry)
             if current is None:
                 return
-            self._sharing.end(current)
+            if current.interval:
+                self._sharing.end(current)
             if current.placement is None:
                 self._journal.remove(current)
                 return

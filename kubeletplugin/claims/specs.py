@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cdi.spec import CdiError, Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
 from cdi.store import SpecStore
 from dra.claims.reasons import NodeReason
-from dra.gpu.shares import ShareOffer
-from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.common import Common
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.gpu import Conflict, GpuUnit
@@ -35,7 +33,7 @@ from kubeletplugin.host.nodes import (
     node_edits,
 )
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.entries import Entry, EntryKey
 
 _log = logging.getLogger(__name__)
 _GRAPHICS = "gfx"
@@ -60,7 +58,7 @@ class Specs:
 
     A claim's spec has what the spec of all claims has too, but for that part of it of which kubelet
     was told with the claim (``Entry.files``): kubelet keeps the names that it was told.
-    ``of_client`` has what containers get besides whose device an MPS daemon shares.
+    ``sharing`` has what containers get besides with each device of a claim that shares one.
     """
 
     def __init__(
@@ -70,15 +68,14 @@ class Specs:
         *,
         roots: Roots,
         search: DriverSearch,
-        of_client: Callable[[Entry], Edits],
+        sharing: Callable[[Sequence[Entry]], Mapping[EntryKey, Iterable[Edits]]],
     ) -> None:
         self._kind = claim_kind(driver)
         self._hardware = hardware
         self._roots = roots
         self._search = search
-        self._of_client = of_client
+        self._sharing = sharing
         self._store = SpecStore(roots.cdi, driver)
-        self._hami_core = HamiCore(roots)
         self._unmade = ""
         self._driver_spec = DriverSpec(driver, self._store, self._needs)
 
@@ -118,7 +115,6 @@ class Specs:
         """Remove a claim's spec; that there is none is fine."""
         with _host_errors():
             self._store.remove(claim_uid)
-        self._hami_core.remove(claim_uid)
 
     def remove_common(self) -> None:
         """Remove the spec that claims have in common, which none may need any more."""
@@ -132,9 +128,7 @@ class Specs:
     def sweep(self, keep: set[str]) -> int:
         """Remove half-written specs and those of claims not in ``keep``; returns how many."""
         with _host_errors():
-            removed = len(self._store.sweep(keep))
-        self._hami_core.sweep(keep)
-        return removed
+            return len(self._store.sweep(keep))
 
     def check(self) -> Needs:
         """Refuse while no container could be given what it needs, before anything is made for it.
@@ -167,17 +161,16 @@ class Specs:
             HostError: it lacks what one of these needs.
         """
         needs = needs or self._needs()
-        if any(e.share is not None for e in entries):
-            self._hami_core.check((e, self._offer(e)) for e in entries)
+        is_shared = any(e.share is not None or e.mps is not None for e in entries)
+        shared = self._sharing(entries) if is_shared else {}
         return Spec(
             kind=self._kind,
-            devices=tuple(Device(_device_id(e), self._of_device(e, needs)) for e in entries),
+            devices=tuple(
+                Device(_device_id(e), self._of_device(e, needs, shared.get(e.key, ())))
+                for e in entries
+            ),
             common=self._common(entries, needs),
         )
-
-    def _offer(self, entry: Entry) -> ShareOffer | None:
-        unit = self._hardware.unit(entry.gpu)
-        return _offer(entry, unit) if unit is not None else None
 
     def _common(self, entries: Sequence[Entry], needs: Needs) -> Edits:
         if all(COMPUTE in e.files for e in entries):
@@ -198,16 +191,12 @@ class Specs:
         except HostError as error:
             raise IncompleteError(str(error)) from error
 
-    def _of_device(self, entry: Entry, needs: Needs) -> Edits:
+    def _of_device(self, entry: Entry, needs: Needs, shared: Iterable[Edits]) -> Edits:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
         roots, files = needs.roots, needs.files
-        edits = [node_edits(_nodes(entry, unit, roots))]
-        if entry.share is not None:
-            edits.append(self._hami_core.edits(entry, _offer(entry, unit)))
-        if entry.mps is not None:
-            edits.append(self._of_client(entry))
+        edits = [node_edits(_nodes(entry, unit, roots)), *shared]
         if has_engines(entry, unit) and VIDEO not in entry.files:
             edits.append(files.video)
         if has_graphics(entry, unit):
@@ -309,11 +298,6 @@ def daemon_nodes(hardware: Hardware, roots: Roots, entry: Entry) -> tuple[Device
     if unit is None:
         raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
     return (*control_nodes(roots).nodes, *_nodes(entry, unit, roots))
-
-
-def _offer(entry: Entry, gpu: GpuUnit) -> ShareOffer | None:
-    """Offer of a whole GPU to several claims, as it is by now; None for one that is not shared."""
-    return gpu.sharing if entry.share is not None and entry.placement is None else None
 
 
 def _device_id(entry: Entry) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 
 from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import Claim
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.claim_watch import ClaimWatch
@@ -14,18 +14,14 @@ from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.layouts import Layouts
 from kubeletplugin.claims.lookup import ClaimReader
-from kubeletplugin.claims.node import Node
+from kubeletplugin.claims.node import ClaimTasks, Node
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.claims.prepare import Preparer
 from kubeletplugin.claims.rebuild import Rebuild
 from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
-from kubeletplugin.claims.sharing.containers import ContainerCheck
-from kubeletplugin.claims.sharing.hami_core import is_held
-from kubeletplugin.claims.sharing.mps import MpsDaemons
-from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import NodeNeeds, Specs
-from kubeletplugin.claims.tasks import ClaimTasks
 from kubeletplugin.common import Common
 from kubeletplugin.daemon.parts import GpuParts, PublishingParts
 from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
@@ -56,6 +52,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         driver=options.driver_name,
         pool=options.pool,
         seen=common.telemetry.metrics.claim_seen,
+        asked=publishing.statuses.know,
     )
     search = DriverSearch(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
@@ -64,12 +61,10 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     def files() -> DriverFiles:
         return search.find(hardware.driver_version)
 
-    daemons = MpsDaemons(common, hardware, files)
-    sharing = DeviceSharing(common.journal, TimeSlices(files), daemons, boot_id=hardware.boot_id)
+    sharing = DeviceSharing(common, hardware, files)
     specs = Specs(
-        options.driver_name, hardware, roots=options.roots, search=search, of_client=daemons.edits
+        options.driver_name, hardware, roots=options.roots, search=search, sharing=sharing.edits
     )
-    containers = ContainerCheck(common, limited=partial(is_held, hardware))
 
     def who_holds(uuid: str, pids: Collection[int]) -> str:
         unit = hardware.unit(uuid)
@@ -78,21 +73,18 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     def doubt(ref: ClaimRef) -> None:
         early.doubt(ref)
 
-    def read(ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
-        claim, devices = claims.read(ref, publishing.statuses.know)
-        containers.check(claim, devices)
-        return devices
-
-    def read_early(ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
+    def read_early(ref: ClaimRef) -> tuple[Claim | None, tuple[AllocatedDevice, ...]]:
         seen = watch.take(ref) if watch is not None else None
-        return early.devices(ref) or claims.read_expected(ref, seen)
+        if devices := early.devices(ref):
+            return None, devices
+        return claims.read_expected(ref, seen)
 
     slices = Slices(hardware, common.journal, look=gpus.looks.ask, holders=who_holds, doubt=doubt)
     idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=gpus.releasing.leaves)
     removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
     node = Node(
         common,
-        Preparer(slices, specs, sharing, removal, read=read, read_early=read_early),
+        Preparer(slices, specs, sharing, removal, read=claims.read, read_early=read_early),
         removal,
         ClaimTasks(),
         rebuild=Rebuild(common, hardware, claims),

@@ -117,6 +117,10 @@ class Journal:
         """The entries that hold something of one GPU, by UUID; views hold nothing."""
         return tuple(e for e in self.entries() if e.gpu == gpu and not e.view)
 
+    def has_mps(self, namespace: str) -> bool:
+        """True if a claim of the namespace has a device here that an MPS daemon shares."""
+        return any(e.mps is not None and e.claim.namespace == namespace for e in self.entries())
+
     @property
     def rebuild(self) -> bool:
         """True if something may be missing that is still to be found again."""

@@ -8,14 +8,13 @@ those that have a claim reserved are read, and only for such claims.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from api.decoding import decodable
 from api.errors import InvalidObjectError
-from dra.claims.allocation import AllocatedDevice
 from dra.claims.claims import (
     Claim,
     Consumer,
@@ -32,7 +31,7 @@ from dra.gpu.shares import ONE_CONTAINER
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.common import Common
 from kubeletplugin.errors import ClaimError, StartingError
-from kubeletplugin.journal.entries import HELD
+from kubeletplugin.journal.entries import Entry
 
 _log = logging.getLogger(__name__)
 _ENDED = ("Succeeded", "Failed")
@@ -86,34 +85,30 @@ class _Pod(_Part):
 class ContainerCheck:
     """Looks at the pods of this node for which a claim is to be prepared. Thread-safe.
 
-    ``limited`` tells whether HAMi-core is to hold a device to its limits.
+    ``limited`` tells whether HAMi-core is to hold the claim of an entry to its limits.
     """
 
-    def __init__(self, common: Common, *, limited: Callable[[AllocatedDevice], bool]) -> None:
+    def __init__(self, common: Common, *, limited: Callable[[Entry], bool]) -> None:
         self._api = common.api
         self._journal = common.journal
         self._driver = common.options.driver_name
         self._node = common.options.node_name
         self._limited = limited
 
-    def check(self, claim: Claim, devices: Iterable[AllocatedDevice]) -> None:
-        """Refuse a claim that no pod could use: ``devices`` are those that it was given here.
+    def check(self, claim: Claim, entries: Sequence[Entry]) -> None:
+        """Refuse a claim that no pod could use: ``entries`` are all that it is to have here.
 
-        A pod that uses it as it should has it prepared, also beside others that do not; a claim
-        that is prepared stays. While nothing in its namespace is shared by MPS, nothing is read.
+        A pod that uses it as it should has it prepared, also beside others that do not. While
+        nothing in its namespace is shared by MPS, nothing is read.
 
         Raises:
             ClaimError: names pod, container and claims.
             StartingError: the pods or claims cannot be read.
         """
-        devices = tuple(devices)
-        requests = _by_request((d, d.sharing.by_mps) for d in devices)
-        by_mps = any(requests.values())
-        if any(e.state in HELD for e in self._journal.of_claim(claim.ref.uid)):
-            return
-        if any(self._limited(device) for device in devices):
+        requests = _by_request((r, e.mps is not None) for e in entries for r in e.requests)
+        if any(map(self._limited, entries)):
             self._check_alone(claim)
-        if not by_mps and not self._has_mps(claim.ref.namespace):
+        if not any(requests.values()) and not self._journal.has_mps(claim.ref.namespace):
             return
         problem = ""
         for pod in self._pods(claim):
@@ -139,10 +134,6 @@ class ContainerCheck:
         if len(users) > 1:
             told = ", ".join(users[:_NAMED])
             raise ClaimError(f"containers {told}: {ONE_CONTAINER}")
-
-    def _has_mps(self, namespace: str) -> bool:
-        entries = self._journal.entries()
-        return any(e.mps is not None and e.claim.namespace == namespace for e in entries)
 
     def _pods(self, claim: Claim) -> Iterator[Obj]:
         """The pods on this node for which kubelet may ask."""
@@ -204,14 +195,16 @@ class ContainerCheck:
             return {}
         settings = settings_of(allocation.config, self._driver)
         try:
-            return _by_request((d, sharing_of(settings, d.request).by_mps) for d in devices)
+            return _by_request(
+                (d.base_request, sharing_of(settings, d.request).by_mps) for d in devices
+            )
         except InvalidObjectError:  # its own Prepare fails
             return dict.fromkeys((d.base_request for d in devices), False)
 
 
-def _by_request(devices: Iterable[tuple[AllocatedDevice, bool]]) -> dict[str, bool]:
+def _by_request(devices: Iterable[tuple[str, bool]]) -> dict[str, bool]:
     """Requests, and whether any of their devices is shared by MPS."""
     found: dict[str, bool] = {}
-    for device, by_mps in devices:
-        found[device.base_request] = found.get(device.base_request, False) or by_mps
+    for request, by_mps in devices:
+        found[request] = found.get(request, False) or by_mps
     return found

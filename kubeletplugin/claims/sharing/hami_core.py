@@ -11,11 +11,10 @@ not use it in MIG mode.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from cdi.spec import Edits, Mount
-from dra.claims.allocation import AllocatedDevice
 from dra.gpu.shares import HAMI_CORE, ShareOffer
 from kubeletplugin.errors import DeviceError, HostError, IncompleteError
 from kubeletplugin.gpus.hardware import Hardware
@@ -32,33 +31,40 @@ _INODES = 256
 _MOST_CHARACTERS = 4096
 
 
-def is_held(hardware: Hardware, device: AllocatedDevice) -> bool:
-    """True if HAMi-core is to hold the claim of a device to its limits."""
-    sharing = next((u.sharing for u in hardware.units() if u.name == device.device), None)
-    return sharing is not None and sharing.enforcer == HAMI_CORE and not device.admin_access
-
-
 class HamiCore:
     """Edits of containers with shares, and a directory for each claim. Thread-safe.
 
     A directory of a claim is made before its spec, and removed after it.
     """
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, hardware: Hardware) -> None:
         self._roots = roots
+        self._hardware = hardware
         self._folder = roots.state / "hami-core"
 
-    def edits(self, entry: Entry, sharing: ShareOffer | None) -> Edits:
+    def limits(self, entry: Entry) -> bool:
+        """True if the library is to hold the claim of an entry to its share."""
+        return self._offer(entry) is not None
+
+    def _offer(self, entry: Entry) -> ShareOffer | None:
+        """Offer of the entry's GPU, as it is by now, if it has claims held to their shares."""
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None or entry.share is None or entry.placement is not None:
+            return None
+        offer = unit.sharing
+        return offer if offer is not None and offer.enforcer == HAMI_CORE else None
+
+    def edits(self, entry: Entry) -> Edits:
         """Changes of a container with the share of ``entry``; none without the library.
 
         Raises:
             IncompleteError: the library is not there.
             HostError: the claim's directory cannot be made.
         """
-        share = entry.share
-        if share is None or sharing is None or sharing.enforcer != HAMI_CORE:
+        share, offer = entry.share, self._offer(entry)
+        if share is None or offer is None:
             return Edits()
-        self._check_library(sharing.library)
+        self._check_library(offer.library)
         folder = self._made(entry.claim.uid)
         env = [
             f"CUDA_DEVICE_MEMORY_LIMIT={share.memory_mib}m",
@@ -69,31 +75,31 @@ class HamiCore:
         return Edits(
             env=tuple(env),
             mounts=(
-                Mount(f"{sharing.library}/{_LIBRARY}", f"{sharing.library}/{_LIBRARY}"),
-                Mount(f"{sharing.library}/{_PRELOAD}", "/etc/ld.so.preload"),
+                Mount(f"{offer.library}/{_LIBRARY}", f"{offer.library}/{_LIBRARY}"),
+                Mount(f"{offer.library}/{_PRELOAD}", "/etc/ld.so.preload"),
                 Mount(str(folder), _IN_CONTAINER, writable=True),
             ),
         )
 
-    def check(self, devices: Iterable[tuple[Entry, ShareOffer | None]]) -> None:
+    def check(self, entries: Sequence[Entry]) -> None:
         """Refuse shares that the library cannot tell apart: it has one limit for all devices.
 
-        ``devices`` are all of a claim, each with its offer to several claims.
+        ``entries`` are all of a claim.
 
         Raises:
             DeviceError: names the amounts.
         """
-        held = [(e.share, offer) for e, offer in devices if not e.view]
-        if not any(offer is not None and offer.enforcer == HAMI_CORE for _, offer in held):
+        if not any(map(self.limits, entries)):
             return
-        shares = {(s.memory_mib, s.cores) for s, _ in held if s is not None}
+        held = [e.share for e in entries if not e.view]
+        shares = {(share.memory_mib, share.cores) for share in held if share is not None}
         if len(shares) > 1:
             told = ", ".join(f"{memory} MiB and {cores} %" for memory, cores in sorted(shares))
             raise DeviceError(
                 f"the claim has shares of several sizes ({told}), and HAMi-core has one limit for "
                 "a container: write a claim for each size, and a container for each claim"
             )
-        if any(share is None for share, _ in held):
+        if None in held:
             raise DeviceError(
                 "the claim has a share and a device that it has alone, and HAMi-core has one limit "
                 "for a container: write a claim for each, and a container for each claim"

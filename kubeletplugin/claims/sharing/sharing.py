@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from cdi.spec import Edits
+from dra.claims.claims import Claim
 from dra.claims.sharing import MPS, OFFERED, TIME_SLICING
 from dra.kube.errors import KubeError
+from kubeletplugin.claims.sharing.containers import ContainerCheck
+from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.claims.sharing.mps import MpsDaemons
+from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HardwareError, PluginError
+from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import DriverFiles
-from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.entries import Entry, EntryKey, State
 from kubeletplugin.telemetry.reports import device
 from kubeletplugin.times import TIME_SLICE_END_SECONDS, TIME_SLICE_SECONDS
 
@@ -115,12 +120,14 @@ class DeviceSharing:
     """
 
     def __init__(
-        self, journal: Journal, time_slices: TimeSlices, daemons: MpsDaemons, *, boot_id: str
+        self, common: Common, hardware: Hardware, files: Callable[[], DriverFiles]
     ) -> None:
-        self._journal = journal
-        self._time_slices = time_slices
-        self._daemons = daemons
-        self._boot_id = boot_id
+        self._journal = common.journal
+        self._time_slices = TimeSlices(files)
+        self._daemons = MpsDaemons(common, hardware, files)
+        self._hami_core = HamiCore(common.options.roots, hardware)
+        self._containers = ContainerCheck(common, limited=self._hami_core.limits)
+        self._boot_id = hardware.boot_id
 
     def offers(self) -> tuple[str, ...]:
         """Strategies that this node can serve now, as capabilities of its MigNode."""
@@ -138,14 +145,36 @@ class DeviceSharing:
         if entry.mps is not None:
             self._daemons.check()
 
+    def check_containers(self, claim: Claim, entries: Sequence[Entry]) -> None:
+        """Refuse a claim that no pod could use, of which ``entries`` are all (ContainerCheck).
+
+        Raises:
+            PluginError: says why, or that it cannot be told yet.
+        """
+        self._containers.check(claim, entries)
+
+    def edits(self, entries: Sequence[Entry]) -> dict[EntryKey, tuple[Edits, ...]]:
+        """Additions to a container with each device of a claim, of which these are all.
+
+        Raises:
+            PluginError: a device cannot be shared as it is to be.
+        """
+        self._hami_core.check(entries)
+        return {
+            e.key: (
+                self._hami_core.edits(e),
+                *((self._daemons.edits(e),) if e.mps is not None else ()),
+            )
+            for e in entries
+        }
+
     def begin(self, entry: Entry) -> None:
-        """Set on the GPU what ``entry``, which the journal has, asks for; again changes nothing.
+        """Set the length of turns that ``entry`` has, which the journal has; again changes nothing.
 
         Raises:
             PluginError: it is not set.
         """
-        if entry.interval:
-            self._time_slices.set(entry.gpu, entry.interval)
+        self._time_slices.set(entry.gpu, entry.interval)
 
     def serve(self, entry: Entry) -> None:
         """Return once the daemon of ``entry``, which has one, serves clients. No lock is held.
@@ -190,7 +219,7 @@ class DeviceSharing:
         self._daemons.stop(entry.claim.uid)
 
     def sweep(self) -> None:
-        """Remove daemons of claims that are not in the journal, unless something of it is missing.
+        """Remove what claims left that are not in the journal, unless something is missing from it.
 
         No method but this one looks at all daemons; it asks the API server.
         """
@@ -198,19 +227,30 @@ class DeviceSharing:
             return
         known = {e.claim.uid for e in self._journal.entries()}
         try:
+            self._hami_core.sweep(known)
             self._daemons.sweep(known)
         except (KubeError, PluginError) as error:
-            _log.warning("MPS daemons of no claim cannot be removed: %s", error)
+            _log.warning("what claims that are gone have shared cannot be removed: %s", error)
+
+    def forget(self, uid: str) -> None:
+        """Remove the files of a claim whose spec is gone; that there are none is fine.
+
+        Raises:
+            HostError: they cannot be removed.
+        """
+        self._hami_core.remove(uid)
 
     def end(self, entry: Entry) -> None:
-        """Put back what was set for ``entry``, which the journal still has, unless others need it.
+        """Put back the length of turns of ``entry``, which the journal still has.
+
+        Where another claim has the GPU too, its length is set.
 
         A length that the driver does not take back is left: the GPU works with any.
 
         Raises:
             PluginError: it is not put back; to be tried again.
         """
-        if not entry.interval or entry.boot_id != self._boot_id:
+        if entry.boot_id != self._boot_id:
             return
         others = [
             e.interval

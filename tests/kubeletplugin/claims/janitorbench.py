@@ -10,7 +10,7 @@ from typing import Any
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.lookup import ClaimFate
-from kubeletplugin.claims.tasks import ClaimTasks
+from kubeletplugin.claims.node import ClaimTasks
 from kubeletplugin.errors import PluginError
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 

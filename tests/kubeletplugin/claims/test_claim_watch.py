@@ -74,7 +74,7 @@ def test_a_claim_is_given_once_in_its_last_state_and_only_for_a_moment() -> None
 def test_a_claim_that_was_told_is_checked_as_one_that_is_read() -> None:
     def read(found: Obj) -> list[str]:
         reader = ClaimReader(NO_API, driver="mig.dra.dev", pool="node")
-        return [d.device for d in reader.read_expected(REF, read_claim(found))]
+        return [d.device for d in reader.read_expected(REF, read_claim(found))[1]]
 
     assert read(claim()) == ["gpu-0"]
     with pytest.raises(ClaimError, match="no pod has reserved"):

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from kubeletplugin.claims.tasks import ClaimTasks, patiently
+from kubeletplugin.claims.node import ClaimTasks
+from kubeletplugin.common import patiently
 from kubeletplugin.errors import BusyError, DeadlineError, PluginError, StartingError
 from kubeletplugin.gpus.gpu import FifoLock
 from kubeletplugin.nvml.errors import InUseError, NvmlError

@@ -11,8 +11,7 @@ from dra.common.resources import Obj
 from dra.kube.client import KubeApi
 from dra.monitoring.probes import Probes
 from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
-from kubeletplugin.claims.sharing.mps import MpsDaemons
-from kubeletplugin.claims.sharing.sharing import DeviceSharing, TimeSlices
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.specs import Specs
 from kubeletplugin.common import Common, Listeners
 from kubeletplugin.errors import HostError
@@ -115,12 +114,7 @@ class NodeBench(GpuBench):
             self.journal,
             self.clock,
         )
-        self.sharing = DeviceSharing(
-            self.journal,
-            TimeSlices(self.specs.driver_files),
-            MpsDaemons(self.common, self.hardware, self.specs.driver_files),
-            boot_id=self.hardware.boot_id,
-        )
+        self.sharing = DeviceSharing(self.common, self.hardware, self.specs.driver_files)
         self.removal = ClaimRemoval(
             self.common,
             self.slices,

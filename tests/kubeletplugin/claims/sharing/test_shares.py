@@ -296,10 +296,10 @@ def test_without_the_library_or_with_two_sizes_in_a_claim_nothing_is_given(limit
     assert limiting.journal() == ()
 
 
-def used_by(rig: Rig, ref: ClaimRef, *pods: Obj) -> None:
+def used_by(rig: Rig, ref: ClaimRef, *pods: Obj, first: int = 0) -> None:
     """Reserve a claim for pods of this node, whose containers use it."""
     consumers = []
-    for number, containers in enumerate(pods):
+    for number, containers in enumerate(pods, start=first):
         uses = {"claims": [{"name": "it"}]}
         spec = {
             "nodeName": rig.node,
@@ -333,6 +333,8 @@ def test_hami_core_holds_claims_that_one_container_uses(
     used_by(limiting, ref, *pods)
     if not told:
         limiting.prepared(ref)
+        used_by(limiting, ref, {"containers": ["a", "b"]}, first=1)
+        limiting.prepared(ref)  # what is prepared stays
         return
     error = limiting.refused(ref)
     assert f"containers {ref.name}{told.format(ref.name)}: HAMi-core holds" in error
