@@ -82,8 +82,6 @@ class Outcomes:
             is_listed = ref.uid in self._of and self._of[ref.uid].listed is not None
         if is_listed:
             self._list(ref, passing=True)
-        for entry in self._journal.of_claim(ref.uid):
-            self._monitor.clear_denial(entry.gpu)
 
     def failed(self, ref: ClaimRef, error: PluginError) -> None:
         """Kubelet was told that a claim cannot be prepared."""

@@ -64,11 +64,14 @@ class GpuProblem:
         A slice is well again when it has been removed: what is made next is another. A GPU is when
         it was lost and is back, or when the slices that were on it are gone without an Unprepare:
         both mean a reset. Where no reset is needed, it is enough that for a time no further XID
-        came, the GPU answers, and the slice is there.
+        came, the GPU answers, and the slice is there. Where a change was denied it is enough that a
+        slice has come or gone since.
         """
         if gpu.unavailable:
             return False
         there = {i.uuid for i in gpu.instances if i.state in _THERE and i.uuid}
+        if self.reason == GpuReason.NO_PERMISSION:
+            return self.away or self.beside != {i.uuid for i in gpu.instances if i.uuid}
         lost = {i.uuid for i in gpu.instances if i.state is InstanceState.LOST}
         is_gone = not self.beside & there and (self.gi_id is not None or bool(self.beside & lost))
         is_quiet = not self.needs_reset and now - self.at >= times.QUIET_SECONDS
@@ -121,14 +124,10 @@ class GpuProblems:
             self._known[key] = problem if known is None else replace(known, at=problem.at)
             return known is None
 
-    def forget(self, gpu: str, *, reason: str = "") -> tuple[GpuProblem, ...]:
-        """Forget what concerns a GPU or slices on it, with this reason or any; returns it."""
+    def forget(self, gpu: str) -> tuple[GpuProblem, ...]:
+        """Forget what concerns a GPU or slices on it; returns it."""
         with self._lock:
-            gone = [
-                key
-                for key, problem in self._known.items()
-                if problem.gpu == gpu and reason in {"", problem.reason}
-            ]
+            gone = [key for key, problem in self._known.items() if problem.gpu == gpu]
             return tuple(self._known.pop(key) for key in gone)
 
     def review(self, gpus: Iterable[Gpu], *, now: float) -> tuple[GpuProblem, ...]:

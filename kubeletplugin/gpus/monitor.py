@@ -133,16 +133,18 @@ class HealthMonitor:
         """Take note that NVML does not let this program change a GPU."""
         now = self._clock.monotonic()
         text = f"the last slice could not be made here for want of permission: {message}"
+        unit = self._hardware.unit(gpu)
+        seen = unit.seen if unit is not None else None
         problem = GpuProblem(
-            gpu, GpuReason.NO_PERMISSION, text, now, needs_reset=True, blocks=False
+            gpu,
+            GpuReason.NO_PERMISSION,
+            text,
+            now,
+            blocks=False,
+            beside=frozenset(i.uuid for i in seen.instances if i.uuid) if seen else frozenset(),
         )
         if self._problems.of_gpu(gpu) is None and self._problems.add(problem):
             self._reports.report_node(NodeReason.NO_PERMISSION, text, warning=True)
-            self._on_change()
-
-    def clear_denial(self, gpu: str) -> None:
-        """Take note that a GPU could be changed."""
-        if self._problems.forget(gpu, reason=GpuReason.NO_PERMISSION):
             self._on_change()
 
     def forget_gpu(self, gpu: str) -> None:

@@ -25,6 +25,7 @@ LOST = replace(SICK, reason=GpuReason.GPU_LOST)
 
 WHOLE = GpuProblem("GPU-a", GpuReason.XID_ERROR, "XID 48", 100.0, beside=frozenset({"MIG-1"}))
 RESET = replace(WHOLE, message="XID 79", needs_reset=True)
+DENIED = replace(WHOLE, reason=GpuReason.NO_PERMISSION, beside=frozenset({"MIG-1", "MIG-2"}))
 OF_SLICE = replace(WHOLE, message="XID 43", gi_id=1, blocks=False)
 SOON, QUIET = 100.0 + times.QUIET_SECONDS - 0.1, 100.0 + times.QUIET_SECONDS
 
@@ -54,6 +55,9 @@ PASSED = {
     ),
     "one whose slices were removed": (RESET, EMPTY, QUIET, False),
     "one that had no slices": (replace(RESET, beside=frozenset()), EMPTY, QUIET, False),
+    "one that could not be changed": (DENIED, GPU, QUIET, False),
+    "one that could be since": (replace(DENIED, beside=frozenset({"MIG-1"})), GPU, SOON, True),
+    "one from which a slice could be removed since": (DENIED, EMPTY, SOON, True),
     "a slice, soon after": (OF_SLICE, GPU, SOON, False),
     "a slice, after a quiet time": (OF_SLICE, GPU, QUIET, True),
     "a slice that is made again": (OF_SLICE, with_slice(InstanceState.PREPARING), SOON, False),
@@ -114,15 +118,6 @@ def test_of_several_the_gravest_is_told(case: str, order: int) -> None:
     gravest, other = GRAVEST[case]
     problems = known(OF_SLICE, *(gravest, other)[::order])
     assert problems.of_gpu("GPU-a") == gravest
-
-
-def test_what_has_a_reason_is_dropped_for_one_gpu() -> None:
-    barred = replace(WHOLE, reason=GpuReason.NO_PERMISSION, message="no permission")
-    problems = known(barred, WHOLE, replace(barred, gpu="GPU-b"))
-    assert problems.forget("GPU-a", reason=GpuReason.NO_PERMISSION) == (barred,)
-    assert problems.forget("GPU-a", reason=GpuReason.NO_PERMISSION) == ()
-    assert problems.of_gpu("GPU-a") == WHOLE
-    assert problems.of_gpu("GPU-b") is not None
 
 
 REVIEWED = {
