@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import json
+import logging
+import traceback
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from sim.apiserver.store import Record
 
 
+log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
 _WRITES = "/debug/writes"
@@ -45,9 +49,25 @@ class Api:
     def __init__(self, registry: Registry, catalogue: Catalogue) -> None:
         self.registry = registry
         self.catalogue = catalogue
-        self._lists = lists.Lists(registry)
+        self._snapshots: lists.Snapshots = OrderedDict()
         self._requests: Counter[str] = Counter()
         self._writers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    async def respond(self, request: Request) -> Response:
+        """The answer to a request, be it a refusal."""
+        try:
+            response = self.handle(request)
+            if response.upstream is not None:
+                response.body = await pods.fetch(response.upstream)
+        except errors.ApiError as refused:
+            return _refusal(refused)
+        except (msgspec.DecodeError, UnicodeDecodeError) as malformed:
+            return _refusal(errors.bad_request(str(malformed)))
+        except Exception as failure:
+            log.exception("%s %s", request.method, request.path)
+            text = f"Internal error occurred: {failure}: {traceback.format_exc(limit=-3)}"
+            return _refusal(errors.ApiError(500, "InternalError", text))
+        return response
 
     def handle(self, request: Request) -> Response:
         """Answers a request.
@@ -96,12 +116,10 @@ class Api:
             return Response(
                 200, _encode({"requests": self._requests, "writers": dict(self._writers)})
             )
-        aggregated = "as=APIGroupDiscoveryList" in request.headers.get("accept", "")
-        found = discovery.answer(self.catalogue, path, wants_aggregated=aggregated)
+        found = discovery.answer(self.catalogue, path)
         if found is None:
             raise errors.page_not_found()
-        is_aggregated = found["kind"] == "APIGroupDiscoveryList" if "kind" in found else False
-        return Response(200, _encode(found), discovery.AGGREGATED if is_aggregated else _JSON)
+        return Response(200, _encode(found))
 
     def _read(self, request: Request, target: Target) -> Response:
         if target.subresource == "log":
@@ -113,7 +131,8 @@ class Api:
             stream = ";stream=watch" if form.is_table else ""
             return Response(200, content_type=_JSON + stream, watch=watch)
         if not target.name:
-            return Response(200, self._lists.answer(target, request, form))
+            body = lists.answer(self.registry, self._snapshots, target, request, form)
+            return Response(200, body)
         if target.subresource not in ("", "status"):
             raise errors.method_not_allowed()
         return self._one(200, target, request, self.registry.get(target))
@@ -169,3 +188,7 @@ class Api:
         if status is not None:
             return Response(200, _encode(status))
         return self._one(200, target, request, record)
+
+
+def _refusal(refused: errors.ApiError) -> Response:
+    return Response(refused.code, json.dumps(refused.status(), ensure_ascii=False).encode())

@@ -14,8 +14,8 @@ import click
 import yaml
 
 from sim.apiserver.api import Api
-from sim.apiserver.custom import Definitions
-from sim.apiserver.deletion import Collector
+from sim.apiserver.custom import serve_definitions
+from sim.apiserver.deletion import collect_garbage
 from sim.apiserver.kinds import DEFAULT_GATES, Environment
 from sim.apiserver.registry import Registry
 from sim.apiserver.requests import Target, WriteOptions
@@ -33,7 +33,7 @@ def build(*, history: int, gates: frozenset[str]) -> Api:
     env = Environment(now=lambda: datetime.now(UTC), store=Store(history=history), gates=gates)
     catalogue = Catalogue()
     registry = Registry(env)
-    Definitions(env, catalogue)
+    serve_definitions(env, catalogue)
     for name in _FIRST_NAMESPACES:
         target = Target(NAMESPACES, "", name)
         body = {"metadata": {"name": name}}
@@ -119,7 +119,7 @@ async def _serve(api: Api, port: int, kubeconfig_out: Path | None) -> None:
         raise click.ClickException(
             f"cannot listen on {_LOOPBACK}:{port}: {failure.strerror}; choose another --port"
         ) from None
-    collector = asyncio.create_task(Collector(api.registry, api.catalogue).run())
+    collector = asyncio.create_task(collect_garbage(api.registry, api.catalogue))
     _announce(kubeconfig_out, server.sockets[0].getsockname()[1])
     await stop.wait()
     server.close()

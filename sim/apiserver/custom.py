@@ -190,49 +190,47 @@ def _shape_of(schema: Obj) -> Shape:
     return Shape("struct", fields, closed=closed, atomic=atomic)
 
 
-class Definitions:
-    """Serves what definitions define, and marks them as established."""
+def serve_definitions(env: Environment, catalogue: Catalogue) -> None:
+    """Serves what definitions define from now on, and marks them as established."""
+    store = env.store
 
-    def __init__(self, env: Environment, catalogue: Catalogue) -> None:
-        self._env = env
-        self._catalogue = catalogue
-        env.store.listen(self._see)
-
-    def _see(self, change: Change) -> None:
+    def see(change: Change) -> None:
         if change.family != CUSTOM_RESOURCE_DEFINITIONS.family:
             return
-        definition, store = change.new.copy(), self._env.store
+        definition = change.new.copy()
         spec = definition["spec"]
         family = spec["group"], spec["names"]["plural"]
-        self._catalogue.withdraw(family)
+        catalogue.withdraw(family)
         if change.type == "DELETED":
             for record in store.records(family):
                 store.remove(family, record.copy())
             return
         for resource in _resource_types(definition):
-            self._catalogue.serve(resource)
-        status = self._status(definition)
+            catalogue.serve(resource)
+        status = _established(definition, env.timestamp())
         if definition.get("status") != status:
             store.put(change.family, definition | {"status": status})
 
-    def _status(self, definition: Obj) -> Obj:
-        spec = definition["spec"]
-        old = definition.get("status", {})
-        stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
-        since = {c["type"]: c["lastTransitionTime"] for c in old.get("conditions", [])}
-        conditions = [
-            {
-                "type": kind,
-                "status": "True",
-                "lastTransitionTime": since.get(kind, self._env.timestamp()),
-                "reason": reason,
-                "message": message,
-            }
-            for kind, reason, message in (
-                ("NamesAccepted", "NoConflicts", "no conflicts found"),
-                ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-            )
-        ]
-        versions = list(dict.fromkeys([*old.get("storedVersions", []), stored]))
-        names = spec["names"]
-        return {"acceptedNames": names, "conditions": conditions, "storedVersions": versions}
+    store.listen(see)
+
+
+def _established(definition: Obj, now: str) -> Obj:
+    spec, old = definition["spec"], definition.get("status", {})
+    stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    since = {c["type"]: c["lastTransitionTime"] for c in old.get("conditions", [])}
+    conditions = [
+        {
+            "type": kind,
+            "status": "True",
+            "lastTransitionTime": since.get(kind, now),
+            "reason": reason,
+            "message": message,
+        }
+        for kind, reason, message in (
+            ("NamesAccepted", "NoConflicts", "no conflicts found"),
+            ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        )
+    ]
+    versions = list(dict.fromkeys([*old.get("storedVersions", []), stored]))
+    names = spec["names"]
+    return {"acceptedNames": names, "conditions": conditions, "storedVersions": versions}

@@ -145,69 +145,67 @@ log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 0.02
 
 
-class Collector:
-    """Watches every change and deletes what no owner holds any more."""
+async def collect_garbage(registry: Registry, catalogue: Catalogue) -> None:
+    """Deletes what no owner holds any more, after every change, until it is cancelled."""
+    pending = asyncio.Event()
 
-    def __init__(self, registry: Registry, catalogue: Catalogue) -> None:
-        self._registry = registry
-        self._catalogue = catalogue
-        self._pending = asyncio.Event()
-        registry.store.listen(self._see)
-
-    def _see(self, change: Change) -> None:
+    def see(change: Change) -> None:
         metadata = change.new.obj["metadata"]
         if change.type == "DELETED" or metadata.keys() & {"deletionTimestamp", "ownerReferences"}:
-            self._pending.set()
+            pending.set()
 
-    async def run(self) -> None:
-        """Collects until cancelled."""
-        while True:
-            await self._pending.wait()
-            # A moment for writers that create owner and dependent one after the other.
-            await asyncio.sleep(_SETTLE_SECONDS)
-            self._pending.clear()
-            try:
-                self._collect()
-            except Exception:
-                log.exception("garbage collection failed; it goes on with the next change")
+    registry.store.listen(see)
+    while True:
+        await pending.wait()
+        # A moment for writers that create owner and dependent one after the other.
+        await asyncio.sleep(_SETTLE_SECONDS)
+        pending.clear()
+        try:
+            _collect(registry, catalogue)
+        except Exception:
+            log.exception("garbage collection failed; it goes on with the next change")
 
-    def _collect(self) -> None:
-        store = self._registry.store
-        records = [(f, record) for f in [*store.families()] for record in store.records(f)]
-        alive = {record.obj["metadata"]["uid"]: record for _, record in records}
-        for family, record in records:
-            metadata = record.obj["metadata"]
-            if "deletionTimestamp" not in metadata:
-                if metadata.get("ownerReferences") and self._is_orphan(metadata, alive):
-                    self._delete(family, record, DeleteOptions(uid=metadata["uid"]))
-            elif family == _NAMESPACES:
-                self._empty_namespace(record)
 
-    def _is_orphan(self, metadata: Obj, alive: dict[str, Record]) -> bool:
-        """True if all owners are gone; an owner of a kind that is not served is taken for there."""
-        for owner in metadata["ownerReferences"]:
-            kind = self._catalogue.of_kind(owner["apiVersion"].rpartition("/")[0], owner["kind"])
-            found = alive.get(owner["uid"])
-            lies_in = found.obj["metadata"].get("namespace", "") if found else ""
-            if kind is None or (found and lies_in in ("", metadata.get("namespace", ""))):
-                return False
-        return True
-
-    def _empty_namespace(self, record: Record) -> None:
-        name, store = record.obj["metadata"]["name"], self._registry.store
-
-        def inside() -> list[tuple[Family, Record]]:
-            return [(f, each) for f in [*store.families()] for each in store.records(f, name)]
-
-        for family, each in inside():
-            if "deletionTimestamp" not in each.obj["metadata"]:
-                self._delete(family, each, DeleteOptions(grace_seconds=0))
-        if not inside() and not record.obj["metadata"].get("finalizers"):
-            store.remove(_NAMESPACES, record.copy())
-
-    def _delete(self, family: Family, record: Record, options: DeleteOptions) -> None:
+def _collect(registry: Registry, catalogue: Catalogue) -> None:
+    store = registry.store
+    records = [(f, record) for f in [*store.families()] for record in store.records(f)]
+    alive = {record.obj["metadata"]["uid"]: record for _, record in records}
+    for family, record in records:
         metadata = record.obj["metadata"]
-        resource = self._catalogue.of_family(family)
-        target = Target(resource, metadata.get("namespace", ""), metadata["name"])
-        with contextlib.suppress(errors.ApiError):
-            delete(self._registry, target, options)
+        if "deletionTimestamp" not in metadata:
+            if metadata.get("ownerReferences") and _is_orphan(catalogue, metadata, alive):
+                _delete(registry, catalogue, family, record)
+        elif family == _NAMESPACES:
+            _empty_namespace(registry, catalogue, record)
+
+
+def _is_orphan(catalogue: Catalogue, metadata: Obj, alive: dict[str, Record]) -> bool:
+    """True if all owners are gone; an owner of a kind that is not served is taken for there."""
+    for owner in metadata["ownerReferences"]:
+        kind = catalogue.of_kind(owner["apiVersion"].rpartition("/")[0], owner["kind"])
+        found = alive.get(owner["uid"])
+        lies_in = found.obj["metadata"].get("namespace", "") if found else ""
+        if kind is None or (found and lies_in in ("", metadata.get("namespace", ""))):
+            return False
+    return True
+
+
+def _empty_namespace(registry: Registry, catalogue: Catalogue, record: Record) -> None:
+    name, store = record.obj["metadata"]["name"], registry.store
+
+    def inside() -> list[tuple[Family, Record]]:
+        return [(f, each) for f in [*store.families()] for each in store.records(f, name)]
+
+    for family, each in inside():
+        if "deletionTimestamp" not in each.obj["metadata"]:
+            _delete(registry, catalogue, family, each)
+    if not inside() and not record.obj["metadata"].get("finalizers"):
+        store.remove(_NAMESPACES, record.copy())
+
+
+def _delete(registry: Registry, catalogue: Catalogue, family: Family, record: Record) -> None:
+    metadata = record.obj["metadata"]
+    resource = catalogue.of_family(family)
+    target = Target(resource, metadata.get("namespace", ""), metadata["name"])
+    with contextlib.suppress(errors.ApiError):
+        delete(registry, target, DeleteOptions(uid=metadata["uid"]))

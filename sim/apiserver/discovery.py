@@ -1,9 +1,11 @@
-"""Groups, versions and resources that are served, and as much OpenAPI as kubectl apply asks for."""
+"""Groups, versions and resources that are served, and as much OpenAPI as kubectl apply asks for.
+
+Each group version is a list of its own: clients that would rather have all in one answer take it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj
@@ -16,135 +18,93 @@ _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"} | (
     dict.fromkeys(("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion"), "")
 )
-AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _CALLS = {
-    "binding": ("", "v1", "Binding", "create"),
-    "eviction": ("policy", "v1", "Eviction", "create"),
-    "log": ("", "v1", "Pod", "get"),
+    "binding": {"kind": "Binding", "verbs": ["create"]},
+    "eviction": {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]},
+    "log": {"kind": "Pod", "verbs": ["get"]},
 }
+"""Subresources that are no part of their object."""
 # That PATCH knows "fieldValidation" is what kubectl looks for to leave validation to the server.
 _PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force")
-_KIND = "x-kubernetes-group-version-kind"
 
 
-def answer(  # noqa: PLR0911 - a table of paths
-    catalogue: Catalogue, path: str, *, wants_aggregated: bool
-) -> Obj | None:
+def answer(catalogue: Catalogue, path: str) -> Obj | None:
     """Answer to a GET of a path of discovery; None if nothing is served there."""
+    groups = {group["name"]: group for group in _groups(catalogue)}
+    found: Obj | None = None
     match path.strip("/").split("/"):
         case ["version"]:
-            return _VERSION
-        case ["api" | "apis" as root] if wants_aggregated:
-            return _aggregated(catalogue, core=root == "api")
+            found = _VERSION
         case ["api"]:
-            return {"kind": "APIVersions", "versions": ["v1"]}
+            found = {"kind": "APIVersions", "versions": ["v1"]}
         case ["apis"]:
-            groups = [_group(item) for item in _aggregated(catalogue, core=False)["items"]]
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-        case ["apis", name]:
-            items = _aggregated(catalogue, core=False)["items"]
-            found = [_group(item) for item in items if item["metadata"]["name"] == name]
-            return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
-        case ["api", version]:
-            return _resource_list(catalogue, "", version)
-        case ["apis", group, version]:
-            return _resource_list(catalogue, group, version)
+            found = {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*groups.values()]}
+        case ["apis", name] if name in groups:
+            found = {"kind": "APIGroup", "apiVersion": "v1"} | groups[name]
+        case ["api" | "apis", _, *_] if served := _served(catalogue, path.strip("/")):
+            found = {"kind": "APIResourceList", "groupVersion": served[0].api_version}
+            found["resources"] = [entry for resource in served for entry in _entries(resource)]
         case ["openapi", "v3"]:
-            return _index(catalogue)
+            found = {"paths": {prefix: _link(catalogue, prefix) for prefix in _prefixes(catalogue)}}
         case ["openapi", "v3", *rest]:
-            return _document(catalogue, "/".join(rest))
-    return None
+            found = _document(catalogue, "/".join(rest))
+    return found
 
 
-def _aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
-    items = []
-    for name, members in groupby(catalogue.all(), key=lambda t: t.group):
-        versions: dict[str, list[Obj]] = {}
-        for resource in members:
-            versions.setdefault(resource.version, []).append(_resource(resource))
-        served = [
-            {"version": version, "resources": versions[version], "freshness": "Current"}
-            for version in sorted(versions, key=lambda v: ("alpha" in v, "beta" in v, v))
-        ]
-        if (name == "") == core:
-            items.append({"metadata": {"name": name} if name else {}, "versions": served})
-    head: Obj = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
-    return head | {"metadata": {}, "items": items}
+def _groups(catalogue: Catalogue) -> list[Obj]:
+    versions: dict[str, list[str]] = {}
+    for resource in catalogue.all():
+        if resource.group and resource.version not in versions.setdefault(resource.group, []):
+            versions[resource.group].append(resource.version)
+    groups = []
+    for name, found in versions.items():
+        found.sort(key=lambda v: ("alpha" in v, "beta" in v, v))
+        entries = [{"groupVersion": f"{name}/{v}", "version": v} for v in found]
+        groups.append({"name": name, "versions": entries, "preferredVersion": entries[0]})
+    return groups
 
 
-def _resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
-    entries = [
-        entry
-        for item in _aggregated(catalogue, core=not group)["items"]
-        if item["metadata"].get("name", "") == group
-        for served in item["versions"]
-        if served["version"] == version
-        for resource in served["resources"]
-        for entry in _entries(resource)
-    ]
-    name = f"{group}/{version}" if group else version
-    head: Obj = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name}
-    return head | {"resources": entries} if entries else None
+def _served(catalogue: Catalogue, prefix: str) -> list[ResourceType]:
+    return [resource for resource in catalogue.all() if _prefix(resource) == prefix]
 
 
-def _resource(resource: ResourceType) -> Obj:
-    kind = _kind(resource)
-    entry: Obj = {
-        "resource": resource.plural,
-        "responseKind": kind,
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": resource.singular or resource.kind.lower(),
-        "verbs": _VERBS,
-        "shortNames": list(resource.short_names),
-        "categories": list(resource.categories),
-        "subresources": [_subresource(name, kind) for name in resource.subresources],
-    }
-    return {name: value for name, value in entry.items() if value}
-
-
-def _subresource(name: str, kind: Obj) -> Obj:
-    if name not in _CALLS:
-        return {"subresource": name, "responseKind": kind, "verbs": ["get", "patch", "update"]}
-    group, version, answer, verb = _CALLS[name]
-    responds = {"group": group, "version": version, "kind": answer}
-    return {"subresource": name, "responseKind": responds, "verbs": [verb]}
-
-
-def _group(item: Obj) -> Obj:
-    name = item["metadata"]["name"]
-    versions = [v["version"] for v in item["versions"]]
-    entries = [{"groupVersion": f"{name}/{v}", "version": v} for v in versions]
-    return {"name": name, "versions": entries, "preferredVersion": entries[0]}
-
-
-def _entries(resource: Obj) -> list[Obj]:
+def _entries(resource: ResourceType) -> list[Obj]:
     """A resource and its subresources, as one list names them."""
-    scope = {"namespaced": resource["scope"] == "Namespaced"}
-    own = {"name": resource["resource"], "singularName": resource["singularResource"]}
-    own |= {name: resource[name] for name in ("shortNames", "categories") if name in resource}
-    kind = {"kind": resource["responseKind"]["kind"], "verbs": resource["verbs"]}
+    scope = {"namespaced": resource.namespaced}
+    own: Obj = {
+        "name": resource.plural,
+        "singularName": resource.singular or resource.kind.lower(),
+        "kind": resource.kind,
+        "verbs": _VERBS,
+    }
+    for name, words in (("shortNames", resource.short_names), ("categories", resource.categories)):
+        if words:
+            own[name] = list(words)
+    whole = {"kind": resource.kind, "verbs": ["get", "patch", "update"]}
     inner = [
-        {"name": f"{resource['resource']}/{sub['subresource']}", "singularName": ""}
-        | scope
-        | {"verbs": sub["verbs"]}
-        | (sub["responseKind"] if sub["subresource"] in _CALLS else {"kind": kind["kind"]})
-        for sub in resource.get("subresources", [])
+        {"name": f"{resource.plural}/{name}", "singularName": ""} | scope | _CALLS.get(name, whole)
+        for name in resource.subresources
     ]
-    return [own | scope | kind, *inner]
+    return [own | scope, *inner]
 
 
-def _index(catalogue: Catalogue) -> Obj:
-    """One document for each group and version, whose hash changes with it."""
-    paths = {}
-    for prefix in dict.fromkeys(map(_prefix, catalogue.all())):
-        digest = hashlib.sha256(repr(_document(catalogue, prefix)).encode()).hexdigest().upper()
-        paths[prefix] = {"serverRelativeURL": f"/openapi/v3/{prefix}?hash={digest}"}
-    return {"paths": paths}
+def _prefixes(catalogue: Catalogue) -> list[str]:
+    return list(dict.fromkeys(map(_prefix, catalogue.all())))
+
+
+def _prefix(resource: ResourceType) -> str:
+    return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
+
+
+def _link(catalogue: Catalogue, prefix: str) -> Obj:
+    """Place of a document, whose hash changes with it."""
+    digest = hashlib.sha256(repr(_document(catalogue, prefix)).encode()).hexdigest().upper()
+    return {"serverRelativeURL": f"/openapi/v3/{prefix}?hash={digest}"}
 
 
 def _document(catalogue: Catalogue, prefix: str) -> Obj | None:
     """The operations of a group and version that clients look at; no schemas."""
-    served = [resource for resource in catalogue.all() if _prefix(resource) == prefix]
+    served = _served(catalogue, prefix)
     if not served:
         return None
     return {
@@ -155,22 +115,15 @@ def _document(catalogue: Catalogue, prefix: str) -> Obj | None:
     }
 
 
-def _prefix(resource: ResourceType) -> str:
-    return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
-
-
-def _kind(resource: ResourceType) -> Obj:
-    return {"group": resource.group, "version": resource.version, "kind": resource.kind}
-
-
 def _path(resource: ResourceType) -> tuple[str, Obj]:
     scope = "namespaces/{namespace}/" if resource.namespaced else ""
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     text = {"type": "string", "uniqueItems": True}
     patch = {
         "operationId": f"patch{resource.kind}",
         "parameters": [{"name": n, "in": "query", "schema": text} for n in _PARAMETERS],
         "responses": {"200": {"description": "OK"}},
         "x-kubernetes-action": "patch",
-        _KIND: _kind(resource),
+        "x-kubernetes-group-version-kind": kind,
     }
     return f"/{_prefix(resource)}/{scope}{resource.plural}/{{name}}", {"patch": patch}

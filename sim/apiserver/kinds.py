@@ -248,7 +248,8 @@ def _check_event(event: Obj, _: Obj | None) -> list[Cause]:
     return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
 
 
-def _default_spec(obj: Obj, _: Environment) -> None:
+def default_spec(obj: Obj, _: Environment) -> None:
+    """Fills in an empty spec."""
     obj.setdefault("spec", {})
 
 
@@ -291,7 +292,7 @@ CORE_KINDS: dict[tuple[str, str], Kind] = {
         },
     ),
     ("coordination.k8s.io", "leases"): Kind(
-        default=_default_spec, unconditional_update=False, created_by_update=True
+        default=default_spec, unconditional_update=False, created_by_update=True
     ),
     ("apiextensions.k8s.io", "customresourcedefinitions"): Kind(
         default=_default_definition,

@@ -14,7 +14,7 @@ from sim.apiserver import errors
 from sim.apiserver.store import CompactedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from sim.apiserver.registry import Registry
     from sim.apiserver.requests import Request, Target
@@ -29,65 +29,63 @@ _SNAPSHOTS_KEPT = 64
 _encode = msgspec.json.Encoder().encode
 
 
-class Lists:
-    """Answers lists; later pages come from the state that the first page saw."""
+Snapshots = OrderedDict[str, tuple[int, list["Record"]]]
+"""Lists whose later pages somebody may ask for, as the first page saw them, by their tokens."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._snapshots: OrderedDict[str, tuple[int, list[Record]]] = OrderedDict()
 
-    def answer(self, target: Target, request: Request, form: Form) -> bytes:
-        """The body of a list.
+def answer(
+    registry: Registry, snapshots: Snapshots, target: Target, request: Request, form: Form
+) -> bytes:
+    """The body of a list, or of a page of one.
 
-        Raises:
-            ApiError: the parameters are refused.
-        """
-        resource, now = target.resource, self._registry.env.now()
-        limit, token = request.number("limit"), request.query.get("continue", "")
-        version, records, start = self._resume(token, target) or self._begin(target, request)
-        end = start + limit if limit else len(records)
-        metadata: Obj = {"resourceVersion": str(version)}
-        if end < len(records):
-            metadata["continue"] = self._token(token, version, records, end)
-            metadata["remainingItemCount"] = len(records) - end
-        records = records[start:end]
-        if form.is_table:
-            rows = form.table(resource, [record.obj for record in records], now)
-            return _encode(rows | {"metadata": metadata})
-        head = {
-            "kind": f"{resource.kind}List",
-            "apiVersion": resource.api_version,
-            "metadata": metadata,
-        }
-        # The objects' own bytes, as they were stored: nothing is encoded again.
-        items = [form.encode(resource, record, now) for record in records]
-        return _encode(head)[:-1] + b',"items":[' + b",".join(items) + b"]}"
-
-    def _begin(self, target: Target, request: Request) -> tuple[int, list[Record], int]:
-        store, kind = self._registry.store, self._registry.kind(target.resource)
-        if (asked := request.number("resourceVersion")) > store.version:
-            raise errors.too_large_version(asked, store.version)
-        selection = self._registry.selection(target, request)
-        records = store.records(target.resource.family, target.namespace)
-        return store.version, [r for r in records if selection.takes(r.obj, kind.select)], 0
-
-    def _token(self, token: str, version: int, records: list[Record], end: int) -> str:
+    Raises:
+        ApiError: the parameters are refused.
+    """
+    resource, now = target.resource, registry.env.now()
+    limit, token = request.number("limit"), request.query.get("continue", "")
+    if token:
+        version, records, start = _resume(registry, snapshots, token, target)
+    else:
+        version, records, start = *_begin(registry, target, request), 0
+    end = start + limit if limit else len(records)
+    metadata: Obj = {"resourceVersion": str(version)}
+    if end < len(records):
         name = token.rpartition(".")[0] or f"{version}-{random.getrandbits(64):x}"
-        self._snapshots[name] = (version, records)
-        while len(self._snapshots) > _SNAPSHOTS_KEPT:
-            self._snapshots.popitem(last=False)
-        return f"{name}.{end}"
+        snapshots[name] = (version, records)
+        while len(snapshots) > _SNAPSHOTS_KEPT:
+            snapshots.popitem(last=False)
+        metadata["continue"] = f"{name}.{end}"
+        metadata["remainingItemCount"] = len(records) - end
+    records = records[start:end]
+    if form.is_table:
+        rows = form.table(resource, [record.obj for record in records], now)
+        return _encode(rows | {"metadata": metadata})
+    head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
+    # The objects' own bytes, as they were stored: nothing is encoded again.
+    items = [form.encode(resource, record, now) for record in records]
+    whole = _encode(head | {"metadata": metadata})
+    return whole[:-1] + b',"items":[' + b",".join(items) + b"]}"
 
-    def _resume(self, token: str, target: Target) -> tuple[int, list[Record], int] | None:
-        if not token:
-            return None
-        name, _, start = token.rpartition(".")
-        if not start.isdigit():
-            raise errors.bad_request("continue key is not valid")
-        version, records = self._snapshots.get(name, (-1, []))
-        if version < self._registry.store.compacted(target.resource.family):
-            raise errors.expired("The provided continue parameter is too old")
-        return version, records, int(start)
+
+def _begin(registry: Registry, target: Target, request: Request) -> tuple[int, list[Record]]:
+    store, kind = registry.store, registry.kind(target.resource)
+    if (asked := request.number("resourceVersion")) > store.version:
+        raise errors.too_large_version(asked, store.version)
+    selection = registry.selection(target, request)
+    records = store.records(target.resource.family, target.namespace)
+    return store.version, [r for r in records if selection.takes(r.obj, kind.select)]
+
+
+def _resume(
+    registry: Registry, snapshots: Snapshots, token: str, target: Target
+) -> tuple[int, list[Record], int]:
+    name, _, start = token.rpartition(".")
+    if not start.isdigit():
+        raise errors.bad_request("continue key is not valid")
+    version, records = snapshots.get(name, (-1, []))
+    if version < registry.store.compacted(target.resource.family):
+        raise errors.expired("The provided continue parameter is too old")
+    return version, records, int(start)
 
 
 class Watch:
@@ -120,7 +118,11 @@ class Watch:
         self._expired: errors.ApiError | None = None
         self._start(request.number("resourceVersion"))
         # In the same step of the event loop as the look back: nothing can come in between.
-        self.close: Callable[[], None] = self._store.listen(self._see)
+        self._stop = self._store.listen(self._see)
+
+    def close(self) -> None:
+        """Queues nothing any more."""
+        self._stop()
 
     def _start(self, version: int) -> None:
         family, current = self._target.resource.family, self._store.version

@@ -8,21 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
-import traceback
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from sim.apiserver import errors, pods
 from sim.apiserver.api import Api, Response
 from sim.apiserver.requests import Request, split
 
 if TYPE_CHECKING:
     from sim.apiserver.lists import Watch
-
-log = logging.getLogger(__name__)
 
 
 async def serve_connection(
@@ -31,7 +24,7 @@ async def serve_connection(
     """Answers the requests of one connection until either side closes it."""
     try:
         while (request := await _read_request(reader, writer)) is not None:
-            response = await _respond(api, request)
+            response = await api.respond(request)
             if response.watch is not None:
                 await _stream(response, response.watch, reader, writer)
             else:
@@ -77,26 +70,6 @@ async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> b
         await reader.readline()
         return body
     return await reader.readexactly(int(headers.get("content-length") or 0))
-
-
-async def _respond(api: Api, request: Request) -> Response:
-    try:
-        response = api.handle(request)
-        if response.upstream is not None:
-            response.body = await pods.fetch(response.upstream)
-    except errors.ApiError as refused:
-        return _refusal(refused)
-    except (msgspec.DecodeError, UnicodeDecodeError) as malformed:
-        return _refusal(errors.bad_request(str(malformed)))
-    except Exception as failure:
-        log.exception("%s %s", request.method, request.path)
-        text = f"Internal error occurred: {failure}: {traceback.format_exc(limit=-3)}"
-        return _refusal(errors.ApiError(500, "InternalError", text))
-    return response
-
-
-def _refusal(refused: errors.ApiError) -> Response:
-    return Response(refused.code, json.dumps(refused.status(), ensure_ascii=False).encode())
 
 
 def _head(response: Response, framing: str) -> bytes:

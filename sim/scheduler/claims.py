@@ -14,7 +14,7 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError
 from dra.kube.events import EventRecorder
 from dra.kube.timing import rfc3339
-from sim.scheduler.nodefit import matches_selector
+from dra.pods.selectors import matches_selector
 
 _MAX_CONSUMERS = 256
 
@@ -47,10 +47,11 @@ class PodClaims:
             if allocation is None:
                 reason = reason or "cannot allocate all claims"
                 continue
-            selector = allocation.get("nodeSelector")
-            if (selector is not None and not matches_selector(selector, node)) or is_given_up(
-                claim, now=now, seconds=seconds
-            ):
+            metadata = node["metadata"]
+            is_there = matches_selector(
+                allocation.get("nodeSelector"), metadata.get("labels", {}), metadata["name"]
+            )
+            if not is_there or is_given_up(claim, now=now, seconds=seconds):
                 self.off_node.add(claim["metadata"]["name"])
                 reason = "resourceclaim not available on the node"
         return reason

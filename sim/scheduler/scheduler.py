@@ -6,8 +6,8 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
 
 import click
 
@@ -16,6 +16,8 @@ from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, O
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.reflector import Change, Reflector
+from dra.pods.nodefit import NodeFacts, find_misfit, read_node
+from dra.pods.pods import Amounts, PodNeeds, effective_request, read_needs
 from sim.daemon import configure_logging, run_until_signal
 from sim.scheduler.claims import (
     BindingFailedError,
@@ -27,7 +29,6 @@ from sim.scheduler.claims import (
     find_claims,
     waits_for,
 )
-from sim.scheduler.nodefit import NodeView, least_allocated, rejection, requests
 from sim.workqueue import WorkQueue
 
 FIRST_BACKOFF = 1.0
@@ -42,6 +43,15 @@ NAME = "default-scheduler"
 BINDING_SECONDS = 600.0
 LOOK_SECONDS = 5.0
 _TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node, and what its pods ask for together."""
+
+    node: Obj
+    facts: NodeFacts
+    used: Amounts
 
 
 class Scheduler:
@@ -120,13 +130,14 @@ class Scheduler:
         return False
 
     def _bind(self, pod: Obj, claims: PodClaims, fitting: Sequence[NodeView]) -> None:
-        best = max(fitting, key=lambda view: least_allocated(pod, view))
+        needs = read_needs(pod["spec"])
+        node = max(fitting, key=lambda view: _free_share(needs, view)).facts.name
         if not any(map(waits_for, claims.claims)):
-            self._finish(pod, claims, best.name)
+            self._finish(pod, claims, node)
             return
         # PreBind runs beside the scheduling of others.
         threading.Thread(
-            target=self._bind_later, args=(pod, claims, best.name), name="binding", daemon=True
+            target=self._bind_later, args=(pod, claims, node), name="binding", daemon=True
         ).start()
 
     def _bind_later(self, pod: Obj, claims: PodClaims, node: str) -> None:
@@ -187,13 +198,11 @@ class Scheduler:
         ]
         with self._assumed_lock:
             placed += self._assumed.values()
-        requested: dict[str, dict[str, Fraction]] = {}
-        for node, pod in placed:
-            total = requested.setdefault(node, {})
-            for name, amount in requests(pod).items():
-                total[name] = total.get(name, Fraction()) + amount
-        nodes = sorted(self._nodes.store.list(), key=lambda n: str(n["metadata"]["name"]))
-        return [NodeView(n, requested.get(n["metadata"]["name"], {})) for n in nodes]
+        used: dict[str, Counter[str]] = {}
+        for name, pod in placed:
+            used.setdefault(name, Counter()).update(effective_request(pod["spec"]))
+        facts = {obj["metadata"]["name"]: (obj, read_node(obj)) for obj in self._nodes.store.list()}
+        return [NodeView(*facts[name], used.get(name, {})) for name in sorted(facts)]
 
     def _pod_changed(self, change: Change) -> None:
         pod = change.new or change.old
@@ -245,17 +254,27 @@ def _filter(
 
     Claims are asked last, so a node that fails for another reason is not blamed on a claim.
     """
-    now = datetime.now(UTC)
+    now, needs = datetime.now(UTC), read_needs(pod["spec"])
     fitting: list[NodeView] = []
     reasons: Counter[str] = Counter()
     for view in nodes:
-        _, reason = rejection(pod, view)
-        reason = reason or claims.reject_node(view.node, now=now, seconds=seconds)
-        if reason:
-            reasons.update(reason.split(", "))
+        misfit = find_misfit(needs, view.facts, view.used)
+        if misfit is not None:
+            reasons[misfit.message] += 1
+        elif reason := claims.reject_node(view.node, now=now, seconds=seconds):
+            reasons[reason] += 1
         else:
             fitting.append(view)
     return fitting, reasons
+
+
+def _free_share(needs: PodNeeds, view: NodeView) -> float:
+    """Share of CPU and memory together that stays free with the pod: least allocated first."""
+    free = 0.0
+    for name in ("cpu", "memory"):
+        if whole := view.facts.allocatable.get(name, 0):
+            free += 1 - (view.used.get(name, 0) + needs.requests.get(name, 0)) / whole
+    return free
 
 
 def _explain(reasons: Counter[str], *, total: int) -> str:

@@ -16,11 +16,11 @@ from dra.gpu.names import MigDevice, parse_device
 from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Blocked, Doubts, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout, object_name
-from sim.apiserver.dra import check_slice
 from sim.nvml.products import load_product, product_names
 from tests.dra.gpus import A100, node_of, product_geometry, profile, sliced_gpu
 from tests.dra.resourceslices.counters import FirstFit
 from tests.dra.resourceslices.counters import profile as of_profile
+from tests.dra.resourceslices.limits import breaches
 
 CLAIM = ClaimRef("default", "c", "uid")
 COMBINED = Features(separate=False)
@@ -91,10 +91,10 @@ def test_no_product_exceeds_a_limit_of_the_api(product: str) -> None:
     gpu = replace(sliced_gpu(0, geometry), product_name=load_product(product).name)
     several = replace(gpu, slice_sharing=ShareOffer(64))
     for spec in specs(layout(node_of(several))):
-        assert [*check_slice(spec)] == []
+        assert breaches(spec) == []
     inventory = node_of(*(replace(gpu, minor=i, uuid=f"GPU-{i}") for i in range(8)))
     for spec in specs(layout(inventory)):
-        assert [*check_slice(spec)] == []
+        assert breaches(spec) == []
     assert specs(layout(inventory, features=COMBINED))
 
 
@@ -130,7 +130,7 @@ def test_slices_for_several_claims_come_after_those_for_one_and_share_their_coun
     made = layout(inventory)
     assert names(made) == [*alone, *(f"{name}-share" for name in alone), "gpu-7"]
     for spec in specs(made):
-        assert [*check_slice(spec)] == []
+        assert breaches(spec) == []
     known = {d["name"]: d for d in devices(made)}
     single, several = known["gpu-0-mig-1g5gb-19-4"], known["gpu-0-mig-1g5gb-19-4-share"]
     assert "allowMultipleAllocations" not in single
@@ -248,7 +248,7 @@ def test_a_gpu_out_of_service_is_tainted_or_left_out(ready: bool) -> None:  # no
     assert len(tainted) == 26
     assert ("taints" in tainted[-1]) is not ready
     for spec in specs(layout(inventory)):
-        assert [*check_slice(spec)] == []
+        assert breaches(spec) == []
     without = devices(layout(inventory, features=Features(taints=False)))
     assert [d["name"] for d in without] == (["gpu-7"] if ready else [])
 
@@ -289,7 +289,7 @@ def test_gpus_in_doubt_are_tainted_or_left_out_and_made_first_where_that_is_serv
         offer = offered(inventory, {}, taints=taints, doubts=doubts)
         made = SliceLayout(offer, features)
         for spec in specs(made):
-            assert [*check_slice(spec)] == []
+            assert breaches(spec) == []
         seen: dict[str, set[tuple[str, str]]] = {}
         for device in devices(made):
             (taint,) = device.get("taints", [{"value": ""}])

@@ -137,7 +137,7 @@ def test_an_allocation_stays_when_no_node_has_what_the_pod_needs_besides(api: Ku
     standins.create_claim(api, "c")
     api.create(PODS, _wants("100")(standins.pod("a", claim={"resourceClaimName": "c"})))
     allocate(api, "c", "node-a")
-    _says(api, "a", "2 Insufficient cpu")
+    _says(api, "a", "2 insufficient cpu")
     assert holds_for(0.4, lambda: "allocation" in get_claim(api, "c")["status"])
 
 
@@ -198,7 +198,7 @@ def test_taints_and_cordons_keep_pods_away_until_they_are_gone(api: KubeApi) -> 
     )
     standins.create_node(api, "cordoned", unschedulable=True)
     api.create(PODS, standins.pod("a"))
-    _says(api, "a", "1 node(s) had untolerated taint {k: v}, 1 node(s) were unschedulable")
+    _says(api, "a", "1 node unschedulable, 1 untolerated taint k=v:NoSchedule")
     tolerations = [{"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}]
     api.create(PODS, standins.pod("b", tolerations=tolerations))
     _bound(api, "b", "tainted")
@@ -212,6 +212,6 @@ def test_a_full_node_takes_the_next_pod_when_one_leaves(api: KubeApi) -> None:
     api.create(PODS, _wants("1")(standins.pod("first")))
     _bound(api, "first", "node-a")
     api.create(PODS, _wants("1")(standins.pod("second")))
-    _says(api, "second", "1 Insufficient cpu")
+    _says(api, "second", "1 insufficient cpu")
     api.delete(PODS, "first", namespace="default", grace_seconds=0)
     _bound(api, "second", "node-a")

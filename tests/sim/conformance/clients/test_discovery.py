@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
-AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-
 
 def test_the_version_is_1_36(api: Api) -> None:
     version = api.get("/version").ok()
@@ -63,21 +61,6 @@ def test_groups_are_listed(api: Api) -> None:
     alone = api.get("/apis/resource.k8s.io").ok()
     assert (alone["kind"], alone["name"]) == ("APIGroup", "resource.k8s.io")
     assert api.get("/api").ok()["versions"] == ["v1"]
-
-
-@pytest.mark.parametrize("path", ["/api", "/apis"])
-def test_discovery_comes_aggregated_on_request(api: Api, path: str) -> None:
-    answer = api.get(path, headers={"Accept": f"{AGGREGATED},application/json"})
-    assert answer.headers["Content-Type"] == AGGREGATED
-    assert answer.ok()["kind"] == "APIGroupDiscoveryList"
-    found = {
-        (item["metadata"].get("name", ""), resource["resource"])
-        for item in answer.ok()["items"]
-        for version in item["versions"]
-        for resource in version["resources"]
-    }
-    wanted = ("", "pods") if path == "/api" else ("resource.k8s.io", "resourceclaims")
-    assert wanted in found
 
 
 def rows(api: Api, path: str) -> dict[str, dict[str, Any]]:
