@@ -204,7 +204,7 @@ def wait_until(
         supervisor.check()
         if time.monotonic() > deadline:
             logs = "\n".join(f"{c.name}:\n{c.tail(5)}" for c in supervisor.children.values())
-            raise ClusterError(f"{what} is not there after {seconds:.0f} s: {reason}\n{logs}")
+            raise ClusterError(f"waited {seconds:.0f} s for {what}: {reason}\n{logs}")
         time.sleep(_POLL_SECONDS)
 
 

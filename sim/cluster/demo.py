@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource, at
+from dra.claims.claims import claim_names
+from dra.common.resources import (
+    EVENTS,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+    at,
+)
+from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.gpu.placement_map import draw
 from dra.kube.errors import ObjectNotFoundError
-from sim.cluster.cluster import Cluster
+from sim.cluster.cluster import Cluster, wait_until
 from sim.cluster.processes import ClusterError
-from sim.cluster.terminal import (
-    NamespaceObserver,
-    Placement,
-    Terminal,
-    cdi_excerpt,
-    container_excerpt,
-    device_data,
-)
+from sim.cluster.terminal import Terminal
 
 NAMESPACE = "default"
 LATE, LEAVER, SHARER = "solver-c", "solver-a", "server-a"
 _CONTROLLER = f"{DEFAULT_DRIVER}/controller"
 _RESOURCES = {"Pod": PODS, "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATES}
 _STEP_SECONDS = 120.0
+_SHOWN_MOUNTS = 2
 
 
 class Tour:
@@ -44,8 +48,9 @@ class Tour:
         self._api = cluster.api
         self._say = terminal
         self._check = check
+        self._made: dict[str, float] = {}
+        self._shown: set[str] = set()
         self._slices = 0
-        self._observer = NamespaceObserver(cluster, NAMESPACE, self._running)
 
     def run(self) -> int:
         """Takes the whole tour; returns how many slices were cut.
@@ -53,12 +58,27 @@ class Tour:
         Raises:
             ClusterError: something is not as the tour says.
         """
-        with self._observer:
-            self._fill()
-            self._look_inside()
-            self._wait_and_leave()
-            self._clean_up()
+        self._fill()
+        self._look_inside()
+        self._wait_and_leave()
+        self._clean_up()
         return self._slices
+
+    def wait(self, what: str, holds: Callable[[], bool]) -> None:
+        """Waits until ``holds``, and tells meanwhile of each pod that runs.
+
+        Raises:
+            ClusterError: time is up or a process ended.
+        """
+
+        def missing() -> str:
+            self._check()
+            for name, phase in self._phases().items():
+                if phase == "Running" and name not in self._shown:
+                    self._show(name)
+            return "" if holds() else ", ".join(f"{n} is {p}" for n, p in self._phases().items())
+
+        wait_until(self._cluster.supervisor, what, missing, seconds=_STEP_SECONDS)
 
     def _fill(self) -> None:
         self._say.heading("1  Pods ask for slices")
@@ -73,19 +93,17 @@ class Tour:
             # In this order there is room for all of them; pods that come at once are served in any.
             names.append(pod["metadata"]["name"])
             self._create(pod)
-            self._wait(f"{names[-1]} has a place", lambda: self._is_placed(names[-1]))
-        self._wait(f"all of {', '.join(names)} run", lambda: self._all_run(names))
+            self.wait(f"a place for {names[-1]}", lambda: self._is_placed(names[-1]))
+        self.wait(f"{', '.join(names)} to run", lambda: self._all_run(names))
         self._map()
 
     def _look_inside(self) -> None:
-        claim = self._observer.claim_of(SHARER)
-        if claim is None:
-            raise ClusterError(f"pod {SHARER} runs without a claim")
+        claim = self._claim_of(SHARER)
         uid = claim["metadata"]["uid"]
         self._say.heading(f"2  What the containers of {SHARER} get")
         self._say.say("The claim's status, written by the plugin:")
-        self._wait("the claim's status names its devices", lambda: self._device_data() != "")
-        self._say.block(self._device_data(), indent="    ")
+        self.wait("its devices", lambda: device_data(self._claim_of(SHARER)) != "")
+        self._say.block(device_data(self._claim_of(SHARER)), indent="    ")
         paths = [path for path in self._claim_specs() if uid in path.name]
         if len(paths) != 1:
             raise ClusterError(f"claim {uid} should have one CDI spec, has {len(paths)}")
@@ -95,78 +113,81 @@ class Tour:
         for path in paths[0].parent.glob("*-driver.yaml"):
             self._say.block(cdi_excerpt(yaml.safe_load(path.read_text())), indent="    ")
         self._say.say("What a runtime makes of it; the pod's two containers share the slice:")
-        views = self._container_views(SHARER)
-        for view in views[:1]:
-            self._say.block(container_excerpt(view), indent="    ")
-        for view in views[1:]:
+        first, *others = self._container_views(SHARER)
+        self._say.block(container_excerpt(first), indent="    ")
+        for view in others:
             self._say.line(f"    container {view['name']}: the same")
-        if len(views) != 2 or views[0] | {"name": ""} != views[1] | {"name": ""}:  # noqa: PLR2004
+        if len(others) != 1 or first | {"name": ""} != others[0] | {"name": ""}:
             raise ClusterError(f"the two containers of {SHARER} do not see the same")
-        if not any("/nvidia-caps/" in d["path"] for d in views[0]["devices"]):
+        if not any("/nvidia-caps/" in d["path"] for d in first["devices"]):
             raise ClusterError(f"the containers of {SHARER} have no capability device of a slice")
 
     def _wait_and_leave(self) -> None:
         self._say.heading(f"3  {LATE} wants a whole GPU, and none is left")
         self._apply("3-late-pod.yaml")
-        reason = ""
-
-        def told() -> bool:
-            nonlocal reason
-            reason = self._observer.reason(LATE, _CONTROLLER)
-            return bool(reason)
-
-        self._wait(f"the controller says why {LATE} waits", told)
-        if self._observer.phases().get(LATE) != "Pending":
-            raise ClusterError(f"{LATE} should wait, but is {self._observer.phases().get(LATE)}")
+        self.wait(f"the controller to say why {LATE} waits", lambda: self._reason(LATE) != "")
+        if self._phases().get(LATE) != "Pending":
+            raise ClusterError(f"{LATE} should wait, but is {self._phases().get(LATE)}")
         self._say.waits(f"  {LATE} waits. The controller says in an event:")
-        self._say.say(reason, indent="    ")
+        self._say.say(self._reason(LATE), indent="    ")
         self._say.say(f"Now {LEAVER} is deleted:")
         self._delete(LEAVER)
-        self._wait(f"{LATE} runs after {LEAVER} left", lambda: self._all_run([LATE]))
+        self.wait(f"{LATE} to run after {LEAVER} left", lambda: self._all_run([LATE]))
         self._map()
 
     def _clean_up(self) -> None:
         self._say.heading("4  Everything is deleted, and nothing may be left")
-        for name in self._observer.phases():
+        for name in self._phases():
             self._delete(name)
         for template in _manifest("1-templates.yaml"):
             name = template["metadata"]["name"]
             self._api.delete(RESOURCE_CLAIM_TEMPLATES, name, namespace=NAMESPACE)
-        checks = {
-            "no pod": lambda: not self._observer.phases(),
-            "no claim": lambda: not self._observer.claims(),
+        checks: dict[str, Callable[[], bool]] = {
+            "no pod": lambda: not self._phases(),
+            "no claim": lambda: not self._claims(),
             "no slice on the simulated GPUs": lambda: not self._hardware_slices(),
             "no CDI spec of a claim": lambda: not self._claim_specs(),
             "no slice in the MigNode objects": lambda: not self._published_slices(),
         }
         for what, holds in checks.items():
-            self._wait(what, holds)
+            self.wait(what, holds)
             self._say.good(what)
 
-    def _wait(self, what: str, holds: Any) -> None:
-        self._check()
-        self._observer.wait(what, holds, seconds=_STEP_SECONDS)
+    # -- the cluster, as it is now
 
-    def _running(self, placement: Placement) -> None:
-        self._slices += len(placement.devices)
-        devices = ", ".join(placement.devices)
-        self._say.line(
-            f"    {placement.pod:<11} runs on {placement.node}  {devices:<24} "
-            f"after {placement.seconds:.1f} s"
-        )
+    def _pods(self) -> list[Obj]:
+        return self._api.list(PODS, namespace=NAMESPACE).items
 
-    def _map(self) -> None:
-        self._wait("the MigNode objects show every slice", self._map_is_complete)
-        self._say.line()
-        self._say.say("The GPUs as the MigNode objects show them, one column per memory slice:")
-        for inventory in self._cluster.inventories():
-            self._say.block(
-                draw(inventory, owner=self._observer.owner, style=self._say.style), indent="    "
-            )
+    def _claims(self) -> list[Obj]:
+        return self._api.list(RESOURCE_CLAIMS, namespace=NAMESPACE).items
 
-    def _map_is_complete(self) -> bool:
-        held = {claim["metadata"]["uid"] for claim in self._observer.claims()}
-        return held == self._published_slices()
+    def _phases(self) -> dict[str, str]:
+        return {p["metadata"]["name"]: at(p, "status", "phase", default="") for p in self._pods()}
+
+    def _all_run(self, names: list[str]) -> bool:
+        phases = self._phases()
+        return all(phases.get(name) == "Running" for name in names)
+
+    def _claim_of(self, pod: str) -> Obj:
+        """The claim of a pod, with nothing in it while there is none."""
+        names = {n for p in self._pods() if p["metadata"]["name"] == pod for n in _claims_in(p)}
+        return next((c for c in self._claims() if c["metadata"]["name"] in names), {})
+
+    def _is_placed(self, pod: str) -> bool:
+        return bool(at(self._claim_of(pod), "status", "allocation"))
+
+    def _reason(self, pod: str) -> str:
+        """Last warning of the controller about a pod or its claim."""
+        names = {pod, at(self._claim_of(pod), "metadata", "name", default="")}
+        found = [
+            event
+            for event in self._api.list(EVENTS, namespace=NAMESPACE).items
+            if event["involvedObject"].get("name") in names
+            and at(event, "source", "component") == _CONTROLLER
+            and event.get("type") == "Warning"
+        ]
+        found.sort(key=lambda e: (e.get("lastTimestamp") or "", e["involvedObject"]["kind"]))
+        return str(found[-1]["message"]) if found else ""
 
     def _published_slices(self) -> set[str]:
         """UIDs of the claims that MigNode objects show, "" for a slice without a claim."""
@@ -185,30 +206,51 @@ class Tour:
         specs = (place.cdi.glob("*-claim_*") for place in self._cluster.places)
         return [path for found in specs for path in sorted(found)]
 
-    def _container_views(self, pod_name: str) -> list[dict[str, Any]]:
-        pod = self._observer.pod(pod_name) or {"metadata": {"uid": "-"}}
-        pattern = f"pods/{pod['metadata']['uid']}/containers/*.json"
-        found = [p for place in self._cluster.places for p in sorted(place.kubelet.glob(pattern))]
+    def _container_views(self, pod: str) -> list[dict[str, Any]]:
+        uids = [p["metadata"]["uid"] for p in self._pods() if p["metadata"]["name"] == pod]
+        folders = [place.kubelet / "pods" / u for place in self._cluster.places for u in uids]
+        found = (path for folder in folders for path in sorted(folder.glob("containers/*.json")))
         return [json.loads(path.read_text()) for path in found]
 
-    def _device_data(self) -> str:
-        return device_data(self._observer.claim_of(SHARER) or {})
+    # -- telling of it, and changing it
 
-    def _is_placed(self, pod: str) -> bool:
-        claim = self._observer.claim_of(pod) or {}
-        return bool(at(claim, "status", "allocation"))
+    def _show(self, name: str) -> None:
+        self._shown.add(name)
+        allocation = at(self._claim_of(name), "status", "allocation", default={})
+        devices = [result["device"] for result in at(allocation, "devices", "results")]
+        node = next(p["spec"]["nodeName"] for p in self._pods() if p["metadata"]["name"] == name)
+        self._slices += len(devices)
+        self._say.line(
+            f"    {name:<11} runs on {node}  {', '.join(devices):<24} "
+            f"after {time.monotonic() - self._made[name]:.1f} s"
+        )
 
-    def _all_run(self, names: list[str]) -> bool:
-        phases = self._observer.phases()
-        return all(phases.get(name) == "Running" for name in names)
+    def _map(self) -> None:
+        self.wait(
+            "the MigNode objects to show every slice",
+            lambda: {c["metadata"]["uid"] for c in self._claims()} == self._published_slices(),
+        )
+        self._say.line()
+        self._say.say("The GPUs as the MigNode objects show them, one column per memory slice:")
+        for inventory in self._cluster.inventories():
+            drawn = draw(inventory, owner=self._owner, style=self._say.style)
+            self._say.block(drawn, indent="    ")
 
-    def _apply(self, manifest: str) -> list[Obj]:
-        return [self._create(body) for body in _manifest(manifest)]
+    def _owner(self, ref: ClaimRef) -> str:
+        """The pods that use a claim, for the map."""
+        found = (c for c in self._claims() if c["metadata"]["uid"] == ref.uid)
+        users = at(next(found, {}), "status", "reservedFor")
+        return ", ".join(user["name"] for user in users) or ref.name
 
-    def _create(self, body: Obj) -> Obj:
+    def _apply(self, manifest: str) -> None:
+        for body in _manifest(manifest):
+            self._create(body)
+
+    def _create(self, body: Obj) -> None:
         resource: Resource = _RESOURCES[body["kind"]]
         body["metadata"]["namespace"] = NAMESPACE
-        return self._api.create(resource, body)
+        self._api.create(resource, body)
+        self._made[body["metadata"]["name"]] = time.monotonic()
 
     def _delete(self, pod: str) -> None:
         try:
@@ -217,9 +259,61 @@ class Tour:
             return
 
 
+def _claims_in(pod: Obj) -> Iterable[str]:
+    return filter(None, claim_names(pod).values())
+
+
 def _manifest(name: str) -> Iterator[Obj]:
     text = (files("sim.cluster") / "manifests" / name).read_text()
     yield from yaml.safe_load_all(text)
+
+
+def cdi_excerpt(spec: Mapping[str, Any]) -> str:
+    """A CDI spec in few lines: every device node and variable, the first mounts."""
+    lines = [f"kind: {spec['kind']}"]
+    for device in spec["devices"]:
+        lines.append(f"device {device['name']}")
+        lines += _edits(device.get("containerEdits", {}))
+    if common := [*_edits(spec.get("containerEdits", {}))]:
+        lines += ["every device of this spec", *common]
+    return "\n".join(lines)
+
+
+def container_excerpt(view: Mapping[str, Any]) -> str:
+    """View of a container in few lines; ``view`` is the kubelet stand-in's file."""
+    edits = {
+        "env": [f"{name}={value}" for name, value in view["env"].items()],
+        "deviceNodes": view["devices"],
+        "mounts": view["mounts"],
+    }
+    return "\n".join([f"container {view['name']}", *_edits(edits)])
+
+
+def device_data(claim: Mapping[str, Any]) -> str:
+    """``status.devices`` of a claim: each device with its condition and its data."""
+    lines = []
+    for device in at(claim, "status", "devices"):
+        conditions = ", ".join(
+            f"{c['type']}={c['status']} ({c.get('reason', '')})"
+            for c in device.get("conditions", ())
+        )
+        lines.append(f"{device['pool']}/{device['device']}: {conditions}")
+        for name, value in (device.get("data") or {}).items():
+            lines.append(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
+    return "\n".join(lines)
+
+
+def _edits(edits: Mapping[str, Any]) -> Iterable[str]:
+    for assignment in edits.get("env") or ():
+        yield f"  env    {assignment}"
+    for node in edits.get("deviceNodes") or ():
+        numbers = f"{node.get('type', '?')} {node.get('major', '?')}:{node.get('minor', '?')}"
+        yield f"  device {node['path']:<34} {numbers}"
+    mounts = edits.get("mounts") or ()
+    for mount in mounts[:_SHOWN_MOUNTS]:
+        yield f"  mount  {mount['containerPath']}"
+    if len(mounts) > _SHOWN_MOUNTS:
+        yield f"  mount  ... and {len(mounts) - _SHOWN_MOUNTS} more files of the driver"
 
 
 def introduce(terminal: Terminal) -> None:

@@ -55,11 +55,7 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [
-        ("simulated", signal.SIGINT),
-        ("1  Pods ask for slices", signal.SIGTERM),
-        ("1  Pods ask for slices", signal.SIGKILL),
-    ],
+    [("simulated", signal.SIGINT), ("Starting an API server", signal.SIGTERM)],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_file(
     process: subprocess.Popen[str], short_temporary: Path, number: signal.Signals, moment: str
@@ -83,8 +79,12 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(
 
 _LOST = """
 import logging, os, runpy, signal, sys
+from contextlib import nullcontext
+from types import SimpleNamespace as Made
+from sim.cluster import cli
 from sim.cluster.demo import Tour
 
+place, program = sys.argv[1:]
 end = '''
 def end():
     if not said:
@@ -98,27 +98,40 @@ class Dropped:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
-if sys.argv[1] == "fork":
+if place == "fork":
     os.register_at_fork(after_in_parent=names["end"])
 else:
-    run = Tour.run
-    Tour.run = lambda tour: Dropped() is None or run(tour)
-sys.argv = ["sim", "demo"]
+    supervisor = Made(children={}, check=lambda: None, ended=list)
+    api = Made(list=lambda *_, **__: Made(items=[]))
+    cluster = Made(supervisor=supervisor, api=api)
+    cli.running_cluster = lambda *_, **__: nullcontext(cluster)
+    cli._explain = lambda *_, **__: Dropped()
+    Tour.run = lambda tour: Dropped() is None or tour.wait("nothing", lambda: False)
+sys.argv = ["sim", program]
 runpy.run_module("sim", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("place", ["fork", "destructor"])
-def test_an_interruption_that_python_drops_ends_it_too(short_temporary: Path, place: str) -> None:
-    """After a fork the lock of all logs would stay taken."""
+@pytest.mark.parametrize(
+    ("place", "program", "code"),
+    [
+        ("fork", "demo", -signal.SIGTERM),
+        ("destructor", "demo", -signal.SIGTERM),
+        ("destructor", "up", 0),
+    ],
+)
+def test_an_interruption_that_python_drops_ends_it_too(
+    short_temporary: Path, place: str, program: str, code: int
+) -> None:
+    """After a fork the lock of all logs would stay taken, what a destructor raises is dropped."""
     done = subprocess.run(
-        [sys.executable, "-c", _LOST, place],
+        [sys.executable, "-c", _LOST, place, program],
         env=os.environ | {"TMPDIR": str(short_temporary)},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == -signal.SIGTERM, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     assert "Ended, nothing is left behind." in done.stdout
     assert ("Exception ignored in" in done.stderr) == (place == "destructor")

@@ -74,17 +74,19 @@ def _run_pod(api: KubeApi, name: str) -> None:
     wait_for(f"{name} running", lambda: phase(api, name) == "Running")
 
 
-def test_a_plugin_that_dies_is_started_again_and_a_stand_in_that_dies_ends_the_cluster(
-    up: Up,
-) -> None:
-    """And neither a second run on its directory nor a cluster beside it disturbs the first."""
+def test_it_is_used_as_it_says_and_lives_until_a_stand_in_dies(up: Up) -> None:
+    """A plugin that dies is started again.
+
+    Neither a second run on its directory nor a cluster beside it disturbs the first.
+    """
+    standins.create_template(up.api)
+    _run_what_it_prints(up)
     done = _try("--dir", str(up.home), "--nodes", "1", "--gpus", "1")
     assert done.returncode == 1
     assert f"a simulated cluster runs in {up.home} already" in done.stdout
     assert "Traceback" not in done.stdout
     _start_and_end_another(up.home.with_name("o"))
     assert up.process.poll() is None
-    standins.create_template(up.api)
     _run_pod(up.api, "first")
     up.kill("plugin")
     up.says("plugin-node-1 was killed by signal 9")
@@ -111,7 +113,8 @@ def _start_and_end_another(home: Path) -> None:
             second.terminate()
 
 
-def test_the_steps_that_it_prints_run_as_printed_also_beside_another_pod(up: Up) -> None:
+def _run_what_it_prints(up: Up) -> None:
+    """Its steps run as printed, also beside another pod."""
     text = up.log.read_text()
     steps = [
         s.partition("#")[0].strip() for s in re.findall(r"^ +(kubectl .*)$", text, re.MULTILINE)
@@ -128,7 +131,6 @@ def test_the_steps_that_it_prints_run_as_printed_also_beside_another_pod(up: Up)
     def do(step: str) -> None:
         subprocess.run(step, shell=True, env=environment, check=True, timeout=PATIENCE)
 
-    standins.create_template(up.api)
     _run_pod(up.api, "one-more")
     for step in before:
         do(step)
@@ -149,33 +151,3 @@ def _try(*options: str) -> subprocess.CompletedProcess[str]:
         timeout=PATIENCE,
         check=False,
     )
-
-
-_LOST = """
-import os, runpy, signal, sys
-from sim.cluster import cli
-
-class Dropped:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-told = cli._explain
-cli._explain = lambda *args, **more: (Dropped(), told(*args, **more))
-sys.argv = ["sim", "up", *sys.argv[1:]]
-runpy.run_module("sim", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_an_interruption_that_python_drops_ends_it_too(short_temporary: Path) -> None:
-    """Python drops an exception of a destructor, as if nobody had pressed Ctrl-C."""
-    home = short_temporary / "c"
-    options = ["--nodes", "1", "--gpus", "1", "--dir", str(home)]
-    done = subprocess.run(
-        [sys.executable, "-c", _LOST, *options],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Ended, nothing is left behind." in done.stdout
