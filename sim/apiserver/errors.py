@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dra.common.resources import Obj
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from sim.apiserver.resources import ResourceType
 
 
 MODIFIED_SINCE = (
@@ -81,6 +79,20 @@ def too_many(field: str, count: int, limit: int) -> Cause:
     return Cause("FieldValueTooMany", field, count, f"must have at most {limit} items")
 
 
+class Named(Protocol):
+    """Names of a resource, as messages give them."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def plural(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def qualified(self) -> str:
+        """Plural and group."""
+
+
 class ApiError(Exception):
     """One refused request; `code` is the HTTP status and `reason` the machine-readable word."""
 
@@ -105,14 +117,14 @@ def _status(outcome: str) -> Obj:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": outcome}
 
 
-def _about(resource: ResourceType, name: str, *, kind: str = "") -> Obj:
+def _about(resource: Named, name: str, *, kind: str = "") -> Obj:
     details: Obj = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
     return details | {"kind": kind or resource.plural}
 
 
-def success(resource: ResourceType, name: str, uid: str) -> Obj:
+def success(resource: Named, name: str, uid: str) -> Obj:
     """The `Status` that a finished deletion returns."""
     return _status("Success") | {"details": _about(resource, name) | {"uid": uid}}
 
@@ -127,25 +139,25 @@ def page_not_found() -> ApiError:
     return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
-def not_found(resource: ResourceType, name: str) -> ApiError:
+def not_found(resource: Named, name: str) -> ApiError:
     """404 for an object."""
     message = f'{resource.qualified} "{name}" not found'
     return ApiError(404, "NotFound", message, details=_about(resource, name))
 
 
-def already_exists(resource: ResourceType, name: str) -> ApiError:
+def already_exists(resource: Named, name: str) -> ApiError:
     """409 on create."""
     message = f'{resource.qualified} "{name}" already exists'
     return ApiError(409, "AlreadyExists", message, details=_about(resource, name))
 
 
-def conflict(resource: ResourceType, name: str, why: str = MODIFIED_SINCE) -> ApiError:
+def conflict(resource: Named, name: str, why: str = MODIFIED_SINCE) -> ApiError:
     """409 on update: a stale resourceVersion, a failed precondition, a refused binding."""
     message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", message, details=_about(resource, name))
 
 
-def refused(resource: ResourceType, name: str, causes: Sequence[Cause]) -> ApiError:
+def refused(resource: Named, name: str, causes: Sequence[Cause]) -> ApiError:
     """422 with one cause for every field that breaks a rule."""
     lines = list(dict.fromkeys(f"{cause.field}: {cause.message()}" for cause in causes))
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
