@@ -16,7 +16,7 @@ against which no PodDisruptionBudget is, as the Eviction API tells.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -37,8 +37,9 @@ from dra.allocator.movers import (
     may_move,
     movers_on,
 )
-from dra.allocator.planner import Ending, Mover, Plan, Planned, Planning, Step
+from dra.allocator.planner import Plan, Planned, Step, plan_in_parts
 from dra.allocator.problem import Problem
+from dra.allocator.sites import Ending, Mover
 from dra.claims.claims import Claim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj
@@ -48,10 +49,6 @@ from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
-PART_STEPS = 2_000
-"""Steps of one part of a plan: some tens of milliseconds."""
-
-_MOST_STEPS = 20_000
 _SHARE = 10
 """Seconds that pass for each that was spent on plans, at the least."""
 
@@ -175,9 +172,9 @@ class _Making:
 class _Plans:
     """Plans by fewer and fewer kinds of leaving: the first is taken by so many moves at most."""
 
-    plans: Iterator[Planning]
+    plans: Iterator[Generator[None, None, Planned]]
     most: int
-    ongoing: Planning | None = None
+    ongoing: Generator[None, None, Planned] | None = None
     bounded: bool = field(default=False)
 
     def go_on(self) -> Planned | None:
@@ -185,16 +182,19 @@ class _Plans:
         self.ongoing = self.ongoing or next(self.plans, None)
         if self.ongoing is None:
             return Planned(None, self.bounded)
-        found = self.ongoing.go_on(steps=PART_STEPS)
-        if found is None or (found.plan is not None and len(found.plan.moves) <= self.most):
-            return found
-        self.ongoing, self.bounded = None, self.bounded or found.bounded
+        try:
+            next(self.ongoing)
+        except StopIteration as ended:
+            found: Planned = ended.value
+            if found.plan is not None and len(found.plan.moves) <= self.most:
+                return found
+            self.ongoing, self.bounded = None, self.bounded or found.bounded
         return None
 
 
 def _plan(
     world: World, pod: Pod, problem: Problem, making: _Making, allocator: Allocator
-) -> Iterator[Planning]:
+) -> Iterator[Generator[None, None, Planned]]:
     terms, asked, driver = making.terms, making.asked, world.cluster.driver
     find = partial(_find, world)
     places = Destinations(
@@ -217,7 +217,7 @@ def _plan(
                 is_told = pod is not None and pod.uid in making.known.ended
                 yield replace(mover, ending=None, is_leaving=True) if is_told else mover
 
-        yield Planning(allocator.fleet, [asked.profile], movers, may_go=may_go, most=_MOST_STEPS)
+        yield plan_in_parts(allocator.fleet, [asked.profile], movers, may_go=may_go)
 
 
 def _find(world: World, uid: str) -> tuple[Claim, list[Pod]] | None:

@@ -9,9 +9,10 @@ from datetime import datetime
 from dra.allocator.allocate import Allocator, with_room_made
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuId, GpuState
-from dra.allocator.planner import Ending, Mover, Plan
+from dra.allocator.planner import Plan
 from dra.allocator.problem import OpenRequest, Problem
 from dra.allocator.search.single import single_request
+from dra.allocator.sites import Ending, Mover
 from dra.cel.offers import GpuKind, Offer
 from dra.claims.claims import Claim
 from dra.common.resources import at

@@ -9,49 +9,38 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from math import inf
-from operator import add
+from operator import add, le, sub
 from typing import NamedTuple
 
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuId, GpuState
-from dra.allocator.moves import move_table
-from dra.gpu.geometry import Geometry, Occupant, Placement, Profile
+from dra.allocator.sites import (
+    NOTHING,
+    Cost,
+    Mover,
+    Site,
+    Way,
+    add_costs,
+    cost_of,
+    is_left,
+    least_of,
+    need,
+    room,
+    site_of,
+    ways,
+)
+from dra.gpu.geometry import Occupant
 
-STEPS = 50_000
-"""Ways looked at before a search gives up: some tenths of a second."""
+STEPS = 500
+"""Places looked at before a search gives up: less than a tenth of a second."""
 
-
-class Ending(NamedTuple):
-    """Cost of ending a pod: of that ``priority``, and whether a budget is against it."""
-
-    priority: int
-    is_against_budget: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mover:
-    """A claim's only slice, which may be moved; ``since`` its pod is there, in seconds.
-
-    With ``ending`` its pod is ended, and no other served in its place. One that ``is_leaving`` goes
-    by itself, at no cost.
-    """
-
-    uid: str
-    gpu: GpuId
-    profile: str
-    occupant: Occupant
-    since: float
-    ending: Ending | None = None
-    is_leaving: bool = False
-
-    @property
-    def stays(self) -> bool:
-        """True if it needs a place wherever it is."""
-        return self.ending is None and not self.is_leaving
+PART = 200
+"""Places looked at in one part of a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,310 +102,357 @@ def find_plan(
 
     Fewest pods, then least memory, then youngest. Nobody is moved twice. Before all else comes who
     is ended, in the order of kube-scheduler's preemption: fewest against budgets, the least of
-    their highest priorities, the least sum of these. ``most`` bounds the ways that are looked at.
+    their highest priorities, the least sum of these. ``most`` bounds the places that are looked at.
     """
     by_gpu: dict[GpuId, list[Mover]] = {}
     for mover in movers:
         by_gpu.setdefault(mover.gpu, []).append(mover)
-    on = Planning(fleet, asked, lambda s: by_gpu.get(s.id, ()), may_go=may_go, most=most)
-    planned = on.go_on()
-    if planned is None:
-        raise AssertionError("without a bound on its steps a plan is made in one go")
-    return planned
-
-
-class Planning:
-    """A plan as of ``find_plan``, made in parts, of the fleet as it is at the beginning.
-
-    ``movers`` gives those on a GPU.
-    """
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        asked: Sequence[str],
-        movers: MoversOn,
-        *,
-        may_go: MayGo = anywhere,
-        most: int = STEPS,
-    ) -> None:
-        self._search = _Search(may_go)
-        self._work = self._find(fleet, asked, movers, most)
-
-    def go_on(self, *, steps: float = inf) -> Planned | None:
-        """Search on; None when that took ``steps`` without an end. A thousand take some 10 ms."""
-        end = self._search.steps + steps
+    parts = plan_in_parts(fleet, asked, lambda s: by_gpu.get(s.id, ()), may_go=may_go, most=most)
+    while True:
         try:
-            while self._search.steps < end:
-                next(self._work)
+            next(parts)
         except StopIteration as ended:
             found: Planned = ended.value
             return found
-        return None
 
-    def _find(
-        self, fleet: Fleet, asked: Sequence[str], movers: MoversOn, most: int
-    ) -> Generator[None, None, Planned]:
-        search = self._search
-        yield from search.take(fleet, movers)
-        found = yield from search.find(asked, most)
-        if found.bounded and len(asked) > 1:
-            found = yield from search.find(asked, most, estimates=True)
-            return Planned(found.plan, bounded=True)
-        return found
+
+def plan_in_parts(
+    fleet: Fleet,
+    asked: Sequence[str],
+    movers: MoversOn,
+    *,
+    may_go: MayGo = anywhere,
+    most: int = STEPS,
+) -> Generator[None, None, Planned]:
+    """As ``find_plan``, of the fleet as it is at the beginning; ``movers`` gives those on a GPU.
+
+    A part takes some ten milliseconds.
+    """
+    search = _Search(may_go)
+    yield from search.take(fleet, movers)
+    found = yield from search.find(asked, most)
+    if found.bounded:
+        found = yield from search.find(asked, most, estimates=True)
+        return Planned(found.plan, bounded=True)
+    return found
 
 
 _Held = dict[GpuId, list[Occupant]]
 
-Cost = tuple[int, float, int, int, int, float]
-"""Pods ended against a budget, the highest priority that ends, the sum of these, as kube-scheduler
-forms it; pods that end or move, their memory slices, and the sum of their ages."""
 
-_LOWEST = 2**31
-"""Added to each priority that is summed, so that none is below zero."""
-
-
-class _Way(NamedTuple):
-    """A place for a slice, and who has to go for it; ``free`` memory slices are there now."""
-
-    gpu: GpuId
-    occupant: Occupant
-    blockers: tuple[Mover, ...]
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """A GPU: its ``firm`` occupants stay, the ``loose`` may be moved."""
-
-    gpu: GpuId
-    geometry: Geometry
-    firm: tuple[Occupant, ...]
-    loose: tuple[Mover, ...]
-
-    def ways(self, profile: str) -> Iterator[_Way]:
-        """Every place for a slice of the profile, with the smallest sets that have to go for it."""
-        loose = tuple(m.occupant for m in self.loose)
-        free, ways = _ways(self.geometry, self.firm, loose, profile)
-        for occupant, blockers in ways:
-            yield _Way(self.gpu, occupant, tuple([self.loose[i] for i in blockers]), free)
-
-
-@lru_cache(maxsize=2**14)
-def _ways(
-    geometry: Geometry, firm: tuple[Occupant, ...], loose: tuple[Occupant, ...], name: str
-) -> tuple[int, tuple[tuple[Occupant, tuple[int, ...]], ...]]:
-    """As ``_Site.ways``, by the numbers of those who go; first the memory slices that are free."""
-    free = geometry.memory_slices - geometry.usage((*firm, *loose)).mask.bit_count()
-    profile = geometry.by_name(name)
-    if profile is None:
-        return free, ()
-    found = tuple(
-        (Occupant(placement, profile.id), blockers)
-        for placement in profile.placements
-        if not any(o.placement.overlaps(placement) for o in firm)
-        for blockers in _blockers(geometry, firm, loose, profile, placement)
-    )
-    return free, found
-
-
-def _blockers(
-    geometry: Geometry,
-    firm: tuple[Occupant, ...],
-    loose: tuple[Occupant, ...],
-    profile: Profile,
-    placement: Placement,
-) -> Iterator[tuple[int, ...]]:
-    over = tuple(i for i, o in enumerate(loose) if o.placement.overlaps(placement))
-    beside = tuple(i for i in range(len(loose)) if i not in over)
-    found: list[frozenset[int]] = []
-    for number in range(len(beside) + 1):
-        for more in itertools.combinations(beside, number):
-            if any(known <= {*more} for known in found):
-                continue
-            usage = geometry.usage((*firm, *(loose[i] for i in beside if i not in more)))
-            if geometry.fits(usage, profile, placement):
-                found.append(frozenset(more))
-                yield (*over, *more)
-        if frozenset() in found:  # memory alone decides, as for nearly all profiles
-            return
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """``steps`` that are decided; ``waiting`` are movers that left, and who asks, by profile.
 
-    ``ends`` have left for good.
+    ``gone`` have left their place, those of them in ``ends`` for good. States in which the same are
+    gone and the same is ``made`` are alike, whoever has it: slices of one profile are.
     """
 
     steps: tuple[Step, ...]
     waiting: tuple[tuple[Mover | None, str], ...]
     ends: tuple[Mover, ...] = ()
+    gone: frozenset[Mover] = frozenset()
+    made: frozenset[tuple[GpuId, Occupant]] = frozenset()
 
     @property
-    def key(self) -> Hashable:
-        """Equal for states from which the same can be reached at the same cost.
+    def touched(self) -> set[GpuId]:
+        """GPUs that are not as they were."""
+        return {m.gpu for m in self.gone} | {gpu for gpu, _ in self.made}
 
-        Those who have left their place, and what is taken: slices of one profile are alike.
-        """
-        return self.gone, frozenset((step.gpu, step.occupant) for step in self.steps)
-
-    @property
-    def gone(self) -> frozenset[Mover]:
-        """Those who have left their place."""
-        waiting = (mover for mover, _ in self.waiting if mover is not None)
-        moved = (s.mover for s in self.steps if s.mover is not None)
-        return frozenset((*waiting, *moved, *self.ends))
-
-    def with_way(self, way: _Way) -> _State:
+    def with_way(self, way: Way) -> _State:
         """The first that waits is served; those in its way wait, the largest first."""
         who, profile = self.waiting[0]
-        step = Step(who, way.gpu, profile, way.occupant)
+        steps = (*self.steps, Step(who, way.gpu, profile, way.occupant))
+        made = self.made | {(way.gpu, way.occupant)}
+        if not way.blockers:
+            return self._replace(steps=steps, waiting=self.waiting[1:], made=made)
         moved = ((m, m.profile) for m in way.blockers if m.stays)
         waiting = (*self.waiting[1:], *moved)
         asks = tuple(w for w in waiting if w[0] is None)
         movers = (w for w in waiting if w[0] is not None)
         ordered = sorted(movers, key=lambda w: -w[0].occupant.placement.size if w[0] else 0)
         ends = (*self.ends, *(m for m in way.blockers if not m.stays))
-        return _State((*self.steps, step), (*asks, *ordered), ends)
+        gone = self.gone.union(way.blockers)
+        return _State(steps, (*asks, *ordered), ends, gone, made)
+
+
+class _Branch(NamedTuple):
+    """A state that is searched on. Its cost is that of who has left; ``to_come`` is estimated."""
+
+    state: _State
+    cost: Cost
+    to_come: Cost
+    touched: AbstractSet[GpuId]
 
 
 class _Search:
     """Search by ever higher cost: what is found first is the cheapest.
 
-    A state's cost is that of who has left its place. Whoever waits is given a place, free or not,
-    and whoever is in the way there leaves its own. ``steps`` counts what was looked at.
+    Whoever waits is given a place, free or not, and whoever is in the way there leaves its own. The
+    places for a profile are in the order of their cost and looked at one by one: of most states few
+    are. ``steps`` counts them.
     """
 
     def __init__(self, may_go: MayGo) -> None:
         self.steps = 0
         self._may_go = may_go
-        self._latest = 0.0
-        self._sites: dict[GpuId, _Site] = {}
-        self._stay: Counter[str] = Counter()
-        """Those who need a place, by profile."""
-        self._most: Counter[str] = Counter()
-        """As of ``_rooms``, of all GPUs."""
-        self._sizes: dict[str, int] = {}
-        self._ways: dict[str, list[_Way]] = {}
-        self._least: dict[str, Cost] = {}
-        self._changed: dict[Hashable, list[_Way]] = {}
+        self._sites: dict[GpuId, Site] = {}
+        self._costs: dict[Mover, Cost] = {}
+        self._least = NOTHING
+        """No mover costs less, by any of the numbers."""
+        self._ending = NOTHING
+        """Nor one that is ended, where moves alone cannot do."""
+        self._names: tuple[str, ...] = ()
+        """Of all profiles."""
+        self._needs: dict[str, tuple[int, ...]] = {}
+        """By profile, as of ``need``."""
+        self._room: tuple[int, ...] = ()
+        """As of ``room``, of all GPUs if those who may leave were away."""
+        self._needed: tuple[int, ...] = ()
+        """By those who ask, and those who may move."""
+        self._free: dict[str, list[Way]] = {}
+        self._taken: dict[str, list[list[Way]]] = {}
+        self._changed: dict[Hashable, list[Way]] = {}
+        self._states: dict[Hashable, Site] = {}
+        self._heap: list[tuple[tuple[Cost, int, int, int], Callable[[], _State | None]]] = []
+        self._seen: set[Hashable] = set()
+        self._serial = itertools.count()
+        self._estimates = False
 
     def take(self, fleet: Fleet, movers: MoversOn) -> Generator[None, None, None]:
         """Take the GPUs of a fleet, and who is on them."""
+        every = list[Mover]()
         for state in [state for node in fleet.nodes.values() for state in node.gpus]:
             self.steps += 1
-            yield
+            if self.steps % PART == 0:
+                yield
             if not state.takes_slices or state.table is None:
                 continue
-            site = _site(state, state.table.geometry, {m.uid: m for m in movers(state)})
-            self._latest = max(self._latest, *(m.since for m in site.loose), 0.0)
+            site = site_of(state, state.table, {m.uid: m for m in movers(state)})
             self._sites[site.gpu] = site
-            self._stay.update(m.profile for m in site.loose if m.stays)
-            self._most.update(_rooms(site.geometry, site.firm))
-            for profile in site.geometry.profiles:
-                if profile.name not in self._sizes:
-                    self._sizes[profile.name] = profile.memory_slices
+            every += site.loose
+        geometries = {site.table.geometry: None for site in self._sites.values()}
+        self._names = tuple(dict.fromkeys(p.name for g in geometries for p in g.profiles))
+        self._needs = {name: need(name, self._names, geometries) for name in self._names}
+        rooms = Counter((site.table, site.firm) for site in self._sites.values())
+        each = ([number * n for n in room(*key, self._names)] for key, number in rooms.items())
+        self._room = tuple(map(sum, zip(*each, strict=True)))
+        latest = max((m.since for m in every), default=0.0)
+        self._costs = {m: cost_of(m, latest) for m in every}
+        self._least = least_of(c for m, c in self._costs.items() if not m.is_leaving)
 
     def find(
         self, asked: Sequence[str], most: int, *, estimates: bool = False
     ) -> Generator[None, None, Planned]:
-        """The cheapest plan. ``estimates``: who asks counts as what it would cost by itself.
+        """The cheapest plan. ``estimates``: who waits counts as what it would cost by itself.
 
-        That leads to a plan soon, and to a dearer one where two who ask make room for each other.
+        That leads to a plan soon, and to a dearer one where two make room for each other.
         """
-        state = _State((), tuple((None, profile) for profile in asked))
-        cost, seen, last = _NOTHING, set[Hashable](), self.steps + most
-        heap = list[tuple[tuple[Cost, int, int, int], Cost, _State, _Way]]()
-        while True:
-            if not state.waiting:
-                if (ordered := self._in_order(state)) is not None:
-                    return Planned(Plan(ordered, state.ends))
-            elif state.key not in seen and self._could_hold(state):
-                seen.add(state.key)
-                who, profile = state.waiting[0]
-                to_come = self._alone(state.waiting[1:]) if estimates else _NOTHING
-                for way in self._ways_now(state, profile):
-                    self.steps += 1
-                    if self.steps % _PAUSE == 0:
-                        yield
-                    if self._may_go(who, way.gpu):
-                        waiting = len(state.waiting) + len(way.blockers)
-                        then = self._cost(cost, way.blockers)
-                        order = (_sum(then, to_come), waiting, way.free, self.steps)
-                        heapq.heappush(heap, (order, then, state, way))
-            yield
-            if not heap or self.steps > last:
-                return Planned(None, bounded=bool(heap))
-            _, cost, state, way = heapq.heappop(heap)
-            state = state.with_way(way)
+        last, self._estimates = self.steps + most, estimates
+        self._heap.clear()
+        self._seen.clear()
+        if not asked:
+            return Planned(Plan(()))
+        if not self._needs.keys() >= {*asked}:
+            return Planned(None)
+        stay = Counter(m.profile for m in self._costs if m.stays)
+        stay.update(asked)
+        each = ([number * n for n in self._needs[name]] for name, number in stay.items())
+        self._needed = tuple(map(sum, zip(*each, strict=True)))
+        is_hopeless = not self._could_serve(asked, with_ends=True)
+        if not is_hopeless and not self._could_serve(asked, with_ends=False):
+            self._ending = least_of(c for m, c in self._costs.items() if m.ending is not None)
+        start = _State((), tuple((None, profile) for profile in asked))
+        if not is_hopeless:
+            self._open(start, NOTHING)
+        while self._heap:
+            if self.steps > last:
+                return Planned(None, bounded=True)
+            _, look = heapq.heappop(self._heap)
+            served = look()
+            self.steps += 1
+            if self.steps % PART == 0:
+                yield
+            if served is not None and (ordered := self._in_order(served)) is not None:
+                return Planned(Plan(ordered, served.ends))
+        return Planned(None)
+
+    def _open(self, state: _State, cost: Cost) -> None:
+        """Have the places looked at for the first that waits."""
+        if not self._could_hold(state):
+            return
+        to_come = self._alone(state.waiting[1:]) if self._estimates else NOTHING
+        branch, profile = _Branch(state, cost, to_come, state.touched), state.waiting[0][1]
+        self._follow(branch, self._free_ways(profile), 0)
+        for gpu in sorted(branch.touched):
+            for way in self._ways_now(state, gpu, profile):
+                self._push(branch, way, partial(self._go, branch, way))
+        self._later(add_costs(cost, to_come), partial(self._displace, branch, profile))
+
+    def _push(self, branch: _Branch, way: Way, look: Callable[[], _State | None]) -> None:
+        waiting = len(branch.state.waiting) + len(way.blockers)
+        cost = self._bound(add_costs(add_costs(branch.cost, way.cost), branch.to_come))
+        heapq.heappush(self._heap, ((cost, waiting, way.free, next(self._serial)), look))
+
+    def _later(self, cost: Cost, look: Callable[[], _State | None]) -> None:
+        """Look when one more has to leave than for ``cost``."""
+        bound = max(self._bound(cost), add_costs(cost, self._least))
+        heapq.heappush(self._heap, ((bound, 0, 0, next(self._serial)), look))
+
+    def _bound(self, cost: Cost) -> Cost:
+        """Least cost of a plan in which those leave who are counted in ``cost``."""
+        return add_costs(cost, self._ending) if cost[1] == -inf else cost
+
+    def _displace(self, branch: _Branch, profile: str) -> None:
+        for in_order in self._taken_ways(profile):
+            self._follow(branch, in_order, 0)
+
+    def _follow(self, branch: _Branch, ways: Sequence[Way], at: int) -> None:
+        """Look at ``ways[at]`` when its turn comes, and after it at those behind it."""
+        while at < len(ways) and ways[at].gpu in branch.touched:
+            at += 1
+        if at < len(ways):
+            self._push(branch, ways[at], partial(self._go_on, branch, ways, at))
+
+    def _go_on(self, branch: _Branch, ways: Sequence[Way], at: int) -> _State | None:
+        self._follow(branch, ways, at + 1)
+        return self._go(branch, ways[at])
+
+    def _go(self, branch: _Branch, way: Way) -> _State | None:
+        """Give the place to the first that waits; the state, where nobody waits any more."""
+        if not self._may_go(branch.state.waiting[0][0], way.gpu):
+            return None
+        state, cost = branch.state.with_way(way), add_costs(branch.cost, way.cost)
+        if not state.waiting:
+            return state
+        key = state.gone, state.made
+        if key not in self._seen:
+            self._seen.add(key)
+            if all(self._has_free_way(state, profile) for _, profile in state.waiting):
+                self._open(state, cost)
+            else:
+                self._later(cost, partial(self._open, state, cost))
+        return None
+
+    def _has_free_way(self, state: _State, profile: str) -> bool:
+        """True if there may be a place for the profile at which nobody has to leave."""
+        touched = state.touched
+        if any(way.gpu not in touched for way in self._free_ways(profile)):
+            return True
+        for gpu in touched:
+            site = self._now(state, gpu)
+            known = site.table.geometry.by_name(profile)
+            if any(m.is_leaving for m in site.loose) or (
+                known is not None and site.table.moves(site.usage, known)
+            ):
+                return True
+        return False
+
+    def _could_serve(self, asked: Sequence[str], *, with_ends: bool) -> bool:
+        """False where the first move of any order lacks a place, or the next, and so on."""
+        served = {name for name in self._names if self._free_ways(name)}
+        shapes = {
+            (
+                site.table,
+                site.firm,
+                *((m.occupant, m.stays, m.is_leaving) for m in site.loose),
+            ): site
+            for site in (self._sites.values() if not served.issuperset(asked) else ())
+        }
+        left = [name for name in {*asked, *(m.profile for m in self._costs)} if name not in served]
+        while not served.issuperset(asked):
+            found = [
+                name
+                for name in left
+                if any(is_left(s, name, served, with_ends=with_ends) for s in shapes.values())
+            ]
+            if not found:
+                return False
+            served.update(found)
+            left = [name for name in left if name not in served]
+        return True
 
     def _could_hold(self, state: _State) -> bool:
         """False where those who wait have no room even if all others who may move were away.
 
-        By profile, and by the memory of all: most of what is impossible is so by one of these.
+        By each resource of all GPUs together: most of what is impossible is so by one of these.
         """
-        wanted = Counter(self._stay)
-        wanted.update(profile for mover, profile in state.waiting if mover is None)
-        wanted.subtract(s.profile for s in state.steps if s.mover is not None)
-        rooms = Counter(self._most)
-        made: dict[GpuId, list[Occupant]] = {}
+        left, needed = self._room, self._needed
         for step in state.steps:
-            made.setdefault(step.gpu, []).append(step.occupant)
-        for gpu, occupants in made.items():
-            site = self._sites[gpu]
-            rooms.subtract(_rooms(site.geometry, site.firm))
-            rooms.update(_rooms(site.geometry, (*site.firm, *occupants)))
-        needed = sum(number * self._sizes.get(name, 0) for name, number in wanted.items())
-        return needed <= rooms[""] and all(rooms[name] >= n for name, n in wanted.items())
-
-    def _cost(self, cost: Cost, blockers: Iterable[Mover]) -> Cost:
-        for mover in blockers:
-            if not mover.is_leaving:
-                cost = _sum(cost, self._cost_of(mover))
-        return cost
-
-    def _cost_of(self, mover: Mover) -> Cost:
-        size, age = mover.occupant.placement.size, self._latest - mover.since
-        if mover.ending is None:
-            return 0, -inf, 0, 1, size, age
-        priority, is_against = mover.ending
-        return int(is_against), priority, priority + _LOWEST, 1, size, age
+            needed = tuple(map(sub, needed, self._needs[step.profile]))
+        for gpu in {gpu for gpu, _ in state.made}:
+            site, made = self._sites[gpu], tuple(o for at, o in state.made if at == gpu)
+            with_made = room(site.table, (*site.firm, *made), self._names)
+            without = room(site.table, site.firm, self._names)
+            left = tuple(map(add, left, map(sub, with_made, without)))
+        return all(map(le, needed, left))
 
     def _alone(self, waiting: Iterable[tuple[Mover | None, str]]) -> Cost:
-        """Cost of those who ask, if each were alone."""
-        total = _NOTHING
-        for profile in (profile for mover, profile in waiting if mover is None):
-            ways = self._all_ways(profile)
-            least = (self._cost(_NOTHING, way.blockers) for way in ways)
-            if profile not in self._least:
-                self._least[profile] = min(least, default=_NOTHING)
-            total = _sum(total, self._least[profile])
+        """Cost of those who wait, if each were alone."""
+        total = NOTHING
+        for _, profile in waiting:
+            if not self._free_ways(profile):
+                firsts = [ways[0].cost for ways in self._taken_ways(profile)]
+                total = add_costs(total, min(firsts, default=NOTHING))
         return total
 
-    def _all_ways(self, profile: str) -> Sequence[_Way]:
-        if profile not in self._ways:
-            found = (way for site in self._sites.values() for way in site.ways(profile))
-            self._ways[profile] = [*found]
-            self.steps += len(self._sites)
-        return self._ways[profile]
+    def _free_ways(self, profile: str) -> Sequence[Way]:
+        """Places that cost nothing, those on the fullest GPUs first."""
+        if profile not in self._free:
+            found = list[Way]()
+            for site in self._sites.values():
+                if any(mover.is_leaving for mover in site.loose):
+                    found += (w for w in self._ways_of(site, profile) if w.cost == NOTHING)
+                    continue
+                geometry = site.table.geometry
+                known = geometry.by_name(profile)
+                free = geometry.memory_slices - site.usage.mask.bit_count()
+                for move in site.table.moves(site.usage, known) if known is not None else ():
+                    occupant = Occupant(move.placement, move.profile_id)
+                    found.append(Way(site.gpu, occupant, (), NOTHING, free))
+            found.sort(key=lambda way: (len(way.blockers), way.free))
+            self._free[profile] = found
+        return self._free[profile]
 
-    def _ways_now(self, state: _State, profile: str) -> Iterator[_Way]:
-        """Ways to place the profile beside what the state has decided."""
-        gone = state.gone
-        changed = {m.gpu for m in gone} | {s.gpu for s in state.steps}
-        for way in self._all_ways(profile):
-            if way.gpu not in changed:
-                yield way
-        for gpu in sorted(changed):
-            site = self._sites[gpu]
-            made = frozenset(s.occupant for s in state.steps if s.gpu == gpu)
-            loose = tuple(m for m in site.loose if m not in gone)
-            key = gpu, made, loose, profile
-            if key not in self._changed:
-                changed_site = _Site(gpu, site.geometry, (*site.firm, *made), loose)
-                self._changed[key] = [*changed_site.ways(profile)]
-            yield from self._changed[key]
+    def _taken_ways(self, profile: str) -> Sequence[Sequence[Way]]:
+        """Places that cost something, in order, where none ends of higher priority than another."""
+        if profile not in self._taken:
+            found: dict[tuple[int, float], list[Way]] = {}
+            for site in self._sites.values():
+                for way in self._ways_of(site, profile):
+                    if way.cost != NOTHING:
+                        found.setdefault(way.cost[:2], []).append(way)
+            for ways in found.values():
+                ways.sort(key=lambda way: (way.cost, len(way.blockers), way.free))
+            self._taken[profile] = [*found.values()]
+        return self._taken[profile]
+
+    def _ways_now(self, state: _State, gpu: GpuId, profile: str) -> Sequence[Way]:
+        """Places on a GPU beside what the state has decided."""
+        site = self._now(state, gpu)
+        key = gpu, site.firm, site.loose, profile
+        if key not in self._changed:
+            self._changed[key] = [*self._ways_of(site, profile)]
+        return self._changed[key]
+
+    def _now(self, state: _State, gpu: GpuId) -> Site:
+        site, gone = self._sites[gpu], state.gone
+        firm = (*site.firm, *(occupant for at, occupant in state.made if at == gpu))
+        loose = tuple([m for m in site.loose if m not in gone])
+        key = firm, loose
+        if key not in self._states:
+            usage = site.table.geometry.usage((*firm, *(m.occupant for m in loose)))
+            self._states[key] = Site(gpu, site.table, firm, loose, usage)
+        return self._states[key]
+
+    def _ways_of(self, site: Site, profile: str) -> Iterator[Way]:
+        free = site.table.geometry.memory_slices - site.usage.mask.bit_count()
+        occupants = tuple([m.occupant for m in site.loose])
+        for occupant, numbers in ways(site.table.geometry, site.firm, occupants, profile):
+            blockers = tuple([site.loose[i] for i in numbers])
+            cost = NOTHING
+            for mover in blockers:
+                cost = add_costs(cost, self._costs[mover])
+            yield Way(site.gpu, occupant, blockers, cost, free)
 
     def _in_order(self, state: _State) -> tuple[Step, ...] | None:
         """Steps to the same places in an order in which each has room; None if there is none.
@@ -455,45 +491,7 @@ class _Search:
         return None
 
     def _has_room(self, place: Step, held: _Held) -> bool:
-        geometry = self._sites[place.gpu].geometry
+        geometry = self._sites[place.gpu].table.geometry
         profile = geometry.by_name(place.profile)
         usage = geometry.usage(held[place.gpu])
         return profile is not None and geometry.fits(usage, profile, place.occupant.placement)
-
-
-_PAUSE = 500
-"""Ways after which a search can be interrupted."""
-
-_NOTHING: Cost = (0, -inf, 0, 0, 0, 0.0)
-
-
-def _sum(left: Cost, right: Cost) -> Cost:
-    (a, highest, *sums), (b, other, *more) = left, right
-    total, pods, memory, ages = map(add, sums, more)
-    return a + b, max(highest, other), total, pods, memory, ages
-
-
-@lru_cache(maxsize=4096)
-def _rooms(geometry: Geometry, held: tuple[Occupant, ...]) -> Mapping[str, int]:
-    """The most slices beside what is held, by profile; under "" their memory, of any profiles."""
-    table, usage = move_table(geometry), geometry.usage(held)
-    most = {p.name: table.most(usage, p) for p in geometry.profiles}
-    return {**most, "": table.usable(usage, table.every)}
-
-
-def _site(state: GpuState, geometry: Geometry, movers: dict[str, Mover]) -> _Site:
-    there = (
-        movers[h.claim_uid]
-        for h in state.holdings
-        if h.claim_uid in movers and h.occupant == movers[h.claim_uid].occupant
-        if movers[h.claim_uid].is_leaving or not h.leaving
-    )
-    loose = tuple(sorted(there, key=lambda m: _start(m.occupant)))
-    moved = {m.uid for m in loose}
-    held = (h.occupant for h in state.holdings if h.claim_uid not in moved)
-    firm = sorted(dict.fromkeys(o for o in held if o is not None), key=_start)
-    return _Site(state.id, geometry, tuple(firm), loose)
-
-
-def _start(occupant: Occupant) -> int:
-    return occupant.placement.start

@@ -64,6 +64,7 @@ room after moves for 1 slice of 7g.40gb
 
 def test_who_would_have_to_allow_it_is_named(world: World, mig: Mig) -> None:
     crowded(world)
+    holds(world, "c", "gpu-1-mig-1g5gb-19-4")
     ran = mig("defrag", "-p", "7g.40gb")
     assert "not allowed: default/a would need label mig.dra.dev/movable=true" in ran.out
     found = mig("defrag", "-p", "7g.40gb", "-o", "json").json

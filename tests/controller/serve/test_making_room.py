@@ -17,7 +17,8 @@ from controller import times
 from controller.report.metrics import ControllerMetrics
 from dra.allocator.gpustate import GpuId
 from dra.allocator.movers import Leave, is_possible, movers_on
-from dra.allocator.planner import Ending, Mover, find_plan
+from dra.allocator.planner import find_plan
+from dra.allocator.sites import Ending, Mover
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Occupant, Usage
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from dra.allocator.gpustate import GpuId
-from dra.allocator.planner import Mover, Plan, Step, find_plan
-from dra.gpu.geometry import Geometry, Occupant, Usage
+from dra.allocator.planner import Plan, Planned, Step, find_plan
+from dra.allocator.sites import Mover
+from dra.gpu.geometry import Geometry, Occupant, Placement, Usage
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
 from tests.controller.helpers.objects import gpu, inventory, with_gpus
 from tests.dra.gpus import A100, THIRDS
@@ -124,6 +125,31 @@ def carried_out(plan: Plan, gpus: Sequence[Gpu], shape: Geometry) -> None:
 
 def at(step: Step) -> tuple[GpuId, Occupant]:
     return step.gpu, step.occupant
+
+
+@pytest.mark.parametrize(
+    ("profile", "start", "is_full"), [("1g.10gb", 0, True), ("1g.5gb", 3, False)]
+)
+def test_where_nobody_has_another_place_nothing_is_searched(
+    profile: str, start: int, *, is_full: bool
+) -> None:
+    """One slice stays on each GPU; the others are of one profile, and lie everywhere or nowhere."""
+    known, fleet, movers = A100.by_name(profile), with_gpus().fleet, list[Mover]()
+    assert known is not None
+    gpus = []
+    for minor in range(4):
+        instances = [Instance(Placement(start, 1), InstanceState.FOREIGN)]
+        for placement in known.placements if is_full else ():
+            if placement.start >= 2:
+                uid = f"u-{minor}-{placement.start}"
+                ref, occupant = ClaimRef("default", uid, uid), Occupant(placement, known.id)
+                made = Instance(placement, InstanceState.PREPARED, claim=ref, profile_id=known.id)
+                instances.append(made)
+                movers.append(Mover(uid, GpuId("node-a", minor), profile, occupant, 0.0))
+        gpus.append(replace(gpu(minor), instances=tuple(instances)))
+    fleet.set_inventory(inventory("node-a", *gpus))
+    assert find_plan(fleet, ["3g.20gb"], movers, most=0).bounded is not is_full
+    assert find_plan(fleet, ["7g.40gb"], movers, most=0) == Planned(None)
 
 
 @pytest.mark.parametrize("part", range(2))
