@@ -138,7 +138,7 @@ def test_where_nobody_has_another_place_nothing_is_searched(
     assert known is not None
     gpus = []
     for minor in range(4):
-        instances = [Instance(Placement(start, 1), InstanceState.FOREIGN)]
+        instances = [Instance(Placement(start, 1), InstanceState.FOREIGN, profile_id=19)]
         for placement in known.placements if is_full else ():
             if placement.start >= 2:
                 uid = f"u-{minor}-{placement.start}"
