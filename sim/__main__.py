@@ -8,7 +8,7 @@ import click
 
 COMMANDS: dict[str, str] = {
     "apiserver": "sim.apiserver.cli:main",
-    "check": "sim.check:main",
+    "check": "sim.plugin:check",
     "control-plane": "sim.cluster.cluster:main",
     "demo": "sim.cluster.cli:demo",
     "kcm": "sim.kcm:main",

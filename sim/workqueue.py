@@ -6,8 +6,6 @@ queued again when the worker is done, so no two workers ever hold the same key.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
 import time
@@ -39,12 +37,8 @@ class WorkQueue:
         self._first_retry = first_retry
         self._last_retry = last_retry
         self._changed = threading.Condition()
-        self._ready: dict[str, None] = {}
         self._due: dict[str, float] = {}
-        self._heap: list[tuple[float, int, str]] = []
-        self._order = itertools.count()
         self._held: set[str] = set()
-        self._again: set[str] = set()
         self._backoffs: dict[str, Backoff] = {}
         self._stopping = False
         self._threads = [
@@ -70,34 +64,18 @@ class WorkQueue:
     def add(self, key: str) -> None:
         """Looks at the key as soon as possible, whatever delay it waits for."""
         with self._changed:
-            self._add(key)
-
-    def _add(self, key: str) -> None:
-        self._due.pop(key, None)
-        if key in self._held:
-            self._again.add(key)
-        elif key not in self._ready:
-            self._ready[key] = None
+            now = time.monotonic()
+            self._due[key] = min(now, self._due.get(key, now))
             self._changed.notify()
-
-    def _add_after(self, key: str, seconds: float) -> None:
-        when = time.monotonic() + max(0.0, seconds)
-        if key in self._ready or self._due.get(key, when + 1) <= when:
-            return
-        self._due[key] = when
-        heapq.heappush(self._heap, (when, next(self._order), key))
-        self._changed.notify()
 
     def _work(self) -> None:
         while (key := self._take()) is not None:
             delay = self._attempt(key)
             with self._changed:
                 self._held.discard(key)
-                if key in self._again:
-                    self._again.discard(key)
-                    self._add(key)
-                elif delay is not None:
-                    self._add_after(key, delay)
+                if delay is not None:
+                    self._due.setdefault(key, time.monotonic() + delay)
+                self._changed.notify()
 
     def _attempt(self, key: str) -> float | None:
         try:
@@ -113,24 +91,15 @@ class WorkQueue:
         return delay
 
     def _take(self) -> str | None:
-        """The next key, now held; None when stopping."""
+        """The key that is due first, now held; None when stopping."""
         with self._changed:
-            while True:
-                if self._stopping:
-                    return None
-                self._promote()
-                if self._ready:
-                    key = next(iter(self._ready))
-                    del self._ready[key]
+            while not self._stopping:
+                free = self._due.keys() - self._held
+                key = min(free, key=self._due.__getitem__, default=None)
+                wait = self._due[key] - time.monotonic() if key is not None else None
+                if key is not None and wait is not None and wait <= 0:
+                    del self._due[key]
                     self._held.add(key)
                     return key
-                wait = self._heap[0][0] - time.monotonic() if self._heap else None
                 self._changed.wait(wait)
-
-    def _promote(self) -> None:
-        """Moves what is due to the ready keys; entries that were overtaken are dropped."""
-        now = time.monotonic()
-        while self._heap and self._heap[0][0] <= now:
-            when, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == when:
-                self._add(key)
+        return None

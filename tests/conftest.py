@@ -39,19 +39,19 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LONGEST = (
-    "sim/cluster/test_demo.py",
+    "cli/page/browser/test_page.py",
+    "cli/page/browser/test_large.py",
     "sim/cluster/test_up.py",
+    "sim/cluster/test_pod_writes.py",
+    "sim/cluster/test_demo.py",
     "docs/handbook/test_commands.py",
     "controller/leader/test_end_to_end.py",
+    "kubeletplugin/claims/sharing/test_mps.py",
     "kubeletplugin/daemon/test_upgrade.py",
     "failures/interrupted/test_crash_points.py",
     "failures/stories/test_any_order.py",
     "failures/test_flat.py",
-    "controller/allocator/test_effort.py",
-    "controller/report/test_metrics.py",
-    "sim/conformance/clients/test_kubectl.py",
-    "controller/allocator/devices/test_single.py",
-    "kubeletplugin/claims/test_restart.py",
+    "kubeletplugin/claims/test_prepare.py",
     "kubeletplugin/check/test_checked.py",
 )
 """Files with the longest single tests. They come first, lest one runs alone at the end."""

@@ -18,9 +18,6 @@ bursts for each pod: CPU time of every process, how often kube-scheduler tried t
 writes that the API server took. "cores" is all CPU time by the duration of the bursts: where that
 is as many as the machine has, it is the limit, and the rates are as the CPU times.
 
-With ``--pace`` pods are made at so many a second instead of at once, which tells up to which rate
-each row keeps up, and on how much of the machine.
-
 The rate limit of kube-scheduler towards the API server (``--kube-api-qps``) is raised for most
 rows, because it would be all that is measured; 50 is its default, which a real cluster has.
 """
@@ -28,7 +25,6 @@ rows, because it would be all that is measured; 50 is its default, which a real 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import random
 import threading
@@ -41,7 +37,7 @@ from typing import Self
 
 import click
 
-from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.reflector import Change, Reflector
 from hack.bench import objects
 from hack.bench.objects import MIXES, geometry, sizes
@@ -55,7 +51,6 @@ PER_POD = ("CPU ms", "writes", "attempts")
 HEADER = (
     "nodes",
     "qps",
-    "pace",
     "bound",
     "pods/s",
     "x slowest",
@@ -81,8 +76,6 @@ class Load:
     bursts: int
     single: int
     mix: dict[str, float]
-    templates: bool
-    pace: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +102,7 @@ class Burst:
 class Bindings:
     """Makes pods, each with a claim of its own for one slice, and watches them being bound.
 
-    Claims draw from the load's mix. With templates they are made from these, by
-    kube-controller-manager; without, they are there before their pods, and ``made`` is called with
+    Claims draw from the load's mix. They are there before their pods, and ``made`` is called with
     the name of each.
     """
 
@@ -120,7 +112,6 @@ class Bindings:
         self._effort = site.effort
         api = self._api = site.api
         self._profiles = load.mix
-        self._templates = load.templates
         self._made = made
         self._draw = random.Random(load.nodes)
         self._numbers = itertools.count()
@@ -131,39 +122,24 @@ class Bindings:
     def __enter__(self) -> Self:
         self._mirror.start()
         self._mirror.wait_synced(None)
-        if self._templates:
-            for profile in self._profiles:
-                claim = objects.claim(_template(profile), profile)
-                spec = {"spec": objects.claim_spec(profile)}
-                self._api.create(
-                    RESOURCE_CLAIM_TEMPLATES,
-                    {**claim, "kind": RESOURCE_CLAIM_TEMPLATES.kind, "spec": spec},
-                )
         return self
 
     def __exit__(self, *_: object) -> None:
         self.clear()
-        if self._templates:
-            for profile in self._profiles:
-                self._api.delete(RESOURCE_CLAIM_TEMPLATES, _template(profile), namespace="default")
         self._mirror.stop()
 
-    def burst(self, count: int, *, limit_seconds: float, pace: float = math.inf) -> Burst:
-        """Make ``count`` pods and wait until all are bound, or the time is over.
-
-        ``pace`` is how many are made a second, at the most.
-        """
+    def burst(self, count: int, *, limit_seconds: float) -> Burst:
+        """Make ``count`` pods and wait until all are bound, or the time is over."""
         pods = self._prepare(count)
         before = self._effort()
         started = time.monotonic()
         asked: dict[str, float] = {}
 
-        def create(number: int, pod: Obj) -> None:
-            time.sleep(max(0.0, started + number / pace - time.monotonic()))
+        def create(pod: Obj) -> None:
             asked[pod["metadata"]["name"]] = time.monotonic()
             self._api.create(PODS, pod)
 
-        each(lambda numbered: create(*numbered), enumerate(pods))
+        each(create, pods)
         names = [pod["metadata"]["name"] for pod in pods]
         with self._changed:
             self._changed.wait_for(
@@ -207,13 +183,8 @@ class Bindings:
             time.sleep(0.2)
 
     def _prepare(self, count: int) -> list[Obj]:
-        """Pods to create; their claims exist, or their templates do."""
+        """Pods to create, whose claims exist."""
         named = self._draw_names(count)
-        if self._templates:
-            return [
-                objects.pod(name, resourceClaimTemplateName=_template(profile))
-                for name, profile in named
-            ]
         each(lambda n: self._make(*n), named)
         return [objects.pod(name, resourceClaimName=name) for name, _ in named]
 
@@ -237,10 +208,6 @@ class Bindings:
             with self._changed:
                 self._bound.setdefault(name, time.monotonic())
                 self._changed.notify_all()
-
-
-def _template(profile: str) -> str:
-    return "bench-" + profile.replace(".", "-").replace("+", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +257,6 @@ class Row:
 @click.option("--bursts", default=3, show_default=True, help="Rounds: the rate is the median's.")
 @click.option("--single", default=20, show_default=True, help="Pods one at a time, per burst.")
 @click.option("--only", multiple=True, type=click.Choice(ROWS), help="A row; repeatable.")
-@click.option("--templates", is_flag=True, help="Claims made from templates, when pods are made.")
 @click.option(
     "--scheduler-qps",
     "limits",
@@ -298,13 +264,6 @@ class Row:
     default=(1000, 50),
     show_default=True,
     help="Rate limit of kube-scheduler, whose default is 50; repeatable.",
-)
-@click.option(
-    "--pace",
-    "paces",
-    multiple=True,
-    type=float,
-    help="Pods made a second; repeatable. Without, as fast as the API server takes them.",
 )
 @click.option("--product", default="A100-SXM4-80GB", show_default=True)
 def main(  # noqa: PLR0913 - one parameter per option
@@ -314,9 +273,7 @@ def main(  # noqa: PLR0913 - one parameter per option
     bursts: int,
     single: int,
     only: tuple[str, ...],
-    templates: bool,
     limits: tuple[int, ...],
-    paces: tuple[float, ...],
     product: str,
 ) -> None:
     """Compare our controller with kube-scheduler on clusters of several sizes."""
@@ -328,20 +285,18 @@ def main(  # noqa: PLR0913 - one parameter per option
     mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
     header = f"{'allocated by':<18}" + "".join(f"{name:>10}" for name in HEADER)
     for nodes, qps in itertools.product(sizes_ or (30, 100, 300), limits):
-        wanted = {*(only or ROWS)} - ({BEFORE} if templates else set())
+        load, wanted = Load(nodes, qps, pods, bursts, single, mix), {*(only or ROWS)}
         flags = {"kube_api_qps": str(qps), "kube_api_burst": str(2 * qps)}
         inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
         with real(binaries, **flags) as plane:
             site = Site(plane, inventories)
             site.make_nodes()
-            for pace in paces or (math.inf,):
-                load = Load(nodes, qps, pods, bursts, single, mix, templates, pace)
-                rows = _rounds(site, load, wanted)
-                for row in rows:
-                    click.echo(details(row))
-                click.echo(header)
-                for row in rows:
-                    click.echo(_text(row, load, min(row.rate for row in rows)))
+            rows = _rounds(site, load, wanted)
+        for row in rows:
+            click.echo(details(row))
+        click.echo(header)
+        for row in rows:
+            click.echo(_text(row, load, min(row.rate for row in rows)))
 
 
 def _rounds(site: Site, load: Load, wanted: set[str]) -> list[Row]:
@@ -375,7 +330,7 @@ def _measured(
         bindings.clear()
         times = bindings.singly(load.single, limit_seconds=SECONDS)
         bindings.clear()
-        burst = bindings.burst(load.pods, limit_seconds=SECONDS, pace=load.pace)
+        burst = bindings.burst(load.pods, limit_seconds=SECONDS)
     return Row(who, [burst], times)
 
 
@@ -383,8 +338,7 @@ def _text(row: Row, load: Load, slowest: float) -> str:
     rate, times = row.rate, [1000 * t for t in row.times]
     cuts = quantiles(times, n=10) if len(times) > 1 else times * 9 or [float("nan")] * 9
     figures = (rate, rate / slowest if slowest else float("nan"), cuts[4], cuts[8], row.cores)
-    pace = "-" if load.pace == math.inf else f"{load.pace:g}"
-    return f"{row.who:<18}{load.nodes:>10}{load.qps:>10}{pace:>10}{row.bound:>10}" + "".join(
+    return f"{row.who:<18}{load.nodes:>10}{load.qps:>10}{row.bound:>10}" + "".join(
         f"{figure:>10.1f}" for figure in (*figures, *row.per_pod)
     )
 

@@ -114,18 +114,8 @@ def _labelled(line: re.Pattern[str], metrics: str) -> Iterable[tuple[dict[str, s
         yield dict(_LABEL.findall(labels)), float(count)
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
-    """A control plane; ``admin`` and ``controller`` are kubeconfigs."""
-
-    admin: str
-    controller: str
-    logs: Path
-    real: ControlPlane
-
-
 @contextlib.contextmanager
-def real(binaries: Binaries, **scheduler_flags: str) -> Iterator[Plane]:
+def real(binaries: Binaries, **scheduler_flags: str) -> Iterator[ControlPlane]:
     """A control plane from its binaries, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
         flags = {
@@ -135,8 +125,7 @@ def real(binaries: Binaries, **scheduler_flags: str) -> Iterator[Plane]:
         setup = Setup(scheduler_flags=flags, auditing=False)
         users = (controlplane.MIG_CONTROLLER,)
         with ControlPlane(binaries, Path(folder), users=users, setup=setup) as plane:
-            admin, controller = map(plane.kubeconfig, (controlplane.ADMIN, *users))
-            yield Plane(str(admin), str(controller), plane.logs, plane)
+            yield plane
 
 
 class Site:
@@ -145,8 +134,9 @@ class Site:
     Enter ``controller`` or ``scheduler`` to have the GPUs allocated.
     """
 
-    def __init__(self, plane: Plane, inventories: Sequence[Inventory]) -> None:
-        self.api = KubeApi.connect(plane.admin, user_agent="bench", timeout_seconds=60)
+    def __init__(self, plane: ControlPlane, inventories: Sequence[Inventory]) -> None:
+        admin = str(plane.kubeconfig(controlplane.ADMIN))
+        self.api = KubeApi.connect(admin, user_agent="bench", timeout_seconds=60)
         self.nodes = inventories
         self._plane = plane
         self._controller: Process | None = None
@@ -168,7 +158,7 @@ class Site:
     @contextlib.contextmanager
     def installed(self) -> Iterator[Process]:
         """As ``controller``, with finalizers put on claims by the API server, as by the chart."""
-        with finalizers_at_creation(self._plane.real.api), self.controller(FLAG) as process:
+        with finalizers_at_creation(self._plane.api), self.controller(FLAG) as process:
             yield process
 
     @contextlib.contextmanager
@@ -178,7 +168,8 @@ class Site:
         bodies = [to_mignode(i) for i in self.nodes]
         each(self._make_mignode, bodies)
         command = [sys.executable, "-m", "controller"]
-        command += ["--kubeconfig", self._plane.controller, *flags]
+        kubeconfig = self._plane.kubeconfig(controlplane.MIG_CONTROLLER)
+        command += ["--kubeconfig", str(kubeconfig), *flags]
         process = Process("controller", command, logs=self._plane.logs)
         process.start()
         self._controller = process
@@ -216,15 +207,15 @@ class Site:
 
     def effort(self) -> Effort:
         """Effort until now, without that of telling it."""
-        before = self._cpu(self._plane.real)
+        before = self._cpu()
         metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
-        attempts = read_attempts(self._plane.real.scheduler_metrics())
+        attempts = read_attempts(self._plane.scheduler_metrics())
         found = Effort((before - self._told_effort).cpu, read_writes(metrics), attempts)
-        self._told_effort += self._cpu(self._plane.real) - before
+        self._told_effort += self._cpu() - before
         return found
 
-    def _cpu(self, plane: ControlPlane) -> Effort:
-        cpu = {"this benchmark": time.process_time(), **plane.cpu_seconds()}
+    def _cpu(self) -> Effort:
+        cpu = {"this benchmark": time.process_time(), **self._plane.cpu_seconds()}
         if self._controller is not None:
             cpu[self._controller.name] = self._controller.cpu_seconds
         return Effort(cpu)

@@ -12,7 +12,7 @@ from dra.common.resources import Obj, at
 from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.chart import NAMESPACE, find, render
-from hack.cluster.controlplane import ControlPlane, node_user
+from hack.cluster.controlplane import ControlPlane
 from hack.cluster.waiting import ClusterError, wait_for
 
 PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
@@ -187,37 +187,3 @@ def _finalizers(api: Api) -> list[str]:
     """Those of a new claim."""
     made = api.request("POST", f"{collection('ResourceClaim')}?dryRun=All", body=_CLAIM)
     return list(at(made, "metadata", "finalizers"))
-
-
-@contextlib.contextmanager
-def kubelets_read_claims(api: Api) -> Iterator[None]:
-    """The kubelet of any node may read any claim inside the block."""
-    objects = [
-        each
-        for each in render({"kubeletClaims": {"enabled": True}})
-        if each["metadata"]["name"].endswith("-kubelet")
-    ]
-    for each in objects:
-        apply(api, each)
-    wait_for("role of kubelets", lambda: may(api, "any", "get"))
-    yield
-    for each in objects:
-        api.request("DELETE", path(each))
-    wait_for("end of the role", lambda: not may(api, "any", "get"))
-
-
-def may(api: Api, node: str, verb: str, *, subresource: str = "") -> bool:
-    """True if the kubelet of a node may do that to a claim of which its node knows nothing."""
-    user = node_user(node)
-    what = {"group": "resource.k8s.io", "resource": "resourceclaims", "subresource": subresource}
-    review: Obj = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {
-            "user": user.name,
-            "groups": list(user.groups),
-            "resourceAttributes": {**what, "verb": verb, "namespace": "default", "name": "asked"},
-        },
-    }
-    reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    return bool(at(api.request("POST", reviews, body=review), "status", "allowed"))

@@ -1,4 +1,4 @@
-"""Nodes without a kubelet, pods that any node can run, and devices of another driver."""
+"""Nodes without a kubelet, and pods that any node can run."""
 
 from __future__ import annotations
 
@@ -75,36 +75,3 @@ def pod(
             **spec,
         },
     }
-
-
-DRIVER = "tape.example.com"
-CLASS = "tape"
-_API = "resource.k8s.io/v1"
-
-
-def device_class() -> Obj:
-    """The class of the devices."""
-    selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
-    return _object("DeviceClass", CLASS, {"selectors": selectors})
-
-
-def resource_slice(node: str, count: int, *taints: Obj) -> Obj:
-    """``count`` devices of a node, each with these taints, as its driver would publish them."""
-    more = {"taints": [*taints]} if taints else {}
-    spec = {
-        "driver": DRIVER,
-        "nodeName": node,
-        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-        "devices": [{"name": f"tape-{number}", **more} for number in range(count)],
-    }
-    return _object("ResourceSlice", f"{CLASS}-{node}", spec)
-
-
-def claim_template() -> Obj:
-    """A template of claims for one device, which is called like the class."""
-    request = {"name": "r", "exactly": {"deviceClassName": CLASS}}
-    return _object("ResourceClaimTemplate", CLASS, {"spec": {"devices": {"requests": [request]}}})
-
-
-def _object(kind: str, name: str, spec: Obj) -> Obj:
-    return {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import click
@@ -23,33 +21,32 @@ from sim.cluster.cluster import (
     write_whole,
 )
 from sim.cluster.demo import Tour, conclude, introduce
-from sim.cluster.processes import Child, ClusterError
+from sim.cluster.processes import Child, ClusterError, EndedError
 from sim.cluster.terminal import Terminal
 
 _PRODUCT = "A100-SXM4-40GB"
 _PROGRAM = "mig-sim"
-_RESTART_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
 _QUICK_END_SECONDS = 10.0
 _MOST_QUICK_ENDS = 3
-_AGAIN_SECONDS = 0.01
 
 
 @click.command()
 def demo() -> None:
     """Show pods getting MIG slices on two simulated nodes with two A100 each."""
-    terminal = Terminal(sys.stdout)
+    terminal, shape = Terminal(sys.stdout), ClusterShape(prepare_retry_seconds=2.0)
 
-    def tour(check: Callable[[], None]) -> None:
+    def tour(ends: Callable[[], bool]) -> None:
         started = time.monotonic()
         introduce(terminal)
         terminal.line()
         terminal.say("Starting an API server, two nodes with two A100 each, and the controller ...")
-        with running_cluster(ClusterShape(prepare_retry_seconds=2.0)) as cluster:
+        with running_cluster(shape, ends=ends) as cluster:
             terminal.say(
                 f"{len(cluster.supervisor.children)} processes run after "
                 f"{time.monotonic() - started:.1f} s: {', '.join(cluster.supervisor.children)}"
             )
-            slices = Tour(cluster, terminal, check).run()
+            slices = Tour(cluster, terminal).run()
         conclude(terminal, slices, started)
 
     _end_with(terminal, tour)
@@ -84,12 +81,14 @@ def up(
     terminal = Terminal(sys.stdout)
     shape = ClusterShape(nodes=nodes, gpus=(product,) * gpus)
 
-    def run(check: Callable[[], None]) -> None:
+    def run(ends: Callable[[], bool]) -> None:
         started = time.monotonic()
         terminal.line(f"Starting {nodes} nodes with {gpus} x {product} each ...")
-        with running_cluster(shape, directory=directory, kubeconfig=kubeconfig_out) as cluster:
+        with running_cluster(
+            shape, directory=directory, kubeconfig=kubeconfig_out, ends=ends
+        ) as cluster:
             _explain(terminal, cluster, seconds=time.monotonic() - started)
-            _watch_over(terminal, cluster, check)
+            _watch_over(terminal, cluster)
 
     _end_with(terminal, run, interrupted=0)
 
@@ -129,18 +128,17 @@ def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
     terminal.line("Ctrl-C ends it.")
 
 
-def _watch_over(terminal: Terminal, cluster: Cluster, check: Callable[[], None]) -> None:
+def _watch_over(terminal: Terminal, cluster: Cluster) -> NoReturn:
     """Starts plugins and controller again when they end, as Kubernetes would.
-
-    ``check`` raises what interrupts it.
 
     Raises:
         ClusterError: a stand-in ended, or a daemon ended again and again.
+        EndedError: somebody ended it.
     """
     born: dict[str, float] = {}
     quick_ends: dict[str, int] = {}
     while True:
-        check()
+        cluster.supervisor.check_ended()
         for child in cluster.supervisor.ended():
             if not _is_daemon(child):
                 raise ClusterError(child.epitaph())
@@ -152,7 +150,7 @@ def _watch_over(terminal: Terminal, cluster: Cluster, check: Callable[[], None])
             terminal.line(f"{child.name} is started again")
             born[child.name] = time.monotonic()
             cluster.supervisor.restart(child)
-        time.sleep(_RESTART_SECONDS)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _is_daemon(child: Child) -> bool:
@@ -161,39 +159,26 @@ def _is_daemon(child: Child) -> bool:
 
 def _end_with(
     terminal: Terminal,
-    work: Callable[[Callable[[], None]], None],
+    work: Callable[[Callable[[], bool]], None],
     *,
     interrupted: int | None = None,
 ) -> NoReturn:
     """Do the work and exit: 0 done, 1 something does not hold, else ``interrupted``.
 
     None ends the program by the signal, as a shell and make expect of what did not come to its end.
-    ``work`` is given what raises an interruption again that was raised where Python drops it, as
-    in a destructor. It waits for logs: after a fork Python drops what is raised there, and the lock
-    of all logs then stays taken.
+    ``work`` is given what says that a signal came, and looks at it whenever it waits: what a
+    handler raises, Python drops at some places.
     """
-    caught = list[signal.Signals]()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        caught.append(signal.Signals(number))
-        if frame is None or frame.f_code.co_filename != logging.__file__:
-            raise KeyboardInterrupt
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
-
-    def check() -> None:
-        if caught:
-            raise KeyboardInterrupt
-
+    caught = list[int]()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
-    signal.signal(signal.SIGALRM, lambda _, frame: interrupt(caught[-1], frame))
+        signal.signal(number, lambda signum, _: caught.append(signum))
     try:
-        work(check)
+        work(lambda: bool(caught))
     except ClusterError as error:
         terminal.line()
         terminal.bad(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
+    except EndedError:
         terminal.line()
         terminal.line("Ended, nothing is left behind.")
         if interrupted is not None:

@@ -144,11 +144,18 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    shape: ClusterShape, *, directory: Path | None = None, kubeconfig: Path | None = None
+    shape: ClusterShape,
+    *,
+    directory: Path | None = None,
+    kubeconfig: Path | None = None,
+    ends: Callable[[], bool] = lambda: False,
 ) -> Iterator[Cluster]:
     """Starts a cluster, waits until it is ready, and ends it on exit.
 
+    ``ends`` says that somebody wants it to end, which is looked at in all waits.
+
     Raises:
+        EndedError: somebody does.
         ClusterError: it does not become ready, or a process ended, or a product or path cannot be
             used; says which.
     """
@@ -156,7 +163,7 @@ def running_cluster(
         raise ClusterError("a node needs at least one GPU")
     for gpu in dict.fromkeys(shape.gpus):
         read_product(gpu)
-    with Supervisor(directory) as supervisor:
+    with Supervisor(directory, ends=ends) as supervisor:
         path = supervisor.directory / "kubeconfig"
         path.unlink(missing_ok=True)
         arguments = ["-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out", str(path)]
@@ -197,9 +204,11 @@ def wait_until(
     """Polls until ``missing`` returns "".
 
     Raises:
+        EndedError: somebody wants an end.
         ClusterError: a process ended, or time is up; says what was missing last.
     """
     deadline = time.monotonic() + seconds
+    supervisor.check_ended()
     while reason := missing():
         supervisor.check()
         if time.monotonic() > deadline:

@@ -38,16 +38,12 @@ _SHOWN_MOUNTS = 2
 
 
 class Tour:
-    """Shows a fresh cluster at work, and checks every claim that it makes about it.
+    """Shows a fresh cluster at work, and checks every claim that it makes about it."""
 
-    ``check`` raises what interrupts it.
-    """
-
-    def __init__(self, cluster: Cluster, terminal: Terminal, check: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, terminal: Terminal) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._say = terminal
-        self._check = check
         self._made: dict[str, float] = {}
         self._shown: set[str] = set()
         self._slices = 0
@@ -72,7 +68,6 @@ class Tour:
         """
 
         def missing() -> str:
-            self._check()
             for name, phase in self._phases().items():
                 if phase == "Running" and name not in self._shown:
                     self._show(name)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,10 @@ _LONGEST_DIRECTORY = 50
 
 class ClusterError(Exception):
     """The simulated cluster cannot start or go on; says why in words for people."""
+
+
+class EndedError(Exception):
+    """Somebody wants the cluster to end."""
 
 
 @dataclass(slots=True)
@@ -68,15 +72,18 @@ class Supervisor:
     Without ``directory`` a temporary one is made, and removed at the end. Children get a process
     group each, so that Ctrl-C reaches this process alone, which stops them in order. If this
     process is killed, the kernel kills them too, and the shell that watches over the temporary
-    directory removes it.
+    directory removes it. ``ends`` says that somebody wants it to end.
 
     Raises:
         ClusterError: the directory's path is too long for the sockets below it, it cannot be
             written, or somebody else owns it.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path | None = None, *, ends: Callable[[], bool] = lambda: False
+    ) -> None:
         self._given = directory
+        self._ends = ends
         self.directory = directory or Path()
         self.children: dict[str, Child] = {}
         self._lock: int | None = None
@@ -111,13 +118,12 @@ class Supervisor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with _undisturbed():
-            self.stop()
-            _unmount_below(f"{self.directory}/")
-            if self._watch is not None:
-                self._watch.communicate()
-            if self._lock is not None:
-                os.close(self._lock)
+        self.stop()
+        _unmount_below(f"{self.directory}/")
+        if self._watch is not None:
+            self._watch.communicate()
+        if self._lock is not None:
+            os.close(self._lock)
 
     def spawn(
         self,
@@ -151,12 +157,19 @@ class Supervisor:
         """The children that do not run any more."""
         return [child for child in self.children.values() if child.exit_code is not None]
 
+    def check_ended(self) -> None:
+        """Raises EndedError if somebody wants an end."""
+        if self._ends():
+            raise EndedError
+
     def check(self) -> None:
-        """Sees that all run.
+        """Sees that all run, and that nobody wants an end.
 
         Raises:
             ClusterError: one has ended; shows the end of its log.
+            EndedError: somebody does.
         """
+        self.check_ended()
         for child in self.ended():
             raise ClusterError(child.epitaph())
 
@@ -215,14 +228,3 @@ def _short_parent() -> str:
 def _signal(child: Child, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.process.send_signal(number)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not interrupt the clean-up."""
-    old = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

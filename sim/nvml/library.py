@@ -155,6 +155,10 @@ class SimulatedLibrary:
         """The process that has it mapped is gone."""
         self._session.end()
 
+    def waits(self) -> int:
+        """Number of waits for events that have looked for one."""
+        return self._session.waits
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The C function of this name; AttributeError where a real library lacks the symbol."""
         if name == "nvmlErrorString":

@@ -77,22 +77,14 @@ def _read(path: Path) -> list[Call]:
     return [msgspec.json.decode(line, type=Call) for line in path.read_bytes().splitlines()]
 
 
-class MappedLibrary:
-    """libnvidia-ml as it lay on the disk when the process loaded it; ``/proc/self/maps`` has it."""
-
-    def __init__(self, state: MachineState) -> None:
-        self.version = state.library_version or state.driver_version
-        self._mapping: mmap.mmap | None = None
-        found = driverfiles.library_file(Path(state.host_root), self.version)
-        if found is not None:
-            with found.open("rb") as file:
-                self._mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-
-    def close(self) -> None:
-        """The process is gone."""
-        if self._mapping is not None:
-            self._mapping.close()
-            self._mapping = None
+def _mapped(state: MachineState) -> mmap.mmap | None:
+    """The library as a process loads it: ``/proc/self/maps`` names the file."""
+    version = state.library_version or state.driver_version
+    found = driverfiles.library_file(Path(state.host_root), version)
+    if found is None:
+        return None
+    with found.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
 
 Kind = Literal["device", "gpu-instance", "compute-instance", "mig-device"]
@@ -132,7 +124,9 @@ class Session:
         self.openings = 0
         self.waits = 0
         self.event_sets: dict[int, EventSet] = {}
-        self.library = MappedLibrary(self.store.read())
+        state = self.store.read()
+        self._version = state.library_version or state.driver_version
+        self._mapping = _mapped(state)
         self.client = Client(directory)
         self._held: set[str] = set()
         self._mutex = Lock()
@@ -147,7 +141,7 @@ class Session:
         The first one finds those GPUs that are on the bus now. LIB_RM_VERSION_MISMATCH unless the
         mapped library is of the module's version, DRIVER_NOT_LOADED without `/dev/nvidiactl`.
         """
-        if self.library.version != self.store.read().driver_version:
+        if self._version != self.store.read().driver_version:
             raise RefusedError(Return.LIB_RM_VERSION_MISMATCH)
         state = self.store.read()
         root = Path(state.host_root)
@@ -175,7 +169,9 @@ class Session:
         with self._mutex:
             self.references = 0
             self._forget()
-        self.library.close()
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
 
     def attach(self, *gpus: Gpu) -> None:
         """Holds GPUs, from now to the last nvmlShutdown."""

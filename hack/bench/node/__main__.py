@@ -96,7 +96,6 @@ def api_server(root: Path) -> Iterator[Path]:
 
 @click.command()
 @click.option("--nvml", type=click.Path(path_type=Path), help="Another libnvidia-ml.so.1.")
-@click.option("--simulator", is_flag=True, help="The simulator inside the plugin instead.")
 @click.option("--count", default=100, show_default=True, help="Claims of the paced calls.")
 @click.option("--cycles", "more", default=1500, show_default=True, help="Claims for the memory.")
 @click.option("--pause", default=0.1, show_default=True, help="Seconds between paced calls.")
@@ -107,7 +106,6 @@ def api_server(root: Path) -> Iterator[Path]:
 def main(  # noqa: PLR0913 - the flags
     nvml: Path | None,
     *,
-    simulator: bool,
     count: int,
     more: int,
     pause: float,
@@ -121,7 +119,7 @@ def main(  # noqa: PLR0913 - the flags
         root = Path(name)
         machine = Machine.create(root / "hw", [GpuSpec(_PRODUCT)] * _GPUS)
         (machine.directory / "nvml.txt").write_text(library.description(machine))
-        chosen = None if simulator else (nvml or library.build(root)).absolute()
+        chosen = (nvml or library.build(root)).absolute()
         with api_server(root) as kubeconfig:
             api = KubeApi.connect(str(kubeconfig), user_agent="bench", timeout_seconds=30)
             api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
@@ -135,7 +133,7 @@ def main(  # noqa: PLR0913 - the flags
                 )
             for create_ms, gpus in BURSTS if "bursts" in parts else ():
                 rows += _burst(replace(place, create_ms=create_ms), machine, api, gpus)
-            if chosen is not None and "ahead" in parts:
+            if "ahead" in parts:
                 rows += ahead_rows(place, machine, api, count=min(count, _AHEAD))
             api.close()
     table = rendered(rows)
@@ -221,8 +219,6 @@ def _by_turns(
 
 
 def _burst(place: Place, machine: Machine, api: KubeApi, gpus: int) -> list[Row]:
-    if place.library is None and place.create_ms:
-        return []
     plugin, claims = Plugin(place), Claims(api)
     each = 1 if gpus == _GPUS else 7
     wanted = [d for d in smallest_slices(machine) if int(d.split("-")[1]) < gpus][: gpus * each]

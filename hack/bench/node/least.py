@@ -23,7 +23,6 @@ import click
 import msgspec
 import pynvml
 
-import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.mignode import ClaimRef, Instance, InstanceState, Placement
@@ -282,22 +281,18 @@ _FILE = click.Path(path_type=Path)
 @click.option("--kubeconfig", required=True, help="The API server.")
 @click.option("--host-root", type=_FILE, required=True, help="Root of the driver's /proc.")
 @click.option("--directory", type=_FILE, required=True, help="Where its files go.")
-@click.option("--simulator", type=_FILE, help="Simulated machine; else the library is loaded.")
 @click.option("--tells", is_flag=True, help="Write claims' statuses and the MigNode as well.")
-def main(  # noqa: PLR0913 - the flags
+def main(
     *,
     socket: Path,
     kubeconfig: str,
     host_root: Path,
     directory: Path,
-    simulator: Path | None,
     tells: bool,
 ) -> None:
     """Serve until SIGTERM, then write the parts of all Prepares."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    if simulator is not None:
-        sim.nvml.install(simulator)
     pynvml.nvmlInit()
     api = KubeApi.connect(kubeconfig, user_agent="least")
     telling = Telling(api) if tells else None

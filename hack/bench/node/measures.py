@@ -168,8 +168,6 @@ class LeastDriver:
         self._directory = place.root / ("telling" if tells else "least")
         self.socket = self._directory / "s"
         flags = ["--tells"] if tells else []
-        if place.library is None:
-            flags += ["--simulator", str(place.machine)]
         self._process = Process(
             self._directory.name,
             [

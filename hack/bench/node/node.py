@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The plugin's surroundings: directories, the library if it is not the simulator's, kubeconfig.
+    """The plugin's surroundings: directories, NVML's library, kubeconfig.
 
     ``create_ms`` is how long making a GPU instance takes, for libraries that read NVML_CREATE_MS;
     ``kubelet`` is kubelet's directory below ``root``.
@@ -45,7 +45,7 @@ class Place:
     root: Path
     host_root: Path
     kubeconfig: Path
-    library: Path | None
+    library: Path
     machine: Path
     create_ms: int = 0
     kubelet: str = "kubelet"
@@ -63,8 +63,6 @@ class Place:
     @property
     def environment(self) -> dict[str, str]:
         """Those of the image, and those by which the library is found, and finds the machine."""
-        if self.library is None:
-            return OF_THE_IMAGE
         return OF_THE_IMAGE | {
             "LD_LIBRARY_PATH": str(self.library.parent),
             "NVML_MACHINE": str(self.machine / "nvml.txt"),
@@ -82,13 +80,10 @@ class Plugin:
     def __init__(self, place: Place, *flags: str) -> None:
         self._place = place
         self.registered = self.shown = 0.0
-        start = ["-m", "kubeletplugin"]
-        if place.library is None:
-            start = ["-m", "sim", "plugin", "--hardware", str(place.machine), "--"]
         self._process = Process(
             "plugin",
             [
-                *(sys.executable, *start, "--node-name", NODE),
+                *(sys.executable, "-m", "kubeletplugin", "--node-name", NODE),
                 *("--kubeconfig", str(place.kubeconfig), "--host-root", str(place.host_root)),
                 *("--driver-root", "/", "--kubelet-root", str(place.root / place.kubelet)),
                 *("--cdi-root", str(place.root / "cdi"), "--log-level", "warning"),

@@ -6,15 +6,46 @@ from collections.abc import Iterator
 
 import pytest
 
+from dra.common.resources import Obj, at
 from hack.cluster.api import Api
-from hack.cluster.installation import kubelets_read_claims, may
+from hack.cluster.chart import render
+from hack.cluster.controlplane import node_user
+from hack.cluster.installation import apply, path
+from hack.cluster.waiting import wait_for
+
+
+def may(api: Api, node: str, verb: str, *, subresource: str = "") -> bool:
+    """True if the kubelet of a node may do that to a claim of which its node knows nothing."""
+    user = node_user(node)
+    what = {"group": "resource.k8s.io", "resource": "resourceclaims", "subresource": subresource}
+    review: Obj = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": user.name,
+            "groups": list(user.groups),
+            "resourceAttributes": {**what, "verb": verb, "namespace": "default", "name": "asked"},
+        },
+    }
+    reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(at(api.request("POST", reviews, body=review), "status", "allowed"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def role(admin: Api) -> Iterator[None]:
     assert not may(admin, "plain", "get"), "the chart allows it without being asked"
-    with kubelets_read_claims(admin):
-        yield
+    objects = [
+        each
+        for each in render({"kubeletClaims": {"enabled": True}})
+        if each["metadata"]["name"].endswith("-kubelet")
+    ]
+    for each in objects:
+        apply(admin, each)
+    wait_for("role of kubelets", lambda: may(admin, "any", "get"))
+    yield
+    for each in objects:
+        admin.request("DELETE", path(each))
+    wait_for("end of the role", lambda: not may(admin, "any", "get"))
 
 
 def test_a_kubelet_gets_a_claim_of_which_the_node_authorizer_has_not_heard(admin: Api) -> None:

@@ -12,12 +12,48 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster import nodes as others
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.slicesite import SLICE, Ground, Site, ground, site_on
 from tests.cluster.harness.workload import SLEEPING
+
+TAPE_DRIVER = "tape.example.com"
+TAPE = "tape"
+
+
+def device_class() -> Obj:
+    """The class of the devices."""
+    selectors = [{"cel": {"expression": f"device.driver == '{TAPE_DRIVER}'"}}]
+    return _object("DeviceClass", TAPE, {"selectors": selectors})
+
+
+def resource_slice(node: str, count: int, *taints: Obj) -> Obj:
+    """``count`` devices of a node, each with these taints, as its driver would publish them."""
+    more = {"taints": [*taints]} if taints else {}
+    spec = {
+        "driver": TAPE_DRIVER,
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"tape-{number}", **more} for number in range(count)],
+    }
+    return _object("ResourceSlice", f"{TAPE}-{node}", spec)
+
+
+def claim_template() -> Obj:
+    """A template of claims for one device, which is called like the class."""
+    request = {"name": "r", "exactly": {"deviceClassName": TAPE}}
+    return _object("ResourceClaimTemplate", TAPE, {"spec": {"devices": {"requests": [request]}}})
+
+
+def _object(kind: str, name: str, spec: Obj) -> Obj:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 NODES = {f"fake-need-{n:02}": "big" if n < 18 else "small" for n in range(20)}
@@ -127,10 +163,10 @@ def test_a_host_port_is_taken_once_a_node(site: Site) -> None:
 
 def _tapes(site: Site, **nodes: int) -> dict[str, dict[str, str]]:
     """Claims of a pod for a device of another driver, which has so many on ``nodes``."""
-    slices = (others.resource_slice(name.replace("_", "-"), n) for name, n in nodes.items())
-    for body in (others.device_class(), *slices, others.claim_template()):
+    slices = (resource_slice(name.replace("_", "-"), n) for name, n in nodes.items())
+    for body in (device_class(), *slices, claim_template()):
         site.workload.create(body)
-    return {"tape": {"resourceClaimTemplateName": others.CLASS}}
+    return {"tape": {"resourceClaimTemplateName": TAPE}}
 
 
 def test_a_burst_finds_the_nodes_with_a_device_of_another_driver(site: Site) -> None:
@@ -150,7 +186,7 @@ def test_pods_go_where_a_device_of_another_driver_has_no_taint(site: Site) -> No
     claims = _tapes(site, **{name.replace("-", "_"): 7 for name in SMALL})
     sick = {"key": "example.com/sick", "effect": "NoSchedule"}
     for name in NODES.keys() - {*SMALL}:
-        site.workload.create(others.resource_slice(name, 7, sick))
+        site.workload.create(resource_slice(name, 7, sick))
     site.start(12, "tape", claims=claims)
     assert set(site.nodes()) <= {*SMALL}
     assert site.writes() == 12

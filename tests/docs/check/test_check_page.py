@@ -19,8 +19,8 @@ from msgspec.structs import replace
 import sim.nvml
 from kubeletplugin.check.command import check
 from kubeletplugin.check.report import Report, decode, draw
-from sim.check import main as simulated_check
 from sim.nvml.machine import GpuSpec, Machine
+from sim.plugin import check as simulated_check
 from tests.docs.handbook.blocks import ROOT
 from tests.helpers.folders import short_folder
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kubeletplugin.check.report import Item, Mark, Report, decode
-from sim.check import main
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
+from sim.plugin import check
 from tests.helpers.folders import short_folder
 
 A100 = "A100-SXM4-40GB"
@@ -40,7 +40,7 @@ class Node:
 
     def run(self, *arguments: str) -> Result:
         command = ["--hardware", str(self.machine.directory), "--", *arguments]
-        return CliRunner().invoke(main, command)
+        return CliRunner().invoke(check, command)
 
     def check(self, *arguments: str) -> Checked:
         """Run the check with a report."""

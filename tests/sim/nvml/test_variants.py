@@ -66,7 +66,7 @@ def test_waits_end_with_the_library_or_stay(start: Start, *, stays: bool) -> Non
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    wait_for("the wait", lambda: pynvml.nvmlLib._session.waits)
+    wait_for("the wait", pynvml.nvmlLib.waits)
     pynvml.nvmlShutdown()
     if stays:
         waiting.join(1.0)
