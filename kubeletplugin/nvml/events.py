@@ -96,7 +96,7 @@ class GpuEvents:
         )
 
     def _wait(self, seconds: float) -> Any:
-        """What came within ``seconds``; None if nothing did."""
+        """Event that came within ``seconds``; None if nothing did."""
         try:
             return self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
         except NvmlError as error:
