@@ -1,36 +1,26 @@
-"""Connections to one API server: TLS, proxies and credentials.
-
-urllib3 makes and keeps them. Its timeouts are for each piece of an answer: that of a whole answer
-is kept here, at the place where http.client reads from the socket.
-"""
+"""Connections to one API server: TLS, proxies and credentials. urllib3 makes and keeps them."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
-import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from http.client import HTTPResponse
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from dra.kube.errors import KubeConfigError
 from dra.kube.kubeconfig import POD_ACCOUNT, Access, unusable_account
@@ -38,107 +28,8 @@ from dra.kube.kubeconfig import POD_ACCOUNT, Access, unusable_account
 _KEPT = 64
 """Connections that are kept: more than a program has requests at a time, those of watches too."""
 
-_SLOWEST = 2**20
-"""Bytes a second: for so many of a large answer there is a second more than for a small one."""
-
 _GOOD_SECONDS = 1.0
 """Time for which the answer of a credential plugin is used even if it has expired."""
-
-
-class Deadline:
-    """Time by which an answer has to be whole, which a byte now and then does not put off."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-        self._silence: float | None = None
-
-    def allow_silence(self, seconds: float) -> None:
-        """Let the server say nothing for so long, as often as it likes."""
-        self._silence = seconds
-
-    def left(self) -> float:
-        """Seconds in which the next piece has to come.
-
-        Raises:
-            TimeoutError: there are none.
-        """
-        if self._silence is not None:
-            return self._silence
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the answer came too slowly to be whole in time")
-        return left
-
-    def note(self, size: int) -> None:
-        """Note that so many bytes have come."""
-        self._end += size / _SLOWEST
-
-
-class _Current(threading.local):
-    deadline: Deadline | None = None
-
-
-_current = _Current()
-
-
-@contextmanager
-def deadline(seconds: float) -> Iterator[Deadline]:
-    """Deadline of the answers to which this thread waits in the block, or reads later."""
-    _current.deadline = made = Deadline(seconds)
-    try:
-        yield made
-    finally:
-        _current.deadline = None
-
-
-class _Piecewise(io.RawIOBase):
-    """Bytes from a socket, each piece of which has the time that is left."""
-
-    def __init__(self, sock: socket.socket, limit: Deadline) -> None:
-        self._sock = sock
-        self._raw = sock.makefile("rb", buffering=0)
-        self._limit = limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(self._limit.left())
-        size: int | None = self._raw.readinto(buffer)
-        self._limit.note(size or 0)
-        return size
-
-    def fileno(self) -> int:
-        return self._raw.fileno()
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-def _answer(sock: Any, **options: Any) -> HTTPResponse:
-    """The answer that http.client reads from a socket, of which it asks for a file alone."""
-    limit = _current.deadline
-    if limit is not None:
-        pieces = io.BufferedReader(_Piecewise(sock, limit), 2**16)
-        sock = SimpleNamespace(makefile=lambda _mode: pieces)
-    return HTTPResponse(sock, **options)
-
-
-class _HttpConnection(HTTPConnection):
-    response_class = staticmethod(_answer)  # type: ignore[assignment]
-
-
-class _HttpsConnection(HTTPSConnection):
-    response_class = staticmethod(_answer)  # type: ignore[assignment]
-
-
-class _HttpPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
-
-
-class _HttpsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _HttpsConnection
 
 
 class Connection:
@@ -291,11 +182,8 @@ def _manager(access: Access) -> urllib3.PoolManager:
                 category=urllib3.exceptions.InsecureRequestWarning,
             )
     if access.proxy:
-        manager: urllib3.PoolManager = urllib3.ProxyManager(access.proxy, **options)
-    else:
-        manager = urllib3.PoolManager(**options)
-    manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
-    return manager
+        return urllib3.ProxyManager(access.proxy, **options)
+    return urllib3.PoolManager(**options)
 
 
 def _tls(access: Access) -> ssl.SSLContext:

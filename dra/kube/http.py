@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 
 import msgspec
 import urllib3
+from urllib3.connection import HTTPConnection
 
 from api.decoding import decodable
 from dra.common.resources import Obj
-from dra.kube.connection import Connection, deadline
+from dra.kube.connection import Connection
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
 from dra.kube.timing import Clock, SystemClock
 
@@ -26,6 +27,9 @@ _THROTTLED = (429, 503)
 _QUOTED_TEXT = 300
 _NO_RETRIES = urllib3.Retry(False)
 _READ_SIZE = 1 << 16
+_SLOWEST = 2**20
+"""Bytes a second: for so many of a large answer there is a second more than for a small one."""
+
 _RECURSION = 16_000
 """Recursion limit for decoding: the opaque parameters of a claim (10 KiB) can nest 5,000 deep.
 
@@ -118,18 +122,16 @@ class HttpClient:
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
         """GET what is no JSON, such as a log, up to ``limit_bytes``."""
-        response = self.stream(path, query=query, silence_seconds=None)
-        try:
-            return response.read(limit_bytes)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(f"GET {path}: {error}") from error
-        finally:
-            response.close()
+        response, data = self._sent("GET", path, query, limit_bytes=limit_bytes)
+        response.close()
+        if response.status not in _OK:
+            raise _refusal(response, data, f"GET {path}")
+        return data
 
     def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
         """GET a list, whose items are still to be decoded, and its size in bytes."""
         answer = self._answered("GET", path, query=query)
-        return _decode(answer, f"GET {path}", Page), len(answer.data)
+        return _decode(answer, f"GET {path}", Page), len(answer)
 
     def item(self, raw: msgspec.Raw) -> Obj:
         """An item of a page."""
@@ -137,6 +139,23 @@ class HttpClient:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise UnavailableError(f"an item of a list is no JSON object: {error}") from error
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], silence_seconds: float
+    ) -> urllib3.BaseHTTPResponse:
+        """GET an answer whose body is still to be read; the caller closes it.
+
+        The headers have to come within the budget of a call; reading the body fails after
+        ``silence_seconds`` without data.
+        """
+        response, data = self._sent("GET", path, query, is_whole=False)
+        if response.status not in _OK:
+            raise _refusal(response, data, f"GET {path}")
+        # Of an answer with which the connection ends there is none: silence has the usual time.
+        connection = response.connection
+        if isinstance(connection, HTTPConnection) and connection.sock is not None:
+            connection.sock.settimeout(silence_seconds)
+        return response
 
     def _answered(
         self,
@@ -146,17 +165,16 @@ class HttpClient:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "",
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> bytes:
         """The whole answer to a request that was not refused."""
         encoded = None if body is None else msgspec.json.encode(body)
         more = {} if body is None else {"Content-Type": content_type}
         end = self._clock.monotonic() + self._budget
         while True:
-            with deadline(self._budget):
-                response = self._sent(method, path, query, encoded, more)
+            response, data = self._sent(method, path, query, encoded, more)
             if response.status in _OK:
-                return response
-            error = _refusal(response, f"{method} {path}")
+                return data
+            error = _refusal(response, data, f"{method} {path}")
             if response.status not in _THROTTLED or error.retry_after is None:
                 raise error
             if self._clock.monotonic() + error.retry_after >= end:
@@ -164,44 +182,28 @@ class HttpClient:
             if self._clock.wait(self._closed, error.retry_after):
                 raise error
 
-    def stream(
-        self, path: str, *, query: Mapping[str, str], silence_seconds: float | None
-    ) -> urllib3.BaseHTTPResponse:
-        """GET an answer whose body is still to be read; the caller closes it.
-
-        The headers have to come within the budget of a call; reading the body fails after
-        ``silence_seconds`` without data. With None the whole answer has to come within the budget.
-        """
-        with deadline(self._budget) as limit:
-            response = self._sent("GET", path, query, None, {}, is_whole=False)
-        if response.status in _OK:
-            if silence_seconds is not None:
-                limit.allow_silence(silence_seconds)
-            return response
-        try:
-            raise _refusal(response, f"GET {path}")
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(f"GET {path}: {error}") from error
-        finally:
-            response.close()
-
     def _sent(  # noqa: PLR0913 - a request's own parameters
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        body: bytes | None,
-        more: Mapping[str, str],
+        body: bytes | None = None,
+        more: Mapping[str, str] | None = None,
         *,
         is_whole: bool = True,
-    ) -> urllib3.BaseHTTPResponse:
-        """The answer to a request, of which ``observe`` hears whatever becomes of it."""
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        headers |= {**self._connection.credentials(), **more}
-        target = self._connection.base + _target(path, query)
+        limit_bytes: int | None = None,
+    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+        """The answer to a request, of which ``observe`` hears whatever becomes of it.
 
-        def send() -> urllib3.BaseHTTPResponse:
-            return self._connection.pool.urlopen(
+        Its body is read up to ``limit_bytes``, and not at all unless ``is_whole`` or a refusal.
+        """
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers |= {**self._connection.credentials(), **(more or {})}
+        target = self._connection.base + _target(path, query)
+        began, status = self._clock.monotonic(), 0
+
+        def send() -> tuple[urllib3.BaseHTTPResponse, bytes]:
+            response = self._connection.pool.urlopen(
                 method,
                 target,
                 body=body,
@@ -210,26 +212,51 @@ class HttpClient:
                 retries=_NO_RETRIES,
                 redirect=False,
                 assert_same_host=False,
-                preload_content=is_whole,
+                preload_content=False,
             )
+            if response.status in _OK and not is_whole:
+                return response, b""
+            try:
+                return response, self._body(response, began + self._budget, limit_bytes)
+            except BaseException:
+                response.close()
+                raise
 
-        began, status = self._clock.monotonic(), 0
         try:
             try:
-                response = send()
+                response, data = send()
             except urllib3.exceptions.ProtocolError:
                 # The server may have closed a kept-alive connection in this very moment: a read
                 # can be repeated without harm, a write cannot.
                 if method != "GET":
                     raise
-                response = send()
+                response, data = send()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {error}") from error
         else:
             status = response.status
-            return response
+            return response, data
         finally:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
+
+    def _body(
+        self, response: urllib3.BaseHTTPResponse, end: float, limit_bytes: int | None
+    ) -> bytes:
+        """The body, which has to be whole in time: the library's timeout is for each piece of it.
+
+        Raises:
+            TimeoutError: it came too slowly.
+        """
+        pieces, size = [], 0
+        while limit_bytes is None or size < limit_bytes:
+            piece = response.read1(_READ_SIZE)
+            if not piece:
+                break
+            pieces.append(piece)
+            size += len(piece)
+            if self._clock.monotonic() > end + size / _SLOWEST:
+                raise TimeoutError("the answer came too slowly to be whole in time")
+        return b"".join(pieces)[:limit_bytes]
 
 
 WatchType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
@@ -321,24 +348,22 @@ def _target(path: str, query: Mapping[str, str] | None) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def _decode(answer: urllib3.BaseHTTPResponse, what: str, kind: type[T]) -> T:
+def _decode(answer: bytes, what: str, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer.data, type=kind)
+        return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as error:
-        raise UnavailableError(
-            f"{what}: the answer is no JSON object: {error}", status=answer.status
-        ) from error
+        raise UnavailableError(f"{what}: the answer is no JSON object: {error}") from error
 
 
-def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
+def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> KubeError:
     waits = response.headers.get("Retry-After", "")
     retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
     try:
-        status = msgspec.json.decode(response.data, type=dict[str, Any])
+        status = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError:
         # A proxy or load balancer on the way answers in its own words.
         status = {}
     if status.get("kind") != "Status":
-        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        text = data[:_QUOTED_TEXT].decode(errors="replace").strip()
         status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
     return error_from_status(status, http_status=response.status, retry_after=retry_after)
