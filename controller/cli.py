@@ -15,12 +15,11 @@ from controller import times
 from controller.leader.controller import Controller
 from controller.options import Options, flags
 from controller.report.metrics import ControllerMetrics
-from dra.common.logs import configure
-from dra.common.signals import stop_on_signals
+from dra.common.program import configure, stop_on_signals
 from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
 from dra.kube.events import EventLimits, EventRecorder
-from dra.kube.lease import LeaderElector
+from dra.kube.lease import LeaderElector, LeaseLock
 from dra.kube.timing import SystemClock
 from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from dra.monitoring.probes import Probes
@@ -79,12 +78,13 @@ def _elector(api: KubeApi, options: Options) -> LeaderElector | None:
     if not options.leader_elect:
         return None
     name = os.environ.get("POD_NAME") or socket.gethostname()
-    return LeaderElector(
+    lock = LeaseLock(
         api,
         namespace=options.namespace,
         name=f"{options.driver_name}-controller",
         identity=options.identity or f"{name}-{secrets.token_hex(4)}",
     )
+    return LeaderElector(lock)
 
 
 def _run(controller: Controller, elector: LeaderElector | None) -> None:

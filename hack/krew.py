@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 import yaml
 
-from dra.common.handbook import HOMEPAGE
+from dra.common.program import HOMEPAGE
 from hack.cluster.chart import REPOSITORY, version
 
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"

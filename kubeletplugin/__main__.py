@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from dra.common.logs import Format, configure
-from dra.common.signals import stop_on_signals
+from dra.common.program import Format, configure, stop_on_signals
 from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
 from dra.monitoring.metrics import ApiRequests, daemon_registry

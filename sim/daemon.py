@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Protocol
 
-from dra.common.signals import stop_on_signals
+from dra.common.program import stop_on_signals
 
 
 class Service(Protocol):

@@ -11,7 +11,7 @@ from cli.output import counted, named
 from cli.site import NodeView
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, holders, is_generated, offered_profiles
 from dra.claims.reasons import NodeReason
-from dra.common.handbook import page
+from dra.common.program import page
 from dra.common.resources import PODS, Obj, at
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name, extended_resource_name

@@ -11,7 +11,7 @@ from cli.drawing import remark
 from cli.output import counted, named
 from cli.site import NodeView, find_hindrance
 from dra.claims.reader import KnownClaim
-from dra.common.handbook import page
+from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth
 from dra.gpu.names import finalizer

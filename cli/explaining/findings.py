@@ -9,7 +9,7 @@ from enum import StrEnum
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
 from dra.claims.reasons import Reason
-from dra.common.handbook import page
+from dra.common.program import page
 from dra.pods.nodefit import MisfitReason
 
 

@@ -15,8 +15,7 @@ from cli.page.reviews import reviewed_readers
 from cli.page.server import LOOPBACK, PageServer
 from cli.page.source import ClusterSource, mirrored
 from cli.session import Session
-from dra.common.logs import Format, configure, log_options
-from dra.common.signals import stop_on_signals
+from dra.common.program import Format, configure, log_options, stop_on_signals
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError

@@ -9,8 +9,7 @@ import click
 
 from controller.webhook.certificates import Keeper, Place
 from controller.webhook.server import WebhookServer
-from dra.common.logs import Format, configure, log_options
-from dra.common.signals import stop_on_signals
+from dra.common.program import Format, configure, log_options, stop_on_signals
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError

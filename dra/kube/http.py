@@ -26,7 +26,7 @@ _THROTTLED = (429, 503)
 """Statuses with which nothing was done, unlike others that say when to come back."""
 _QUOTED_TEXT = 300
 _NO_RETRIES = urllib3.Retry(False)
-_READ_SIZE = 1 << 16
+_READ_SIZE = 1 << 20
 _SLOWEST = 2**20
 """Bytes a second: for so many of a large answer there is a second more than for a small one."""
 

@@ -50,8 +50,9 @@ class LeaseTimes:
 class LeaseLock:
     """The lock itself, one attempt at a time; the caller decides when. Not thread-safe.
 
-    ``identity`` names the holder in the record. The lock recognises its own record by the times
-    that it wrote, so a twin or an earlier run with the same identity counts as somebody else.
+    ``identity`` names the holder in the record, for example by the pod's name. The lock recognises
+    its own record by the times that it wrote, so a twin or an earlier run with the same identity
+    counts as somebody else.
 
     Attributes:
         settled: the last ``try_hold`` took a lease that was given back settled. Not so after a
@@ -67,20 +68,23 @@ class LeaseLock:
         namespace: str,
         name: str,
         identity: str,
-        times: LeaseTimes,
-        clock: Clock,
+        times: LeaseTimes | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._api = api
         self._namespace = namespace
         self._name = name
-        self._identity = identity
-        self._times = times
-        self._clock = clock
+        self.identity = identity
+        self.times = times or LeaseTimes()
+        self.clock = clock or SystemClock()
         self._lease: Obj | None = None  # as last read or written
         self._observed_at = 0.0  # when its spec was first seen to be like that
         self._own: list[dict[str, Any]] = []  # specs that this lock wrote, or may have written
         self.settled = False
         self.takes = 0
+
+    def __str__(self) -> str:
+        return f"lease {self._namespace}/{self._name}"
 
     @property
     def holder(self) -> str:
@@ -104,7 +108,7 @@ class LeaseLock:
         self.settled = False
         if self._lease is None or not self._is_own(self._lease):
             self._read()
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         try:
             if self._lease is None:
                 self.takes += 1
@@ -137,7 +141,7 @@ class LeaseLock:
             self._read()
         if self._lease is None or not self._is_own(self._lease):
             return
-        now = rfc3339_micro(self._clock.now())
+        now = rfc3339_micro(self.clock.now())
         spec = _spec(self._lease) | {"holderIdentity": "", "renewTime": now, "acquireTime": now}
         try:
             self._observe(self._api.replace(LEASES, _body_of(self._lease, spec, settled=settled)))
@@ -154,7 +158,7 @@ class LeaseLock:
         known = self._lease
         if known is None or _spec(known) != _spec(lease):
             # After the answer: the holder cannot have written this record any later.
-            self._observed_at = self._clock.monotonic()
+            self._observed_at = self.clock.monotonic()
         self._lease = lease
 
     def _replace(self, lease: Obj, spec: dict[str, Any]) -> None:
@@ -170,17 +174,17 @@ class LeaseLock:
     def _expired(self, lease: Obj) -> bool:
         if not self.holder:
             return True
-        promised = _spec(lease).get("leaseDurationSeconds") or self._times.lease_duration
-        return self._clock.monotonic() - self._observed_at >= promised
+        promised = _spec(lease).get("leaseDurationSeconds") or self.times.lease_duration
+        return self.clock.monotonic() - self._observed_at >= promised
 
     def _held_spec(self, current: dict[str, Any] | None) -> dict[str, Any]:
-        now = rfc3339_micro(self._clock.now())
+        now = rfc3339_micro(self.clock.now())
         spec = dict(current or {})
         if current is None or _identifying(current) not in self._own:
             spec["acquireTime"] = now
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + bool(current)
-        spec["holderIdentity"] = self._identity
-        spec["leaseDurationSeconds"] = self._times.lease_duration
+        spec["holderIdentity"] = self.identity
+        spec["leaseDurationSeconds"] = self.times.lease_duration
         spec["renewTime"] = now
         # Before sending: a write whose answer is lost is recognised when it is read.
         confirmed, attempts = self._own[:1], self._own[1:]
@@ -233,33 +237,12 @@ _HURRY_SECONDS = 2.0
 
 
 class LeaderElector:
-    """Competes for the Lease ``namespace/name`` and runs a callback while it holds it.
+    """Competes for a lease and runs a callback while it holds it."""
 
-    ``identity`` is what others read as the holder, for example the pod's name.
-    """
-
-    def __init__(  # noqa: PLR0913 - the Lease, and the seams of its tests
-        self,
-        api: KubeApi,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
-        times: LeaseTimes | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._times = times or LeaseTimes()
-        self._clock = clock or SystemClock()
-        self._lock = LeaseLock(
-            api,
-            namespace=namespace,
-            name=name,
-            identity=identity,
-            times=self._times,
-            clock=self._clock,
-        )
-        self._what = f"lease {namespace}/{name}"
-        self._identity = identity
+    def __init__(self, lock: LeaseLock) -> None:
+        self._lock = lock
+        self._times = lock.times
+        self._clock = lock.clock
         self._stopping = threading.Event()
         self._guard = threading.Lock()
         self._held_since: float | None = None  # start of the last successful write while leading
@@ -325,7 +308,7 @@ class LeaderElector:
         ]
         for keeper in keepers:
             keeper.start()
-        _log.info("%s: %s leads", self._what, self._identity)
+        _log.info("%s: %s leads", self._lock, self._lock.identity)
         try:
             on_started(lost)
         finally:
@@ -342,7 +325,7 @@ class LeaderElector:
                 # Who took the lease anew meanwhile cannot speak for whoever held it in between.
                 self._release(settled=self._settled and self._lock.takes == takes)
             elif not still_held:
-                _log.warning("%s: %s no longer leads", self._what, self._identity)
+                _log.warning("%s: %s no longer leads", self._lock, self._lock.identity)
         return not still_held
 
     def _renew(self, lost: threading.Event, done: threading.Event) -> None:
@@ -390,17 +373,17 @@ class LeaderElector:
     def _complain(self, complaint: str, level: int) -> None:
         # Every attempt of a long wait fails alike: say it once.
         if complaint != self._complaint:
-            _log.log(level, "%s: %s", self._what, complaint)
+            _log.log(level, "%s: %s", self._lock, complaint)
         self._complaint = complaint
 
     def _release(self, *, settled: bool) -> None:
         try:
             self._lock.release(settled=settled)
         except KubeError as error:
-            _log.warning("%s: not given back, it expires by itself: %s", self._what, error)
+            _log.warning("%s: not given back, it expires by itself: %s", self._lock, error)
         else:
             how = ", settled" if settled else ""
-            _log.info("%s: given back by %s%s", self._what, self._identity, how)
+            _log.info("%s: given back by %s%s", self._lock, self._lock.identity, how)
 
     def _pause(self, until: threading.Event) -> bool:
         factor = 1 + self._times.jitter * random.random()  # noqa: S311 - no secret

@@ -97,26 +97,6 @@ class Backoff:
         return max(0.0, self.until - now)
 
 
-class RetrySchedule:
-    """Growing pauses: even ones would switch for ever where several API servers disagree."""
-
-    def __init__(self, clock: Clock, *, first: float, longest: float) -> None:
-        self._clock = clock
-        self._backoff = Backoff(first=first, limit=longest, jitter=0.0)
-
-    def give_up(self) -> None:
-        """Records that it was refused: the next pause is twice the last one."""
-        self._backoff.fail(self._clock.monotonic())
-
-    def postpone(self) -> None:
-        """Records that the feature is still unsupported: the same pause begins again."""
-        self._backoff.postpone(self._clock.monotonic())
-
-    def due(self) -> float:
-        """Seconds until the next retry is due."""
-        return self._backoff.left(self._clock.monotonic())
-
-
 FIRST_SECONDS = 20.0
 LONGEST_SECONDS = 600.0
 """Pauses of what :class:`LeftOut` leaves out."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from dra.common.handbook import page
+from dra.common.program import page
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import GpuHealth
 from dra.kube.client import KubeApi

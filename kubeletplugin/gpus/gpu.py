@@ -16,7 +16,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from dra.gpu.shares import ShareOffer
-from dra.kube.timing import Backoff, Clock, RetrySchedule, SystemClock
+from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin import times
 from kubeletplugin.nvml.gpus import Card
 
@@ -140,7 +140,7 @@ class ModeChange:
     """
 
     enable: bool
-    again: RetrySchedule
+    again: Backoff
     told: str = ""
 
 

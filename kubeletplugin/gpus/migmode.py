@@ -20,7 +20,7 @@ import pynvml
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.reasons import GpuReason
-from dra.kube.timing import Clock, RetrySchedule, SystemClock
+from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.gpu import GpuUnit, ModeChange
@@ -73,9 +73,9 @@ class MigMode:
             change = unit.mode_change
             if change is None or change.enable != mode:
                 first, longest = times.MODE_FIRST_SECONDS, times.MODE_LONGEST_SECONDS
-                again = RetrySchedule(self._clock, first=first, longest=longest)
+                again = Backoff(first=first, limit=longest, jitter=0.0)
                 change = unit.mode_change = ModeChange(mode, again)
-            if unit.released or change.again.due():
+            if unit.released or change.again.left(self._clock.monotonic()):
                 continue
             with unit.lock.if_free() as free:
                 try:
@@ -128,7 +128,7 @@ class MigMode:
         now = mig_mode(session, gpu)
         if now is None or now[0] == enable or not self._is_permitted(unit, change):
             return False
-        change.again.give_up()
+        change.again.fail(self._clock.monotonic())
         word = "on" if enable else "off"
         _log.info("turning %s MIG mode of %s (%s)", word, unit.name, gpu)
         mode = pynvml.NVML_DEVICE_MIG_ENABLE if enable else pynvml.NVML_DEVICE_MIG_DISABLE

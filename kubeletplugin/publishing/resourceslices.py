@@ -26,7 +26,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu, InstanceState, Inventory, Publ
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector
-from dra.kube.timing import Clock, LeftOut, RetrySchedule, SystemClock
+from dra.kube.timing import Backoff, Clock, LeftOut, SystemClock
 from dra.resourceslices.partitions import Doubts, Offered, offered
 from dra.resourceslices.resourceslices import (
     FIELD,
@@ -107,8 +107,9 @@ class SlicePublisher(WriteLoop):
         self._last: Offered | None = None
         self._disturbances = self._repaired = 0  # by others: told by the watch, and written over
         self._given_up: Publication | None = None
-        self._retry_schedule = RetrySchedule(
-            self._clock, first=times.GATE_FIRST_SECONDS, longest=times.GATE_LONGEST_SECONDS
+        # Ever longer: even pauses would switch for ever where several API servers disagree.
+        self._again = Backoff(
+            first=times.GATE_FIRST_SECONDS, limit=times.GATE_LONGEST_SECONDS, jitter=0.0
         )
 
     @property
@@ -125,9 +126,9 @@ class SlicePublisher(WriteLoop):
         if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
             if self._mode.allocator is not AllocatorKind.CONTROLLER:
                 self._withdraw()
-            if self._given_up is None or self._retry_schedule.due() or not self._resume():
+            if self._given_up is None or self._again_in() or not self._resume():
                 self._name_pool()
-                return None if self._given_up is None else self._retry_schedule.due()
+                return None if self._given_up is None else self._again_in()
         inventory = self._inventory()
         if inventory is None:
             return None
@@ -147,7 +148,7 @@ class SlicePublisher(WriteLoop):
         It is handed over as by a plugin that is restarted with another mode: what the controller
         allocated is among the devices that are published, and counts.
         """
-        self._retry_schedule.postpone()
+        self._again.postpone(self._clock.monotonic())
         inventory = self._inventory()
         if inventory is None:
             return False
@@ -165,6 +166,10 @@ class SlicePublisher(WriteLoop):
         self._announced, self._was_controllers = False, True
         self._mode.resume()
         return True
+
+    def _again_in(self) -> float:
+        """Seconds until what was given up is tried again."""
+        return self._again.left(self._clock.monotonic())
 
     def _announce(self) -> bool:
         """True if the controller knows that it does not allocate here."""
@@ -228,7 +233,7 @@ class SlicePublisher(WriteLoop):
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.report_node(NodeReason.NO_SLICES, text, warning=True)
-        self._retry_schedule.give_up()
+        self._again.fail(self._clock.monotonic())
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
         self._withdraw()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from dra.common.handbook import page as page_address
+from dra.common.program import page as page_address
 from dra.common.resources import Obj
 from hack.cluster.chart import CHART, find
 from tests.deploy.chart.charts import rendered

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.handbook import HANDBOOK
+from dra.common.program import HANDBOOK
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin")
@@ -79,11 +79,11 @@ def test_every_address_is_that_of_a_page_and_a_heading_of_it() -> None:
 
 def test_no_message_sends_people_to_a_file_of_the_repository() -> None:
     found = [
-        f"{path}:{node.lineno}: {node.value!r}: name the page by dra/common/handbook.py:page"
+        f"{path}:{node.lineno}: {node.value!r}: name the page by dra/common/program.py:page"
         for path, tree in trees()
         for node in messages(tree)
         if isinstance(node.value, str)
-        if path != "dra/common/handbook.py" and _PATH.search(node.value)
+        if path != "dra/common/program.py" and _PATH.search(node.value)
     ]
     for file in sorted(CHART.rglob("*.*")):
         found += [

@@ -18,7 +18,7 @@ from dra.kube.errors import (
     ObjectNotFoundError,
 )
 from dra.kube.events import EventRecorder
-from dra.kube.lease import LeaderElector, LeaseTimes
+from dra.kube.lease import LeaderElector, LeaseLock, LeaseTimes
 from dra.kube.reflector import Change, Reflector
 from hack.cluster.controlplane import ADMIN, SCHEDULER, ControlPlane
 from hack.cluster.waiting import wait_for
@@ -159,7 +159,7 @@ def test_a_reflector_reports_the_life_of_a_claim(
 def test_the_second_candidate_leads_when_the_first_gives_the_lease_back(kube: KubeApi) -> None:
     times = LeaseTimes(lease_duration=6, renew_deadline=4.0, retry_period=0.5)
     first, second = (
-        LeaderElector(kube, namespace=NAMESPACE, name="lease", identity=who, times=times)
+        LeaderElector(LeaseLock(kube, namespace=NAMESPACE, name="lease", identity=who, times=times))
         for who in ("first", "second")
     )
     led: list[str] = []

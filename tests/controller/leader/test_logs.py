@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from controller.leader.mirrors import Inbox
-from dra.common.logs import Format, configure
+from dra.common.program import Format, configure
 from dra.common.resources import NODES
 from dra.kube.reflector import Change
 

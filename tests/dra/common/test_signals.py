@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, threading
-from dra.common.signals import stop_on_signals
+from dra.common.program import stop_on_signals
 
 ended, lock = threading.Event(), threading.Lock()
 

@@ -10,9 +10,7 @@ import pytest
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, KubeError
-from dra.kube.timing import RetrySchedule
 from kubeletplugin import times
-from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
     SLICES,
@@ -108,7 +106,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
         publisher.thread.notify()
         wait_for("a look", lambda: not publisher.thread._wake.is_set())
     assert gate.order.count("probe") == asked
-    assert publisher._retry_schedule.due() > 500
+    assert publisher._again_in() > 500
 
 
 def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
@@ -139,19 +137,3 @@ def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     gate.on = True
     rig.http.refuse = lambda _method, _path: None
     wait_for("slices", lambda: published(rig))
-
-
-def test_what_goes_back_and_forth_is_tried_ever_more_seldom() -> None:
-    clock = FakeClock()
-    tries = RetrySchedule(clock, first=600, longest=4 * 3600)
-    pauses = []
-    for _ in range(8):
-        tries.give_up()
-        first = tries.due()
-        clock.at += first
-        assert tries.due() == 0
-        tries.postpone()
-        pauses.append((first, tries.due()))
-        clock.at += tries.due()
-    assert pauses[:3] == [(600, 600), (1200, 1200), (2400, 2400)]
-    assert pauses[-1] == (4 * 3600, 4 * 3600)

@@ -50,7 +50,7 @@ _UNVERIFIED = """
 import sys
 from dra.common.resources import NODES
 from dra.kube.client import KubeApi
-from dra.common.logs import configure
+from dra.common.program import configure
 configure("info", "text")
 api = KubeApi.connect(sys.argv[1], user_agent="t")
 print(*(api.get(NODES, "n")["metadata"]["name"] for _ in range(5)))

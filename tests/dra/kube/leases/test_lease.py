@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dra.kube.errors import ForbiddenError
-from dra.kube.lease import LeaderElector, LeaseTimes
+from dra.kube.lease import LeaderElector, LeaseLock, LeaseTimes
 from dra.kube.timing import SystemClock
 from tests.dra.kube.leases.leases import LeaseServer
 from tests.dra.kube.stub import eventually
@@ -48,7 +48,14 @@ class Replica:
         stubborn: bool = False,
     ) -> None:
         self.elector = LeaderElector(
-            server, namespace="ns", name="controller", identity=identity, times=TIMES, clock=clock
+            LeaseLock(
+                server,
+                namespace="ns",
+                name="controller",
+                identity=identity,
+                times=TIMES,
+                clock=clock,
+            )
         )
         self.may_return = threading.Event()
         if not stubborn:
@@ -178,7 +185,9 @@ def test_the_callback_is_told_when_another_holds_the_lease(
 
 
 def test_run_returns_when_the_callback_does_and_gives_the_lease_back(server: LeaseServer) -> None:
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    )
     led: list[bool] = []
     elector.run(lambda lost: led.append(elector.is_leader and not lost.is_set()))
     assert led == [True]
@@ -187,7 +196,9 @@ def test_run_returns_when_the_callback_does_and_gives_the_lease_back(server: Lea
 
 
 def test_a_callback_that_raises_gives_the_lease_back_and_is_heard(server: LeaseServer) -> None:
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    )
 
     def fail(_: threading.Event) -> None:
         raise RuntimeError("controller broke")
@@ -198,7 +209,9 @@ def test_a_callback_that_raises_gives_the_lease_back_and_is_heard(server: LeaseS
 
 
 def test_stop_before_run_never_leads(server: LeaseServer) -> None:
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    )
     elector.stop()
     elector.run(lambda _: pytest.fail("led after stop"))
     assert server.writes == 0
@@ -227,7 +240,9 @@ def test_stop_does_not_wait_for_a_renewal_that_hangs(
 def test_leadership_ends_by_the_clock_even_if_no_thread_of_ours_ran(server: LeaseServer) -> None:
     """As after a suspended machine: whoever asks first gets the truth."""
     clock = SkippingClock()
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", clock=clock)
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", clock=clock)
+    )
     answers: list[bool] = []
 
     def work(_: threading.Event) -> None:
@@ -248,7 +263,9 @@ def test_a_hold_that_the_answer_came_too_late_for_is_lost_from_the_start(
 
     clock = SkippingClock()
     server.on_answer = lambda: clock.skip(LeaseTimes().renew_deadline)
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", clock=clock)
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", clock=clock)
+    )
     told: list[bool] = []
 
     def work(lost: threading.Event) -> None:
@@ -270,7 +287,9 @@ def test_a_long_wait_is_told_once(server: LeaseServer, caplog: pytest.LogCapture
         raise ForbiddenError("no get on leases", status=403)
 
     server.on_request = forbid
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    )
     elector.run(lambda _: None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "ns/controller" in caplog.text

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.kube.lease import SETTLED, LeaderElector
+from dra.kube.lease import SETTLED, LeaderElector, LeaseLock
 from tests.dra.kube.leases.leases import LeaseServer
 from tests.dra.kube.leases.test_lease import TIMES, SkippingClock
 from tests.dra.kube.stub import eventually
@@ -36,7 +36,7 @@ def term(server: LeaseServer, clock: SkippingClock, act: Act = settle) -> bool:
     """Lead once, end by oneself; returns what was said about those who led before."""
     told: list[bool] = []
     elector = LeaderElector(
-        server, namespace="ns", name="controller", identity="a", times=TIMES, clock=clock
+        LeaseLock(server, namespace="ns", name="controller", identity="a", times=TIMES, clock=clock)
     )
 
     def work(_: threading.Event) -> None:
@@ -102,7 +102,7 @@ def test_a_second_term_of_one_program_is_told_nothing_and_owes_nothing_to_the_fi
     """The first may have left writes behind when its time was up."""
     term(server, clock)
     elector = LeaderElector(
-        server, namespace="ns", name="controller", identity="b", times=TIMES, clock=clock
+        LeaseLock(server, namespace="ns", name="controller", identity="b", times=TIMES, clock=clock)
     )
     told: list[bool] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dra.common.queues import Ranked
+from controller.worklist import Ranked
 from tests.helpers.ranks import Rank
 
 

@@ -1,18 +1,27 @@
-"""Log lines for people (key=value) or for machines (JSON), on standard error."""
+"""Matters of every program: its log lines, its end by a signal, the addresses of its handbook."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import click
 
 Format = Literal["text", "json"]
+"""Log lines for people (key=value) or for machines."""
+
+HOMEPAGE: Final = "https://github.com/dra-driver-nvidia-mig/dra-driver-nvidia-mig"
+HANDBOOK: Final = f"{HOMEPAGE}/blob/main/docs"
+
+_log = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r'[^\s"=]+')
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -84,3 +93,33 @@ def _time(record: logging.LogRecord) -> str:
 def _value(value: object) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Have ``stop`` called at SIGTERM or SIGINT, in a thread of its own; for the main thread.
+
+    A handler in Python runs in the main thread, between any two of its steps. It would wait for
+    ever for a lock that the main thread has then, as ``Event.wait`` and ``Thread.start`` do for a
+    moment. The handler here does nothing: the interpreter writes the number of the signal to a
+    pipe when it comes (``signal.set_wakeup_fd``), and the thread reads it there.
+    """
+    read, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+
+    def wait() -> None:
+        while number := os.read(read, 1):
+            _log.info("stopping", extra={"signal": signal.Signals(number[0]).name})
+            stop()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
+def page(name: str) -> str:
+    """The address of ``troubleshooting.md`` or ``troubleshooting.md#it-does-not-go``.
+
+    Readers of messages may have no copy of the handbook's source.
+    """
+    return f"{HANDBOOK}/{name}"
