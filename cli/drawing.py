@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cli.output import NAME, Output, counted, named, nameless
 from cli.site import ALLOCATED, READY, GpuView, NodeView, Slot
 from dra.gpu.geometry import Placement, Profile
-from dra.gpu.inventory import InstanceState
+from dra.gpu.inventory import GpuReason, InstanceState
 from dra.gpu.placement_map import (
     LABEL_WIDTH,
     Segment,
@@ -20,7 +20,6 @@ from dra.gpu.placement_map import (
     sample,
     scale,
 )
-from dra.gpu.reasons import GpuReason
 
 _LARGEST = "largest"
 _NARROWEST = 32

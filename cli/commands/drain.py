@@ -14,8 +14,7 @@ from cli.output import NAME, Output, nameless
 from cli.session import Session
 from cli.site import GpuView, NodeView, Slot, read_site
 from dra.common.resources import MIG_NODES, PODS, Obj
-from dra.gpu.inventory import Drain, Inventory
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import Drain, GpuReason, Inventory
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
 from dra.kube.timing import rfc3339
 

@@ -13,9 +13,8 @@ from cli.site import NodeView, find_hindrance
 from dra.claims.reader import KnownClaim
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
-from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth
+from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth, GpuReason
 from dra.gpu.names import finalizer
-from dra.gpu.reasons import GpuReason
 
 _GPU_NODE = "nvidia.com/gpu.present"
 _PATIENCE = timedelta(minutes=2)

@@ -6,7 +6,7 @@ Selectors are evaluated once per kind, unless they look at what tells one GPU fr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra.cel.offers import (
@@ -33,9 +33,6 @@ _OVERHEAD = 500
 _GPUS = 100_000
 """GPUs that are numbered; a cluster has fewer."""
 
-_RESULTS = 254
-"""Different results of a table, each of which takes a byte for a GPU."""
-
 _CLASSES = 2048
 """Selectors of classes of which it is remembered whether they select other drivers' devices."""
 
@@ -57,30 +54,6 @@ class Match:
     costly: bool = False
 
 
-class GpuTable:
-    """A match for each of the GPUs, which are known by small numbers.
-
-    After 254 different ones the last stands for any other.
-    """
-
-    def __init__(self) -> None:
-        self.codes = bytearray()
-        self._results: list[Match] = []
-
-    def get(self, number: int) -> Match | None:
-        """The match for a GPU, None when there is none yet."""
-        code = self.codes[number] if number < len(self.codes) else 0
-        return self._results[code - 1] if code else None
-
-    def put(self, number: int, result: Match) -> None:
-        """Take the match for a GPU."""
-        if result not in self._results and len(self._results) < _RESULTS:
-            self._results.append(result)
-        known = result in self._results
-        self.codes.extend(bytes(max(0, number + 1 - len(self.codes))))
-        self.codes[number] = 1 + self._results.index(result) if known else len(self._results)
-
-
 class Kinds:
     """Tells kinds apart, and which of their offers selectors select. Not thread-safe.
 
@@ -95,8 +68,9 @@ class Kinds:
         self._matches: BoundedCache[tuple[Expressions, GpuKind], Match] = BoundedCache(
             _BYTES, weigh=lambda key, match: _weight(key[0], len(match.error))
         )
-        self._tables: BoundedCache[Expressions, GpuTable] = BoundedCache(
-            _BYTES, weigh=lambda texts, table: _weight(texts, len(table.codes))
+        # By the number of a GPU.
+        self._tables: BoundedCache[Expressions, list[Match | None]] = BoundedCache(
+            _BYTES, weigh=_table_weight
         )
         self._costs: BoundedCache[Expressions, float] = BoundedCache(
             _BYTES, weigh=lambda texts, _: _weight(texts, 0)
@@ -257,9 +231,12 @@ class Kinds:
             self._matches.put((expressions, kind), _read(kind, answer, 0))
         else:
             self._forget_numbers()
-            table = self._tables.find(expressions) or GpuTable()
+            table = [*(self._tables.find(expressions) or ())]
+            same = {match: match for match in table if match is not None}
             for index, identity in enumerate(question.gpus):
-                table.put(self._number(kind, identity), _read(kind, answer, index))
+                found, number = _read(kind, answer, index), self._number(kind, identity)
+                table += [None] * (number + 1 - len(table))
+                table[number] = same.setdefault(found, found)
             self._tables.put(expressions, table)
         if not question.driver and not question.others:
             self._costs.put(expressions, (self._costs.find(expressions) or 0.0) + answer.cost)
@@ -275,8 +252,8 @@ class Kinds:
             self._of_others.put(question.expressions, None)
 
     def _of_gpu(self, expressions: Expressions, kind: GpuKind, gpu: GpuIdentity) -> Match | None:
-        table = self._tables.find(expressions)
-        return table.get(self._number(kind, gpu)) if table is not None else None
+        table, number = self._tables.find(expressions) or (), self._number(kind, gpu)
+        return table[number] if number < len(table) else None
 
     def _number(self, kind: GpuKind, gpu: GpuIdentity) -> int:
         return self._numbers.setdefault((kind, gpu), len(self._numbers))
@@ -313,6 +290,12 @@ def _read(kind: GpuKind, answer: Answer, index: int) -> Match:
 
 def _weight(texts: Expressions, more: int) -> int:
     return _OVERHEAD + sum(map(len, texts)) + more
+
+
+def _table_weight(texts: Expressions, table: Sequence[Match | None]) -> int:
+    different = {match for match in table if match is not None}
+    results = sum(_OVERHEAD + len(match.error) for match in different)
+    return _weight(texts, 8 * len(table) + results)
 
 
 def _facts_weight(expression: str, facts: Answer) -> int:

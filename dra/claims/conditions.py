@@ -4,7 +4,7 @@ The Ready condition in ``status.devices`` of a claim is written by the node and 
 controller, which writes the other one.
 
 ``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently``,
-``PrepareFailing``, ``Unasked`` or a :class:`dra.gpu.reasons.GpuReason`. Those for which
+``PrepareFailing``, ``Unasked`` or a :class:`dra.gpu.inventory.GpuReason`. Those for which
 kube-scheduler waits are in :mod:`dra.claims.conditions`.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.common.resources import at
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 
 READY = "Ready"
 PREPARED = "Prepared"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dra.claims.conditions import PREPARE_FAILED
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 
 
 class Reason(StrEnum):

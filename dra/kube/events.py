@@ -93,30 +93,21 @@ def cut(message: str) -> str:
 
 @dataclass(slots=True)
 class _Bucket:
+    """Tokens that one may have: ``burst`` at once, then one every ``refill_seconds``."""
+
+    burst: int
+    refill_seconds: float
     tokens: float
-    filled_at: float
+    filled_at: float  # monotonic
 
-
-class Allowance:
-    """A token bucket per object: ``burst`` at once, then one every ``refill_seconds``.
-
-    Not thread-safe.
-    """
-
-    def __init__(self, *, burst: int, refill_seconds: float) -> None:
-        self._burst = burst
-        self._refill_seconds = refill_seconds
-        self._buckets: BoundedCache[Hashable, _Bucket] = BoundedCache(_REMEMBERED)
-
-    def take(self, key: Hashable, now: float) -> bool:
-        """Spend one token of the object; False when it has none. ``now`` is monotonic seconds."""
-        bucket = self._buckets.get(key, lambda: _Bucket(float(self._burst), now))
-        gained = (now - bucket.filled_at) / self._refill_seconds
-        bucket.tokens = min(float(self._burst), bucket.tokens + gained)
-        bucket.filled_at = now
-        if bucket.tokens < 1:
+    def take(self, now: float) -> bool:
+        """Spend one token; False when there is none."""
+        gained = (now - self.filled_at) / self.refill_seconds
+        self.tokens = min(float(self.burst), self.tokens + gained)
+        self.filled_at = now
+        if self.tokens < 1:
             return False
-        bucket.tokens -= 1
+        self.tokens -= 1
         return True
 
 
@@ -182,9 +173,12 @@ class EventRecorder:
         self._limits = limits or EventLimits()
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=0.5, limit=5.0)
-        self._allowance = Allowance(burst=_BURST, refill_seconds=_REFILL_SECONDS)
-        self._pace = Allowance(
-            burst=self._limits.at_once, refill_seconds=self._limits.pause_seconds
+        self._of_object: BoundedCache[Hashable, _Bucket] = BoundedCache(_REMEMBERED)
+        self._of_all = _Bucket(
+            self._limits.at_once,
+            self._limits.pause_seconds,
+            self._limits.at_once,
+            self._clock.monotonic(),
         )
         self._hurried = threading.Event()
         # Used by the sending thread only.
@@ -222,7 +216,10 @@ class EventRecorder:
                 waiting.count += 1
                 waiting.last = now
                 return
-            if self._closed or not self._allowance.take(occurrence.regarding, at):
+            bucket = self._of_object.get(
+                occurrence.regarding, lambda: _Bucket(_BURST, _REFILL_SECONDS, _BURST, at)
+            )
+            if self._closed or not bucket.take(at):
                 self._drop()
                 return
             waiting = _Waiting(first=now, last=now, at=at)
@@ -326,7 +323,7 @@ class EventRecorder:
             if wait > 0:
                 self._clock.wait(self._hurried, wait)
         while not self._hurried.is_set() and not self._loop.is_stopping():
-            if self._pace.take("", self._clock.monotonic()):
+            if self._of_all.take(self._clock.monotonic()):
                 break
             self._clock.wait(self._hurried, self._limits.pause_seconds)
         return True

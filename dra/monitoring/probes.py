@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 Check = Callable[[], str]
 """Fault in words; empty if there is none. Returns soon, and may be called from any thread."""
@@ -48,12 +49,12 @@ class Checks:
         return found
 
 
+@dataclass(frozen=True, slots=True)
 class Probes:
     """Checks behind ``/healthz`` (``live``) and ``/readyz`` (``ready``)."""
 
-    def __init__(self) -> None:
-        self.live = Checks("live")
-        self.ready = Checks("ready")
+    live: Checks = field(default_factory=lambda: Checks("live"))
+    ready: Checks = field(default_factory=lambda: Checks("ready"))
 
 
 class Pulse:

@@ -343,9 +343,9 @@ _NOTHING: Amounts = MappingProxyType({})
 
 
 class Hosts:
-    """Node facts and charges. A pod is charged to one node at a time.
+    """Facts of nodes, and what pods take of them.
 
-    ``residents`` knows the same pods by what they mean for others. ``volumes`` bind them to nodes.
+    ``residents`` are these pods: each is on one node at a time. ``volumes`` bind them to nodes.
     """
 
     def __init__(self) -> None:
@@ -355,7 +355,6 @@ class Hosts:
         self.facts: Mapping[str, NodeFacts] = MappingProxyType(self._facts)
         """Every known node by name."""
         self._used: dict[str, dict[str, int]] = {}
-        self._charged: dict[ObjectKey, tuple[str, Amounts]] = {}
 
     def set_node(self, facts: NodeFacts) -> bool:
         """Take a node's facts; True when they changed."""
@@ -371,25 +370,21 @@ class Hosts:
     def used(self, node: str, *, without: ObjectKey | None = None) -> Amounts:
         """Resources that pods take of ``node`` together, ``without`` the charge of one of them."""
         used = self._used.get(node, _NOTHING)
-        charge = self._charged.get(without) if without is not None else None
-        if charge is None or charge[0] != node:
+        there = self.residents.find(without) if without is not None else None
+        if there is None or there[0] != node:
             return used
-        return {name: amount - charge[1].get(name, 0) for name, amount in used.items()}
+        own = there[1].needs.requests
+        return {name: amount - own.get(name, 0) for name, amount in used.items()}
 
     def place(self, pod: Pod, node: str) -> str:
         """Put a pod on a node ("" for none); returns a node where that made room, or ""."""
+        before, requests = self.residents.find(pod.key), pod.needs.requests
         self.residents.place(pod, node)
-        return self.charge(pod.key, node, pod.needs.requests)
-
-    def charge(self, pod: ObjectKey, node: str, requests: Amounts) -> str:
-        """Charge a pod to a node ("" for none); returns a node where that made room, or ""."""
-        before = self._charged.pop(pod, None)
         if before is not None:
-            self._book(before[0], before[1], sign=-1)
+            self._book(before[0], before[1].needs.requests, sign=-1)
         if node:
-            self._charged[pod] = (node, requests)
             self._book(node, requests, sign=1)
-        if before is None or (before[0] == node and before[1] == requests):
+        if before is None or (before[0] == node and before[1].needs.requests == requests):
             return ""
         return before[0]
 

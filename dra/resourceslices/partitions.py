@@ -20,8 +20,7 @@ from functools import lru_cache
 
 from dra.gpu.devices import full_gpu_device, slice_device
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
-from dra.gpu.inventory import Gpu, InstanceState, Inventory
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import Gpu, GpuReason, InstanceState, Inventory
 
 
 def size(profile: Profile) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -140,6 +140,16 @@ class CounterModel:
         return None if occupant.profile_id is None else self._geometry.by_id(occupant.profile_id)
 
 
+def _model(gpu: Gpu) -> CounterModel:
+    """The counters of a GPU in MIG mode."""
+    return _model_of(gpu.geometry or Geometry(()))
+
+
+@lru_cache(maxsize=16)
+def _model_of(geometry: Geometry) -> CounterModel:
+    return CounterModel(geometry)
+
+
 def _totals(geometry: Geometry) -> dict[str, int]:
     most = {name: _most(geometry, amount) for name, amount in _AMOUNTS.items()}
     binding = dict(zip(_ENGINES, geometry.engine_totals, strict=True))
@@ -199,23 +209,13 @@ T = TypeVar("T")
 Spec = dict[str, Any]
 
 MAX_COUNTER_SETS = 8
-MAX_COUNTERS = 32
 MAX_DEVICES = 128
 MAX_DEVICES_WITH_FEATURES = 64
 """Limit on the devices of a slice where one has taints or consumes counters."""
 
-_MAX_DEVICE_COUNTERS = 1024
-"""Counters that the devices of one slice may consume together: Kubernetes 1.34 only."""
-
-_MAX_PROPERTIES = 32
 _MAX_VALUE = 64
 _MAX_TAINT_VALUE = 63
 _MAX_NAME = 253
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-class LayoutError(Exception):
-    """The devices cannot be written as ResourceSlices; says what exceeds which limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,6 @@ class SliceLayout:
     def __init__(self, offered: Offered, features: Features) -> None:
         self._offered = offered
         self._features = features
-        self._models: dict[Geometry, CounterModel] = {}
         self.contents = tuple(_split(offered, features))
 
     def __len__(self) -> int:
@@ -262,17 +261,8 @@ class SliceLayout:
             for index in range(len(self))
         ]
 
-    def check(self) -> None:
-        """Raise LayoutError when a limit of the API is exceeded."""
-        for index in range(len(self)):
-            self.spec(index, generation=0)
-
     def spec(self, index: int, *, generation: int) -> Spec:
-        """``spec`` of a slice in a pool of that generation.
-
-        Raises:
-            LayoutError: a limit of the API is exceeded.
-        """
+        """``spec`` of a slice in a pool of that generation."""
         content, inventory = self.contents[index], self._offered.inventory
         pool = {
             "name": inventory.pool,
@@ -284,14 +274,13 @@ class SliceLayout:
             spec["sharedCounters"] = [self._counter_set(g) for g in content.counters_of]
         if content.partitions:
             spec["devices"] = [self._device(p, inventory) for p in content.partitions]
-        _check(spec, self._features)
         return spec
 
     def _counter_set(self, gpu: Gpu) -> Spec:
         occupants = self._offered.blocked.get(gpu.uuid, ())
         return {
             "name": counter_set_name(gpu.minor),
-            "counters": self._model(gpu).shared(occupants),
+            "counters": _model(gpu).shared(occupants),
         }
 
     def _device(self, partition: Partition, inventory: Inventory) -> Spec:
@@ -312,7 +301,7 @@ class SliceLayout:
             device["consumesCounters"] = [
                 {
                     "counterSet": counter_set_name(gpu.minor),
-                    "counters": self._model(gpu).consumed(profile, placement),
+                    "counters": _model(gpu).consumed(profile, placement),
                 }
             ]
         if partition.made_first and self._features.binding:
@@ -326,13 +315,6 @@ class SliceLayout:
                 }
             ]
         return device
-
-    def _model(self, gpu: Gpu) -> CounterModel:
-        if gpu.geometry is None:
-            raise LayoutError(f"{gpu.name} has no MIG profiles")
-        if gpu.geometry not in self._models:
-            self._models[gpu.geometry] = CounterModel(gpu.geometry)
-        return self._models[gpu.geometry]
 
 
 def taint_key(driver: str) -> str:
@@ -384,39 +366,3 @@ def _cut(attributes: Spec) -> Spec:
         name: {k: v[:_MAX_VALUE] if isinstance(v, str) else v for k, v in value.items()}
         for name, value in attributes.items()
     }
-
-
-def _check(spec: Spec, features: Features) -> None:
-    """Refuse what the API server would refuse.
-
-    Raises:
-        LayoutError: names what exceeds which limit.
-    """
-    devices = spec.get("devices", [])
-    sets = spec.get("sharedCounters", [])
-    for each in sets:
-        _at_most(len(each["counters"]), MAX_COUNTERS, f"counters in counter set {each['name']}")
-    consumed = [c["counters"] for d in devices for c in d.get("consumesCounters", ())]
-    featured = consumed or any("taints" in d for d in devices)
-    _at_most(len(sets), MAX_COUNTER_SETS, "counter sets in a ResourceSlice")
-    if features.separate:
-        most = MAX_DEVICES_WITH_FEATURES if featured else MAX_DEVICES
-        _at_most(len(devices), most, "devices in a ResourceSlice")
-    else:
-        _at_most(len(devices), MAX_DEVICES, "devices in a ResourceSlice")
-        _at_most(sum(map(len, consumed)), _MAX_DEVICE_COUNTERS, "counters that its devices consume")
-    _check_names([*(d["name"] for d in devices), *(n for each in sets for n in each["counters"])])
-    for device in devices:
-        properties = len(device["attributes"]) + len(device["capacity"])
-        _at_most(properties, _MAX_PROPERTIES, f"attributes and capacities of {device['name']}")
-
-
-def _check_names(names: Iterable[str]) -> None:
-    for name in names:
-        if not _LABEL.fullmatch(name):
-            raise LayoutError(f"{name!r} is no DNS label of at most 63 characters")
-
-
-def _at_most(found: int, limit: int, what: str) -> None:
-    if found > limit:
-        raise LayoutError(f"{what}: {found}, at most {limit} are allowed")

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from api.nodeclass import LayoutEntry
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Occupant, Profile
-from dra.gpu.inventory import NodeMode
+from dra.gpu.inventory import GpuReason, NodeMode
 from dra.gpu.layouts import Choice, PlacingError, place
-from dra.gpu.reasons import GpuReason
 from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.common import Common

@@ -11,9 +11,8 @@ from itertools import count
 from pathlib import Path
 
 from cdi.files import write_durably
-from dra.gpu.inventory import Gpu
+from dra.gpu.inventory import Gpu, GpuReason
 from dra.gpu.names import parse_device
-from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HostError

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from dra.gpu.inventory import Gpu, Instance, InstanceState
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import Gpu, GpuReason, Instance, InstanceState
 from kubeletplugin import times
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import HELD, Entry, State

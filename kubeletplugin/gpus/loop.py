@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin import times

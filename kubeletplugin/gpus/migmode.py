@@ -19,7 +19,7 @@ from collections.abc import Callable
 import pynvml
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin import times
 from kubeletplugin.common import Common

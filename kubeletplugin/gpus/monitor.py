@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import ClaimRef, Gpu
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import ClaimRef, Gpu, GpuReason
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin import times

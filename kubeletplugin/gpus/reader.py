@@ -10,8 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 
 from dra.gpu.geometry import Geometry
-from dra.gpu.inventory import Gpu, GpuFacts, GpuLayout, IdleInstance, Instance, InstanceState
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import (
+    Gpu,
+    GpuFacts,
+    GpuLayout,
+    GpuReason,
+    IdleInstance,
+    Instance,
+    InstanceState,
+)
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.identity import Identity
 from kubeletplugin.journal.entries import LEAVING, Entry, EntryKey, State, share_slice

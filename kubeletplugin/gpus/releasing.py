@@ -14,8 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import Drain, Inventory
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import Drain, GpuReason, Inventory
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.gpu import GpuUnit

@@ -15,8 +15,7 @@ from typing import Any
 
 import pynvml
 
-from dra.gpu.inventory import GpuHealth
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuHealth, GpuReason
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     GpuLostError,

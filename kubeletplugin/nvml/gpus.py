@@ -15,8 +15,7 @@ from typing import Any
 import pynvml
 
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
-from dra.gpu.inventory import GpuFacts
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuFacts, GpuReason
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition, trouble
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError, reset
 from kubeletplugin.nvml.session import Device, Session, together

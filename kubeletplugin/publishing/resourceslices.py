@@ -31,7 +31,6 @@ from dra.resourceslices.partitions import Doubts, Offered, offered
 from dra.resourceslices.resourceslices import (
     FIELD,
     Features,
-    LayoutError,
     Overhead,
     SliceLayout,
     object_name,
@@ -156,8 +155,7 @@ class SlicePublisher(WriteLoop):
             features = self._probe(inventory)
             if features is None:
                 return False
-            SliceLayout(self._offered(inventory, features), features).check()
-        except (KubeError, LayoutError) as error:
+        except KubeError as error:
             _log.info("--allocator=scheduler is not possible yet: %s", error)
             return False
         _log.info("--allocator=scheduler has become possible: kube-scheduler is to allocate")
@@ -207,7 +205,7 @@ class SlicePublisher(WriteLoop):
             self._features = replace(features, taints=False)
             self.thread.notify()
             return
-        except LayoutError as error:
+        except InvalidError as error:
             self._give_up("LimitExceeded", str(error))
             return
         self._last, self._repaired = wanted, disturbances

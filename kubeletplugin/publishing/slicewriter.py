@@ -84,8 +84,8 @@ class SliceWriter:
 
         Raises:
             DroppedFieldsError: the server did not keep all of a slice.
+            InvalidError: a slice exceeds a limit of the API.
             KubeError: a write failed; what is there is not a whole generation perhaps.
-            LayoutError: a slice exceeds a limit.
         """
         owner = self._owner()
         names = layout.names()

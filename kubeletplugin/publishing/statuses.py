@@ -25,8 +25,7 @@ from dra.claims.conditions import (
 )
 from dra.claims.trimming import AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
-from dra.gpu.inventory import ClaimRef
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import ClaimRef, GpuReason
 from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Backoff, Clock, rfc3339

@@ -15,9 +15,8 @@ from prometheus_client.registry import Collector
 from pynvml import NVML_ERROR_IN_USE
 
 from dra.gpu.geometry import Geometry
-from dra.gpu.inventory import Gpu
+from dra.gpu.inventory import Gpu, GpuReason
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.gpu.reasons import GpuReason
 from dra.monitoring import PREFIX, WHOLE_GPU
 from dra.monitoring.probes import Probes
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State

@@ -12,7 +12,7 @@ from enum import Enum, StrEnum
 
 from dra.claims.reasons import NodeReason, Obstacle, Reason
 from dra.gpu.holdings import Holding
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 
 
 class Detail(Enum):

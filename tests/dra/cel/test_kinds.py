@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dra.cel import kinds as module
-from dra.cel.kinds import GpuTable, Kinds, Match
+from dra.cel.kinds import Kinds, Match
 from dra.cel.offers import GpuKind, Question, UnansweredError, identity_of
 from dra.cel.questions import Answer, CostlySelectorError, Job, SelectorError
 from dra.cel.selectors import Selectors
@@ -171,16 +171,3 @@ def test_answers_are_forgotten_in_time_and_asked_again(monkeypatch: pytest.Monke
     with pytest.raises(SelectorError):
         kinds.check(first)
     assert len(asked.jobs) == 1
-
-
-def test_after_254_matches_the_last_stands_for_any_other() -> None:
-    table = GpuTable()
-    assert table.get(7) is None
-    for number in range(500):
-        table.put(number, Match((), f"result {number % 3}"))
-    assert [table.get(n) for n in (0, 1, 499)] == [Match((), f"result {n}") for n in (0, 1, 1)]
-    assert table.get(500) is None
-    for number in range(1000):
-        table.put(number, Match((), f"other {number}"))
-    assert table.get(10) == Match((), "other 10")
-    assert table.get(999) is not None

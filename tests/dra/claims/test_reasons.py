@@ -11,7 +11,7 @@ from cli.explaining.findings import Why
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
 from dra.claims.reasons import NodeReason, Reason
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 from dra.pods.nodefit import MisfitReason
 
 ROOT = Path(__file__).parents[3]

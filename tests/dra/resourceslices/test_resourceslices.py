@@ -15,9 +15,9 @@ from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inv
 from dra.gpu.names import MigDevice, parse_device
 from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Blocked, Doubts, offered
-from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout, object_name
+from dra.resourceslices.resourceslices import Features, SliceLayout, object_name
 from sim.nvml.products import load_product, product_names
-from tests.dra.gpus import A100, node_of, product_geometry, profile, sliced_gpu
+from tests.dra.gpus import A100, node_of, product_geometry, sliced_gpu
 from tests.dra.resourceslices.counters import FirstFit
 from tests.dra.resourceslices.counters import profile as of_profile
 from tests.dra.resourceslices.limits import breaches
@@ -301,18 +301,6 @@ def test_gpus_in_doubt_are_tainted_or_left_out_and_made_first_where_that_is_serv
     assert found() == {"gpu-0": {(SLICE_NOT_MADE, "")}, "gpu-1": {first}, "gpu-2": {("", "")}}
     assert found(taints=False) == {"gpu-1": {first}, "gpu-2": {("", "")}}
     assert found(binding=False)["gpu-1"] == {("", "")}
-
-
-def test_a_name_that_is_no_label_is_refused_before_it_is_sent() -> None:
-    odd = Geometry((profile("1G.5gb", 1, slices=1, memory=1, starts=[0], size=1),))
-    with pytest.raises(LayoutError, match="DNS label"):
-        specs(layout(node_of(sliced_gpu(0, odd))))
-
-
-def test_too_many_memory_slices_for_counters_are_refused() -> None:
-    vast = Geometry((profile("1g.5gb", 1, slices=1, memory=1, starts=[0], size=40),))
-    with pytest.raises(LayoutError, match=r"counters in counter set.*at most 32"):
-        specs(layout(node_of(sliced_gpu(0, vast))))
 
 
 def test_long_attributes_are_cut() -> None:

@@ -9,8 +9,7 @@ import pytest
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
-from dra.gpu.inventory import ClaimRef
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import ClaimRef, GpuReason
 from kubeletplugin.claims.wanted import intent
 from kubeletplugin.errors import DeviceError, ModeError
 from kubeletplugin.gpus.gpu import Conflict, GpuUnit

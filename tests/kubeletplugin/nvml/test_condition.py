@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.nvml.condition import UNSAID, Condition, read_condition
 from kubeletplugin.nvml.errors import GpuLostError

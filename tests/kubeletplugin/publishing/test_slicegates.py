@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import RESOURCE_SLICES
+from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
-from dra.resourceslices import resourceslices
+from dra.resourceslices.resourceslices import SliceLayout
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
@@ -91,12 +91,21 @@ def test_taints_that_are_dropped_later_leave_the_gpu_out(
 def test_what_exceeds_a_limit_is_left_to_the_controller(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resourceslices, "MAX_COUNTERS", 3)
+    made = SliceLayout.spec
+    many = {f"counter-{n}": {"value": "1"} for n in range(33)}
+
+    def excessive(layout: SliceLayout, index: int, *, generation: int) -> Obj:
+        spec = made(layout, index, generation=generation)
+        for each in spec.get("sharedCounters", ()):
+            each["counters"] |= many
+        return spec
+
+    monkeypatch.setattr(SliceLayout, "spec", excessive)
     rig = make_rig()
     rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("the reason", lambda: condition(rig).get("reason") == "LimitExceeded")
-    assert "at most 3 are allowed" in condition(rig)["message"]
+    assert "32" in condition(rig)["message"]
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     assert devices(rig) == {}
 

@@ -168,7 +168,8 @@ def test_a_pods_own_charge_does_not_make_a_node_full() -> None:
     known = cluster("node-a", "node-b")
     running(known, "node-a", cpu="1")
     found = problem(known, one("binpack", "cpu"))
-    known.hosts.charge(found.pod.key, "node-b", {"cpu": 4000})
+    own = replace(found.pod.needs, requests={"cpu": 4000})
+    known.hosts.place(replace(found.pod, needs=own), "node-b")
     decision = Allocator(known.fleet, known.hosts).decide(found)
     assert decision is not None
     assert decision.node == "node-a"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from dra.common.resources import Obj
 from dra.pods.nodefit import MisfitReason, NodeFacts, find_misfit, read_node
-from dra.pods.pods import PodNeeds, effective_request, read_needs
+from dra.pods.pods import Pod, PodNeeds, effective_request, read_needs, read_pod
 from dra.pods.residents import Hosts
 from dra.pods.selectors import matches_selector, matches_terms
 from tests.controller.helpers.objects import node, pod
@@ -213,6 +214,10 @@ def test_an_extended_resource_that_a_class_serves_need_not_be_on_the_node() -> N
     assert misfit(PodNeeds(requests={implicit: 1}), facts(), {}) == ""
 
 
+def _asking(name: str, requests: dict[str, int]) -> Pod:
+    return replace(read_pod(pod(name)), needs=PodNeeds(requests=requests))
+
+
 @given(
     st.lists(
         st.tuples(
@@ -230,7 +235,7 @@ def test_what_nodes_are_charged_is_the_sum_of_their_pods(
     where: dict[str, tuple[str, dict[str, int]]] = {}
     for name, target, requests in moves:
         before = where.get(name)
-        freed = hosts.charge(("default", name), target, requests)
+        freed = hosts.place(_asking(name, requests), target)
         where[name] = (target, requests)
         left = before is not None and before[0] != "" and before != (target, requests)
         assert freed == (before[0] if left and before is not None else "")
@@ -244,7 +249,7 @@ def test_what_nodes_are_charged_is_the_sum_of_their_pods(
 
 def test_a_pod_is_not_in_its_own_way() -> None:
     hosts = Hosts()
-    hosts.charge(("default", "p"), "node-a", {"cpu": 7000})
+    hosts.place(_asking("p", {"cpu": 7000}), "node-a")
     assert hosts.used("node-a", without=("default", "p")) == {"cpu": 0}
     assert hosts.used("node-a", without=("default", "other")) == {"cpu": 7000}
     assert read_needs(pod("p", cpu="2")["spec"]).requests == {"cpu": 2000, "pods": 1}

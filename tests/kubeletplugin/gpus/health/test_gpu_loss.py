@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import pytest
 
 from dra.common.resources import Obj
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import GpuReason
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.loop import Regaining
 from kubeletplugin.journal.entries import State

@@ -8,8 +8,7 @@ import pytest
 from msgspec import structs
 
 from dra.gpu.geometry import Placement
-from dra.gpu.inventory import Gpu, Instance, InstanceState
-from dra.gpu.reasons import GpuReason
+from dra.gpu.inventory import Gpu, GpuReason, Instance, InstanceState
 from kubeletplugin import times
 from kubeletplugin.gpus.health import (
     GpuProblem,

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
-from dra.gpu.inventory import AllocatorKind
+from dra.gpu.inventory import AllocatorKind, GpuReason
 from dra.gpu.names import NVIDIA_DRIVER
-from dra.gpu.reasons import GpuReason
 from dra.kube.client import KubeApi
 from dra.kube.reflector import Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
