@@ -104,7 +104,7 @@ def _write(
         for w in writes
         if finalizer in w.wants.claim.finalizers and not _was_labelled(world, w.wants.claim)
     ]
-    labelled = [w for w in late if world.labels.at_once.take("", world.now())]
+    labelled = [w for w in late if world.labels.at_once.take(world.now())]
     return Write(
         # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
         tuple(w.wants.claim.ref.key for w in writes) if writes else pod.claim_keys,

@@ -41,7 +41,7 @@ from dra.kube.errors import (
     ObjectNotFoundError,
     UnavailableError,
 )
-from dra.kube.events import Allowance
+from dra.kube.timing import TokenBucket
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
@@ -105,8 +105,8 @@ class LabelPace:
     ``at_once`` lets some through that follow an allocation; others wait until pods come slowly.
     """
 
-    at_once: Allowance = field(
-        default_factory=lambda: Allowance(burst=LABELS_AT_ONCE, refill_seconds=times.LABEL_AT_ONCE)
+    at_once: TokenBucket = field(
+        default_factory=lambda: TokenBucket(LABELS_AT_ONCE, times.LABEL_AT_ONCE)
     )
     last_allocation: float = float("-inf")
     last: float = float("-inf")

@@ -20,7 +20,7 @@ from dra.common.resources import EVENTS, Obj
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
 from dra.kube.loop import Loop
-from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
+from dra.kube.timing import Backoff, Clock, SystemClock, TokenBucket, rfc3339
 
 
 class EventSink(Protocol):
@@ -91,26 +91,6 @@ def cut(message: str) -> str:
     return encoded[: _MESSAGE_BYTES - 3].decode(errors="ignore") + "…"
 
 
-@dataclass(slots=True)
-class _Bucket:
-    """Tokens that one may have: ``burst`` at once, then one every ``refill_seconds``."""
-
-    burst: int
-    refill_seconds: float
-    tokens: float
-    filled_at: float  # monotonic
-
-    def take(self, now: float) -> bool:
-        """Spend one token; False when there is none."""
-        gained = (now - self.filled_at) / self.refill_seconds
-        self.tokens = min(float(self.burst), self.tokens + gained)
-        self.filled_at = now
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
-
-
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
@@ -173,13 +153,8 @@ class EventRecorder:
         self._limits = limits or EventLimits()
         self._clock = clock or SystemClock()
         self._backoff = Backoff(first=0.5, limit=5.0)
-        self._of_object: BoundedCache[Hashable, _Bucket] = BoundedCache(_REMEMBERED)
-        self._of_all = _Bucket(
-            self._limits.at_once,
-            self._limits.pause_seconds,
-            self._limits.at_once,
-            self._clock.monotonic(),
-        )
+        self._of_object: BoundedCache[Hashable, TokenBucket] = BoundedCache(_REMEMBERED)
+        self._of_all = TokenBucket(self._limits.at_once, self._limits.pause_seconds)
         self._hurried = threading.Event()
         # Used by the sending thread only.
         self._sent: BoundedCache[Occurrence, _Sent] = BoundedCache(_REMEMBERED)
@@ -217,7 +192,7 @@ class EventRecorder:
                 waiting.last = now
                 return
             bucket = self._of_object.get(
-                occurrence.regarding, lambda: _Bucket(_BURST, _REFILL_SECONDS, _BURST, at)
+                occurrence.regarding, lambda: TokenBucket(_BURST, _REFILL_SECONDS)
             )
             if self._closed or not bucket.take(at):
                 self._drop()

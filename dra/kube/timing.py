@@ -6,7 +6,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -95,6 +97,26 @@ class Backoff:
     def left(self, now: float) -> float:
         """Seconds of the pause that are left."""
         return max(0.0, self.until - now)
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """What may be done ``burst`` times at once, then once every ``refill_seconds``."""
+
+    burst: int
+    refill_seconds: float
+    _tokens: float = 0.0
+    _filled_at: float = -inf
+
+    def take(self, now: float) -> bool:
+        """Spend one token; False when there is none. ``now`` is monotonic seconds."""
+        gained = (now - self._filled_at) / self.refill_seconds
+        self._tokens = min(float(self.burst), self._tokens + gained)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
 
 
 FIRST_SECONDS = 20.0

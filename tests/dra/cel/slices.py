@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dra.cel.data import DeviceData, device_data
+from dra.cel.selectors import Selectors
 from dra.gpu.devices import slice_attributes, slice_capacity
 from tests.controller.helpers.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100
 
 OWN = f'device.attributes["{DRIVER}"]'
+SELECTORS = Selectors()
+"""One for all: to make its environment takes as long as fifty evaluations."""
+
 MEMORY = f'device.capacity["{DRIVER}"].memory'
 
 

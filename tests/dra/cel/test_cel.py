@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dra.cel.data import View
-from dra.cel.selectors import Selectors
 from tests.controller.helpers.objects import DRIVER
-from tests.dra.cel.slices import MEMORY, OWN, small_slice
+from tests.dra.cel.slices import MEMORY, OWN, SELECTORS, small_slice
 
 SELECTED = [
     f"device.driver == '{DRIVER}'",
@@ -211,19 +210,19 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize("expression", [*SELECTED, *LIBRARIES, *COSTLY])
 def test_a_selector_that_holds_selects(expression: str) -> None:
-    verdict = Selectors().evaluate(expression, small_slice())
+    verdict = SELECTORS.evaluate(expression, small_slice())
     assert (verdict.selected, verdict.error) == (True, "")
 
 
 @pytest.mark.parametrize("expression", NOT_SELECTED)
 def test_a_selector_that_does_not_hold_selects_nothing(expression: str) -> None:
-    verdict = Selectors().evaluate(expression, small_slice())
+    verdict = SELECTORS.evaluate(expression, small_slice())
     assert (verdict.selected, verdict.error) == (False, "")
 
 
 @pytest.mark.parametrize(("expression", "reason"), FAILING)
 def test_a_failure_at_run_time_is_kept_as_a_reason(expression: str, reason: str) -> None:
-    verdict = Selectors().evaluate(expression, small_slice())
+    verdict = SELECTORS.evaluate(expression, small_slice())
     assert not verdict.selected
     assert reason in verdict.error
     assert "\n" not in verdict.error
@@ -231,20 +230,20 @@ def test_a_failure_at_run_time_is_kept_as_a_reason(expression: str, reason: str)
 
 @pytest.mark.parametrize(("expression", "name"), UNSUPPORTED)
 def test_what_is_not_supported_is_named(expression: str, name: str) -> None:
-    verdict = Selectors().evaluate(expression, small_slice())
+    verdict = SELECTORS.evaluate(expression, small_slice())
     assert not verdict.selected
     assert name in verdict.error
 
 
 @pytest.mark.parametrize("value", ["optional.of(1)", "type(1)", "duration('1s')", "quantity('1')"])
 def test_a_selector_of_something_else_than_a_boolean_selects_nothing(value: str) -> None:
-    verdict = Selectors().evaluate(f"dyn({value})", small_slice())
+    verdict = SELECTORS.evaluate(f"dyn({value})", small_slice())
     assert (verdict.selected, verdict.error) == (False, "evaluated to something that is no boolean")
 
 
 def test_a_pattern_cannot_keep_the_controller_busy() -> None:
     text = "a" * 5000
-    verdict = Selectors().evaluate(f"'{text}b'.find('(a+)+$') == ''", small_slice())
+    verdict = SELECTORS.evaluate(f"'{text}b'.find('(a+)+$') == ''", small_slice())
     assert verdict.selected
 
 

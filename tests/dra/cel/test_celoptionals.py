@@ -7,9 +7,8 @@ import re
 import pytest
 
 from dra.cel.questions import Job, Selected
-from dra.cel.selectors import Selectors
 from dra.sandbox.process import Sandbox
-from tests.dra.cel.slices import OWN, small_slice
+from tests.dra.cel.slices import OWN, SELECTORS, small_slice
 
 UNSAFE = [
     "[optional.of(1)].isSorted()",
@@ -53,4 +52,4 @@ def test_an_optional_that_a_function_of_ours_could_find_is_refused() -> None:
 
 @pytest.mark.parametrize("expression", SAFE)
 def test_an_optional_that_stays_among_its_own_is_not_refused(expression: str) -> None:
-    assert Selectors().evaluate(expression, small_slice()).selected
+    assert SELECTORS.evaluate(expression, small_slice()).selected

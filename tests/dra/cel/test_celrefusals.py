@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.cel.questions import SelectorError
-from dra.cel.selectors import Selectors
-from tests.dra.cel.slices import small_slice
+from tests.dra.cel.slices import SELECTORS, small_slice
 
 MALFORMED = [
     ("device.driver ==", "1:17"),
@@ -38,7 +37,7 @@ MALFORMED = [
 )
 def test_places_are_those_of_the_expression_as_it_was_written(expression: str, place: str) -> None:
     with pytest.raises(SelectorError) as refusal:
-        Selectors().check(expression)
+        SELECTORS.check(expression)
     assert place in str(refusal.value)
 
 
@@ -48,12 +47,12 @@ def test_places_are_those_of_the_expression_as_it_was_written(expression: str, p
 )
 def test_what_is_no_expression_has_a_reason_too(expression: str) -> None:
     with pytest.raises(SelectorError):
-        Selectors().check(expression)
+        SELECTORS.check(expression)
 
 
 @pytest.mark.parametrize(("expression", "place"), MALFORMED)
 def test_a_malformed_selector_is_refused_with_the_place(expression: str, place: str | None) -> None:
-    selectors = Selectors()
+    selectors = SELECTORS
     if place is None:  # its type is known only at run time
         selectors.check(expression)
         return

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dra.cel.kinds import Kinds
-from dra.cel.selectors import Selectors
 from tests.controller.helpers.objects import DRIVER
-from tests.dra.cel.slices import OWN
+from tests.dra.cel.slices import OWN, SELECTORS
 
 SHARED = "device.attributes['resource.kubernetes.io']"
 DYNAMIC = "device.attributes[device.driver]"
@@ -16,7 +15,7 @@ WITHOUT = f"!has({OWN}.type)"
 
 
 def selects_others(*expressions: str) -> bool:
-    return Kinds(Selectors()).selects_others(expressions, DRIVER)
+    return Kinds(SELECTORS).selects_others(expressions, DRIVER)
 
 
 @pytest.mark.parametrize(

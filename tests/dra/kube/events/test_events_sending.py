@@ -62,28 +62,6 @@ def test_one_object_cannot_flood_the_server_and_others_are_not_held_up(
     assert len(stub.requests) == 6
 
 
-def test_a_full_queue_drops_the_oldest(
-    stub: Stub, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = threading.Event()
-
-    def slowly(handler: Any) -> None:
-        assert gate.wait(PATIENCE)
-        OK(handler)
-
-    stub.calls += [slowly, OK, OK, OK]
-    monkeypatch.setattr(events, "_MOST_WAITING", 3)
-    recorder = make()
-    recorder.emit(POD, "First", "keeps the sender busy")
-    eventually(lambda: len(stub.requests) == 1)
-    for number in range(5):
-        recorder.emit(POD, "Waiting", str(number))
-    gate.set()
-    assert recorder.flush(PATIENCE)
-    assert [request.body["message"] for request in stub.requests[1:]] == ["2", "3", "4"]
-    assert recorder.dropped == 2
-
-
 def test_events_of_one_namespace_neither_delay_nor_push_out_those_of_another(
     stub: Stub, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

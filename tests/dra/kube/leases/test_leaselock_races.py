@@ -137,45 +137,6 @@ def test_there_are_never_two_leaders(rates: list[float], names: str, steps: list
     World(rates, steps, names=names).run()
 
 
-class Race(World):
-    """Every candidate tries every second until it dies; the way to the server and back is slow."""
-
-    def __init__(self, rates: list[float], delays: list[tuple[int, int]], ends: list[int]) -> None:
-        super().__init__(rates)
-        self.delays = iter(delays)
-        self.ends = ends
-        self.now = 0
-
-    def tick(self, seconds: int) -> None:
-        for _ in range(seconds):
-            self.now += 1
-            self.pass_time(1)
-            for number in range(CANDIDATES):
-                if self.now < self.ends[number]:
-                    before, after = next(self.delays, (0, 0))
-                    self.take(Attempt(number, before=before, after=after))
-                assert len(self.leaders()) <= 1
-
-    def run(self, count: int | None = None) -> None:
-        """Delays are seconds here, in which the other candidates go on."""
-        self.tick(count or 0)
-
-
-_delays = st.sampled_from([0, 0, 0, 4, 9])
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    rates=_rates,
-    delays=st.lists(st.tuples(_delays, _delays), max_size=30),
-    ends=st.lists(st.integers(1, 60), min_size=CANDIDATES, max_size=CANDIDATES),
-)
-def test_slow_requests_never_make_two_leaders(
-    rates: list[float], delays: list[tuple[int, int]], ends: list[int]
-) -> None:
-    Race(rates, delays, ends).tick(60)
-
-
 @settings(max_examples=50, deadline=None)
 @given(rates=_rates, outage=st.floats(0, 100), crashed=_numbers)
 def test_somebody_leads_again_after_an_outage_and_a_crash(

@@ -225,16 +225,6 @@ def test_after_a_restore_that_raises_the_version_what_has_become_older_is_true(
     assert told == [("modified", "b", True)]
 
 
-def test_a_list_of_a_later_version_is_not_reported_anew(stub: Stub, start: Start) -> None:
-    a = thing("a", version=5)
-    stub.calls += [listing(a, version=20), listing(a, version=21)]
-    stub.watches.append(refuse(410, "Expired"))
-    changes: list[Change] = []
-    start(changes.append, namespace="ns")
-    eventually(lambda: watched_versions(stub) == ["20", "21"])
-    assert [c.kind for c in changes] == ["added"]
-
-
 def silent(clock: FakeClock) -> Answer:
     """A watch that ends after its time without an event."""
 
