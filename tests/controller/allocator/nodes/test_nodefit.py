@@ -14,7 +14,7 @@ from dra.pods.nodefit import MisfitReason, NodeFacts, find_misfit, read_node
 from dra.pods.pods import Pod, PodNeeds, effective_request, read_needs, read_pod
 from dra.pods.residents import Hosts
 from dra.pods.selectors import matches_selector, matches_terms
-from tests.controller.helpers.objects import node, pod
+from tests.controller.helpers.objects import node, pod, versioned
 
 
 def misfit(*args: Any, **fields: Any) -> str:
@@ -215,7 +215,7 @@ def test_an_extended_resource_that_a_class_serves_need_not_be_on_the_node() -> N
 
 
 def _asking(name: str, requests: dict[str, int]) -> Pod:
-    return replace(read_pod(pod(name)), needs=PodNeeds(requests=requests))
+    return replace(read_pod(versioned(pod(name))), needs=PodNeeds(requests=requests))
 
 
 @given(
