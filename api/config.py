@@ -266,48 +266,39 @@ def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
     return made if sharing is None else {**made, "sharing": sharing}
 
 
-def decode_sharing(parameters: object) -> tuple[str, SharingConfig] | None:
-    """Kind and ``sharing`` if ``parameters`` name it; None if they do not.
+class Named(msgspec.Struct, frozen=True):
+    """The parts of a configuration as far as it names them: the rest stays as others have set it.
+
+    Of placement, preparation and share these are fields by name; ``sharing`` is None where it does
+    not stand there.
+    """
+
+    kind: str
+    placement: dict[str, Any]
+    preparation: dict[str, Any]
+    share: dict[str, Any]
+    sharing: SharingConfig | None
+
+
+def decode_named(parameters: object, *, of_class: bool) -> Named:
+    """What ``parameters`` of a class, or of a claim, name.
 
     Raises:
-        InvalidObjectError: as ``decode``.
+        InvalidObjectError: as ``decode``; also for ``share.tenants``, unless a class says it.
     """
     config = decode(parameters)
-    named = isinstance(parameters, dict) and "sharing" in parameters
-    return (config.kind, config.sharing) if named else None
-
-
-def decode_placement(parameters: object) -> dict[str, Any]:
-    """The fields of ``PlacementConfig`` that ``parameters`` name, by name; others stay as they are.
-
-    Raises:
-        InvalidObjectError: as ``decode``.
-    """
-    return _named(decode(parameters).placement, parameters, "placement")
-
-
-def decode_preparation(parameters: object) -> dict[str, Any]:
-    """The fields of ``PreparationConfig`` that ``parameters`` name, likewise.
-
-    Raises:
-        InvalidObjectError: as ``decode``.
-    """
-    return _named(decode(parameters).preparation, parameters, "preparation")
-
-
-def decode_share(parameters: object, *, of_class: bool) -> dict[str, Any]:
-    """The fields of ``ShareConfig`` that ``parameters`` name, likewise.
-
-    Raises:
-        InvalidObjectError: as ``decode``; also for ``tenants``, unless it is a class that says so.
-    """
-    config = decode(parameters)
-    named = _named(config.share, parameters, "share")
-    if "tenants" in named and not of_class:
+    share = _named(config.share, parameters, "share")
+    if "tenants" in share and not of_class:
         raise InvalidObjectError(
             config.kind, "share.tenants", "only a DeviceClass may say it: take it out of the claim"
         )
-    return named
+    return Named(
+        config.kind,
+        _named(config.placement, parameters, "placement"),
+        _named(config.preparation, parameters, "preparation"),
+        share,
+        config.sharing if isinstance(parameters, dict) and "sharing" in parameters else None,
+    )
 
 
 def _named(said: msgspec.Struct, parameters: object, part: str) -> dict[str, Any]:

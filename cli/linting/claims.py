@@ -233,7 +233,7 @@ def _check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iter
         return
     try:
         parameters = mapping(entry, "opaque").get("parameters")
-        opaque.decode_share(parameters, of_class=document.kind == "DeviceClass")
+        opaque.decode_named(parameters, of_class=document.kind == "DeviceClass")
     except InvalidObjectError as error:
         fields = tuple(part for part in error.path.split(".") if part)
         where: Path = (*path, "opaque", "parameters", *fields)

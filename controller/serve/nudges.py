@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any
 
-from api.config import PreparationConfig, decode_preparation
+from api.config import PreparationConfig, decode_named
 from api.errors import InvalidObjectError
 from controller import times
 from controller.cluster.records import Marks, Nomination, PodRecord
@@ -58,7 +58,9 @@ def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> Preparat
         if at(entry, "opaque", "driver") != driver:
             continue
         try:
-            fields |= decode_preparation(entry["opaque"].get("parameters"))
+            is_of_class = entry.get("source") == "FromClass"
+            said = decode_named(entry["opaque"].get("parameters"), of_class=is_of_class)
+            fields |= said.preparation
         except InvalidObjectError:
             continue
     return PreparationConfig(**fields)

@@ -56,7 +56,7 @@ def _problems(obj: object, driver: str) -> Iterator[str]:
         if opaque.get("driver") != driver:
             continue
         try:
-            config.decode_share(opaque.get("parameters"), of_class=kind == "DeviceClass")
+            config.decode_named(opaque.get("parameters"), of_class=kind == "DeviceClass")
         except InvalidObjectError as error:
             field = ".".join((*steps, f"config[{index}]", "opaque.parameters"))
             field += f".{error.path}" if error.path else ""

@@ -19,6 +19,7 @@ from dra.claims.classes import (
 )
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.sharing import (
+    MPS,
     OFFERED,
     Setting,
     Settings,
@@ -113,7 +114,7 @@ class RequestedSettings:
         fields: dict[str, Any] = {}
         for each in self._of(request.class_name):
             if each.concerns(request.name):
-                fields |= each.placement
+                fields |= each.read().placement
         return PlacementConfig(**fields)
 
     def part(self, request: Request) -> str:
@@ -229,17 +230,17 @@ def _choices(requests: Iterable[Request]) -> Iterator[Request]:
 def _fault(settings: Iterable[Setting], place: str) -> str:
     for each in settings:
         try:
-            _ = each.placement, each.share
+            each.read()
         except InvalidObjectError as error:
             return f"{place}[{each.number}].opaque.parameters: {error}"
     return ""
 
 
 def _may_be_mps(setting: Setting) -> bool:
-    try:
-        return setting.sharing is not None and setting.sharing.by_mps
-    except InvalidObjectError:
+    said = setting.said
+    if isinstance(said, InvalidObjectError):
         return True
+    return said.sharing is not None and said.sharing.strategy == MPS
 
 
 def _amount(request: Request, capacity: str, driver: str) -> int | None:

@@ -6,26 +6,23 @@ line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from api.config import (
     GPU_KIND,
     KIND,
     NOT_SHARED,
     MpsConfig,
+    Named,
     SharingConfig,
-    decode_placement,
-    decode_share,
-    decode_sharing,
+    decode_named,
 )
 from api.errors import InvalidObjectError
 from dra.common.resources import at
 from dra.gpu.shares import NO_ASK, Ask
 
-T = TypeVar("T")
 MPS = "MPS"
 TIME_SLICING = "TimeSlicing"
 OFFERED = {MPS: "SharingMPS", TIME_SLICING: "SharingTimeSlicing"}
@@ -59,73 +56,31 @@ class Sharing:
 UNSHARED = Sharing()
 
 
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A configuration for the driver: the devices of some requests, or of all, are to be so.
 
-    Each part of it is decoded once, when a request that it concerns is first asked about: a claim
-    may have dozens, and hundreds of requests that each of them concerns. The parts raise
-    InvalidObjectError where it cannot be understood.
+    ``number`` is its place among those of its claim or class.
     """
 
-    def __init__(self, number: int, entry: Mapping[str, Any], *, of_class: bool) -> None:
-        """``entry`` is that of this ``number`` of a class, if ``of_class``, or of a claim."""
-        self.number = number
-        self.requests = frozenset(at(entry, "requests"))
-        self._parameters: Any = entry["opaque"].get("parameters")
-        self._of_class = of_class or entry.get("source") == "FromClass"
-        self._known: dict[str, InvalidObjectError | tuple[Any]] = {}
+    number: int
+    requests: frozenset[str]
+    said: Named | InvalidObjectError
 
     def concerns(self, request: str) -> bool:
         """True if it is for ``request``, which may be ``request/subrequest``."""
         names = self.requests
         return not names or request in names or request.partition("/")[0] in names
 
-    def check(self) -> None:
-        """Refuse what cannot be understood.
+    def read(self) -> Named:
+        """What it says.
 
         Raises:
-            InvalidObjectError: says what.
+            InvalidObjectError: it cannot be understood.
         """
-        self._once("share", partial(decode_share, of_class=self._of_class))
-
-    @property
-    def sharing(self) -> Sharing | None:
-        """Sharing that it sets; None where it does not speak of it."""
-        said = self._once("sharing", decode_sharing)
-        return Sharing(*said) if said is not None else None
-
-    @property
-    def placement(self) -> Mapping[str, Any]:
-        """Fields of the placement that it sets, as ``decode_placement`` has them."""
-        return self._once("placement", decode_placement)
-
-    @property
-    def share(self) -> Mapping[str, Any]:
-        """Fields of the share that it sets, as ``decode_share`` has them."""
-        return self._once("share", partial(decode_share, of_class=self._of_class))
-
-    @property
-    def part(self) -> str:
-        """Its kind, if it says how large a part of a device is; else empty."""
-        try:
-            share = self.share
-        except InvalidObjectError:  # it may say what only a class may
-            share = self._once("part", partial(decode_share, of_class=True))
-        is_stated = Ask(share.get("memory_mib"), share.get("cores")).stated
-        return str(self._parameters["kind"]) if is_stated else ""
-
-    def _once(self, part: str, decode: Callable[[object], T]) -> T:
-        known = self._known.get(part)
-        if known is None:
-            try:
-                known = (decode(self._parameters),)
-            except InvalidObjectError as error:
-                known = error
-            self._known[part] = known
-        if isinstance(known, InvalidObjectError):
-            raise known.with_traceback(None)
-        (found,) = known
-        return found
+        if isinstance(self.said, InvalidObjectError):
+            raise self.said.with_traceback(None)
+        return self.said
 
 
 Settings = tuple[Setting, ...]
@@ -140,10 +95,21 @@ def settings_of(
     ``status.allocation.devices.config``; those of a class come first.
     """
     return tuple(
-        Setting(number, entry, of_class=of_class)
+        Setting(
+            number,
+            frozenset(at(entry, "requests")),
+            _said(entry, of_class=of_class or entry.get("source") == "FromClass"),
+        )
         for number, entry in enumerate(entries)
         if at(entry, "opaque", "driver") == driver
     )
+
+
+def _said(entry: Mapping[str, Any], *, of_class: bool) -> Named | InvalidObjectError:
+    try:
+        return decode_named(entry["opaque"].get("parameters"), of_class=of_class)
+    except InvalidObjectError as error:
+        return error
 
 
 def sharing_of(settings: Iterable[Setting], request: str) -> Sharing:
@@ -152,8 +118,10 @@ def sharing_of(settings: Iterable[Setting], request: str) -> Sharing:
     Raises:
         InvalidObjectError: one that concerns the request cannot be understood.
     """
-    said = [each.sharing for each in settings if each.concerns(request)]
-    return next((sharing for sharing in reversed(said) if sharing is not None), UNSHARED)
+    found = UNSHARED
+    for said in (each.read() for each in settings if each.concerns(request)):
+        found = found if said.sharing is None else Sharing(said.kind, said.sharing)
+    return found
 
 
 def states_share(settings: Iterable[Setting], request: str) -> str:
@@ -164,22 +132,21 @@ def states_share(settings: Iterable[Setting], request: str) -> str:
     Raises:
         InvalidObjectError: one that concerns the request cannot be understood.
     """
-    said = [each.part for each in settings if each.concerns(request)]
-    return next(filter(None, reversed(said)), "")
+    said = [each.read() for each in settings if each.concerns(request)]
+    return next((s.kind for s in reversed(said) if _ask(s.share).stated), "")
 
 
 def asked_share(settings: Iterable[Setting], request: str) -> Ask:
     """Share that is configured for ``request``; what cannot be understood is told of elsewhere."""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for each in settings:
-        if each.concerns(request):
-            try:
-                said |= each.share
-            except InvalidObjectError:
-                continue
-    if not said:
-        return NO_ASK
-    return Ask(said.get("memory_mib"), said.get("cores"), anybody=said.get("tenants") == "any")
+        if each.concerns(request) and not isinstance(each.said, InvalidObjectError):
+            fields |= each.said.share
+    return _ask(fields) if fields else NO_ASK
+
+
+def _ask(share: Mapping[str, Any]) -> Ask:
+    return Ask(share.get("memory_mib"), share.get("cores"), anybody=share.get("tenants") == "any")
 
 
 def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:

@@ -328,7 +328,7 @@ def _check_config(setting: Setting, entry: Mapping[str, Any]) -> None:
             f"{entry[TOO_LARGE]} bytes, and {CONFIG_BYTES} are read: state fewer; {_CORRECT}"
         )
     try:
-        setting.check()
+        setting.read()
     except InvalidObjectError as error:
         raise ClaimError(
             f"status.allocation.devices.config[{setting.number}].opaque.parameters "

@@ -16,7 +16,7 @@ from api.config import (
     NodesConfig,
     PlacementPolicy,
     decode,
-    decode_placement,
+    decode_named,
     encode,
 )
 from api.errors import InvalidObjectError
@@ -87,14 +87,18 @@ def test_nodes_are_preferred_by_all_three_resources_unless_some_are_named() -> N
     assert (nodes.policy, nodes.by) == ("spread", ("memory", "cpu"))
 
 
+def named(parameters: Any) -> dict[str, Any]:
+    return decode_named(parameters, of_class=False).placement
+
+
 def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
     packed = {"policy": "mfi", "nodes": {"policy": "binpack", "by": ["cpu"]}}
-    said = decode_placement({**HEAD, "placement": packed})
+    said = named({**HEAD, "placement": packed})
     assert said == {"policy": "mfi", "nodes": NodesConfig("binpack", ("cpu",))}
-    assert decode_placement(HEAD) == decode_placement({**HEAD, "placement": {}}) == {}
-    spread = decode_placement({**HEAD, "placement": {"nodes": {"policy": "spread"}}})
+    assert named(HEAD) == named({**HEAD, "placement": {}}) == {}
+    spread = named({**HEAD, "placement": {"nodes": {"policy": "spread"}}})
     assert spread == {"nodes": NodesConfig("spread", ("gpu-memory", "cpu", "memory"))}
-    assert decode_placement({**HEAD, "placement": {"policy": "sws"}}) == {"policy": "sws"}
+    assert named({**HEAD, "placement": {"policy": "sws"}}) == {"policy": "sws"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.config import decode, decode_placement, decode_sharing
+from api.config import decode, decode_named
 from api.errors import InvalidObjectError
 
 GPU = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
@@ -44,9 +44,9 @@ def test_what_nvidias_strategies_are_here(
     config = decode(given)
     assert (config.kind, config.sharing.strategy) == (given["kind"], strategy)
     assert config.sharing.time_slicing.interval == interval
-    said = decode_sharing(given)
-    assert (said is not None) == ("sharing" in given)
-    assert decode_placement(given) == {}
+    said = decode_named(given, of_class=False)
+    assert (said.sharing is not None) == ("sharing" in given)
+    assert said.placement == {}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.config import API_VERSION, GPU_KIND, KIND, decode, decode_sharing
+from api.config import API_VERSION, GPU_KIND, KIND, decode, decode_named
 from api.errors import InvalidObjectError
 
 SLICE = {"apiVersion": API_VERSION, "kind": KIND}
@@ -29,10 +29,10 @@ def test_a_limit_of_memory_is_told_in_mebibytes(text: str, mebibytes: int) -> No
 
 
 def test_only_a_configuration_that_names_sharing_says_anything_of_it() -> None:
-    assert decode_sharing(SLICE) is None
-    named = decode_sharing({**GPU, "sharing": {"strategy": "None"}})
-    assert named is not None
-    assert (named[0], named[1].strategy) == (GPU_KIND, "None")
+    assert decode_named(SLICE, of_class=False).sharing is None
+    named = decode_named({**GPU, "sharing": {"strategy": "None"}}, of_class=False)
+    assert named.sharing is not None
+    assert (named.kind, named.sharing.strategy) == (GPU_KIND, "None")
 
 
 @pytest.mark.parametrize(
