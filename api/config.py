@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -266,7 +266,7 @@ def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
     return made if sharing is None else {**made, "sharing": sharing}
 
 
-class Named(msgspec.Struct, frozen=True):
+class Named(NamedTuple):
     """The parts of a configuration as far as it names them: the rest stays as others have set it.
 
     Of placement, preparation and share these are fields by name; ``sharing`` is None where it does
