@@ -37,8 +37,8 @@ def trim_claim_spec(spec: Obj, driver: str) -> Obj:
     is_usual = len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES
     if is_usual and decoded_weight(rest) <= DECODED_BYTES:
         return kept
-    size = len(config) + len(rest)
-    return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
+    why = {TOO_LARGE: len(config) + len(rest)}
+    return {"devices": {"requests": [_marked(r, why) for r in devices.get("requests") or ()]}}
 
 
 def is_stub(spec: Obj) -> bool:
@@ -94,32 +94,27 @@ def crowded(spec: Obj, status: Obj) -> Obj:
     requests = (spec.get("devices") or {}).get("requests") or ()
     bases = {name.partition("/")[0] for name in given}
     kept = [r for r in requests if r.get("name") in bases] or requests[:1]
-    return {"devices": {"requests": [_crowded(request, given) for request in kept]}}
+    return {"devices": {"requests": [_marked(each, {CROWDED: True}, given) for each in kept]}}
 
 
-def _crowded(request: Obj, given: Collection[str]) -> Obj:
-    stub, alternatives = picked(request, ("name",)), request.get("firstAvailable") or ()
-    for body in alternatives:
-        if f"{request.get('name')}/{body.get('name')}" in given:
-            chosen = {**picked(body, ("name", "deviceClassName")), CROWDED: True}
-            return {**stub, "firstAvailable": [chosen]}
-    choices = [request.get("exactly"), *alternatives]
-    body = next((body for body in choices if body), {})
-    return {**stub, "exactly": {**picked(body, ("deviceClassName",)), CROWDED: True}}
+def _marked(request: Obj, why: Obj, given: Collection[str] | None = None) -> Obj:
+    """Rest of a request that is not read: its class, and the reason.
 
-
-def _stub(request: Obj, size: int) -> Obj:
-    """Rest of a request that is not read: its class, and the reason."""
+    Of alternatives those are left that are ``given``, or the first; all of them without.
+    """
 
     def of(body: Obj) -> Obj:
-        return {**picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
+        return {**picked(body, ("name", "deviceClassName")), **why}
 
-    stub = picked(request, ("name",))
+    rest, name = picked(request, ("name",)), request.get("name")
     if "exactly" in request:
-        stub["exactly"] = of(request["exactly"])
-    if "firstAvailable" in request:
-        stub["firstAvailable"] = [of(each) for each in request["firstAvailable"]]
-    return stub
+        rest["exactly"] = of(request["exactly"])
+    if alternatives := request.get("firstAvailable"):
+        if given is not None:
+            chosen = [each for each in alternatives if f"{name}/{each.get('name')}" in given]
+            alternatives = chosen or alternatives[:1]
+        rest["firstAvailable"] = [of(each) for each in alternatives]
+    return rest
 
 
 class _Part(msgspec.Struct, rename="camel", omit_defaults=True):

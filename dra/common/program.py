@@ -41,7 +41,7 @@ def configure(
 
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(enriched)
-    handler.setFormatter(_Json() if style == "json" else _Text())
+    handler.setFormatter(_Line(style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("urllib3").setLevel(logging.WARNING)
 
@@ -57,29 +57,23 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-class _Text(logging.Formatter):
-    """``time level logger: message key=value ...``."""
+class _Line(logging.Formatter):
+    """``time level logger: message key=value ...``, or one object of JSON a line."""
+
+    def __init__(self, style: Format) -> None:
+        super().__init__()
+        self._style = style
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {k}={_value(v)}" for k, v in _extra(record).items())
-        line = f"{_time(record)} {record.levelname} {record.name}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-class _Json(logging.Formatter):
-    """One object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_extra(record),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        time, message, extra = _time(record), record.getMessage(), _extra(record)
+        error = self.formatException(record.exc_info) if record.exc_info else ""
+        if self._style == "text":
+            fields = "".join(f" {k}={_value(v)}" for k, v in extra.items())
+            line = f"{time} {record.levelname} {record.name}: {message}{fields}"
+            return f"{line}\n{error}" if error else line
+        level = record.levelname.lower()
+        said = {"time": time, "level": level, "logger": record.name, "message": message, **extra}
+        return json.dumps({**said, "exception": error} if error else said, default=str)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
