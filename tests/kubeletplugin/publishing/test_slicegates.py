@@ -6,17 +6,19 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
-from dra.resourceslices.resourceslices import SliceLayout
+from dra.kube.errors import InvalidError
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.conftest import api_server
 from tests.kubeletplugin.helpers.publishedslices import (
+    SLICES,
     condition,
     devices,
     look_again,
@@ -91,21 +93,21 @@ def test_taints_that_are_dropped_later_leave_the_gpu_out(
 def test_what_exceeds_a_limit_is_left_to_the_controller(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = SliceLayout.spec
-    many = {f"counter-{n}": {"value": "1"} for n in range(33)}
-
-    def excessive(layout: SliceLayout, index: int, *, generation: int) -> Obj:
-        spec = made(layout, index, generation=generation)
-        for each in spec.get("sharedCounters", ()):
-            each["counters"] |= many
-        return spec
-
-    monkeypatch.setattr(SliceLayout, "spec", excessive)
     rig = make_rig()
+    call = type(rig.http).call
+
+    def refusing(http: Any, method: str, path: str, **more: Any) -> Obj:
+        is_write = method in {"POST", "PUT"} and path.startswith(SLICES)
+        is_probe = (more.get("query") or {}).get("dryRun")
+        if is_write and not is_probe and "sharedCounters" in more["body"]["spec"]:
+            raise InvalidError("sharedCounters: must have at most 8 items", status=422)
+        return call(http, method, path, **more)
+
+    monkeypatch.setattr(type(rig.http), "call", refusing)
     rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("the reason", lambda: condition(rig).get("reason") == "LimitExceeded")
-    assert "32" in condition(rig)["message"]
+    assert "must have at most 8 items" in condition(rig)["message"]
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     assert devices(rig) == {}
 
