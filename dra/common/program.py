@@ -62,12 +62,12 @@ class _Line(logging.Formatter):
 
     def __init__(self, style: Format) -> None:
         super().__init__()
-        self._style = style
+        self._form = style
 
     def format(self, record: logging.LogRecord) -> str:
         time, message, extra = _time(record), record.getMessage(), _extra(record)
         error = self.formatException(record.exc_info) if record.exc_info else ""
-        if self._style == "text":
+        if self._form == "text":
             fields = "".join(f" {k}={_value(v)}" for k, v in extra.items())
             line = f"{time} {record.levelname} {record.name}: {message}{fields}"
             return f"{line}\n{error}" if error else line
