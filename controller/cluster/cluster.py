@@ -6,12 +6,11 @@ Owned by one thread. Every change leaves in :class:`Effects` what it may have co
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from api.mignode import RoomRequest
 from controller.cluster.claims import KnownClaims
-from controller.cluster.gangs import KnownGangs
 from controller.cluster.pods import KnownPods
 from controller.cluster.records import Effects
 from controller.cluster.templates import KnownTemplates
@@ -116,24 +115,9 @@ class Cluster:
         )
         self.pod_index = KnownPods(self.hosts, self.claim_index, self.classes, self._effects, specs)
         self.templates = KnownTemplates(driver, self._effects)
-
-    @property
-    def pods(self) -> dict[ObjectKey, Pod]:
-        """Every known pod; not to be changed."""
-        return self.pod_index.by_key
-
-    @property
-    def claims(self) -> dict[ObjectKey, KnownClaim]:
-        """Every known claim; not to be changed."""
-        return self.claim_index.by_key
-
-    @property
-    def gangs(self) -> KnownGangs:
-        return self.pod_index.gangs
-
-    @property
-    def has_effects(self) -> bool:
-        return bool(self._effects)
+        self.pods: Mapping[ObjectKey, Pod] = self.pod_index.by_key
+        self.claims: Mapping[ObjectKey, KnownClaim] = self.claim_index.by_key
+        self.gangs = self.pod_index.gangs
 
     def take_effects(self) -> Effects:
         """Effects of the changes since the last call."""

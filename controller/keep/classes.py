@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from controller import times
 from controller.cluster.records import Effects
 from controller.serve.world import World
-from controller.write.in_flight import KeptObjects, WriteAnswer
+from controller.write.in_flight import KeptObjects, WriteAnswer, one
 from dra.claims.classes import (
     MOST_CLASSES,
     generated_classes,
@@ -43,7 +43,7 @@ class GeneratedClasses:
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
-        self._writer = world.writers.objects
+        self._requests = world.requests
         self._reporter = world.reporter
         self._now = world.now
         self._objects: KeptObjects[str] = KeptObjects("DeviceClass", world.in_flight, world.now)
@@ -170,9 +170,7 @@ class GeneratedClasses:
         self._reporter.on_class(found, "extended resource taken", obstacle)
 
     def _write(self, name: str, wanted: Obj) -> None:
-        def job() -> Iterator[Obj]:
-            yield self._writer.apply(DEVICE_CLASSES, wanted)
-
+        job = one(self._requests.apply, DEVICE_CLASSES, wanted)
         self._objects.write(name, job, self._cluster.set_class)
 
     def _look(self, now: float) -> bool:
@@ -214,9 +212,9 @@ class GeneratedClasses:
 
     def _remove(self, uids: dict[str, str]) -> None:
         def job() -> Iterator[Obj]:
-            named = self._writer.classes_in_templates()
+            named = self._requests.classes_in_templates()
             for name in [each for each in uids if each not in named][:AT_ONCE]:
-                self._writer.remove(DEVICE_CLASSES, ("", name), uid=uids[name])
+                self._requests.remove(DEVICE_CLASSES, ("", name), uid=uids[name])
                 yield {"metadata": {"name": name}}
 
         self._objects.begin(job, self._removed)

@@ -156,7 +156,7 @@ class NodeLabels:
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
-        self._writer = world.writers.objects
+        self._requests = world.requests
         self._objects: KeptObjects[str] = KeptObjects(
             "labels of a node", world.in_flight, world.now
         )
@@ -197,13 +197,13 @@ class NodeLabels:
     def _apply(self, node: str, wanted: dict[str, str]) -> None:
         def job() -> Iterator[Obj]:
             try:
-                yield self._writer.apply_node_labels(node, wanted)
+                yield self._requests.apply_node_labels(node, wanted)
             except ConflictError as error:
                 theirs = _owned_by_others(error)
                 left = {key: value for key, value in wanted.items() if key not in theirs}
                 fields = {"node": node, "labels": ", ".join(sorted(theirs))}
                 _log.warning("labels of a node belong to others and stay theirs", extra=fields)
-                yield self._writer.apply_node_labels(node, left)
+                yield self._requests.apply_node_labels(node, left)
 
         def done(_: Obj) -> None:
             self._applied[node] = wanted

@@ -16,7 +16,7 @@ from math import inf
 from controller import times
 from controller.cluster.records import Effects
 from controller.serve.world import World
-from controller.write.in_flight import KeptObjects, WriteAnswer
+from controller.write.in_flight import KeptObjects, WriteAnswer, one
 from dra.claims.classes import offered_profiles
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Obj, ObjectKey
@@ -39,7 +39,7 @@ class LimitTemplates:
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
         self._templates = world.cluster.templates
-        self._writer = world.writers.objects
+        self._requests = world.requests
         self._reporter = world.reporter
         self._now = world.now
         self._objects: KeptObjects[ObjectKey] = KeptObjects(
@@ -185,9 +185,6 @@ class LimitTemplates:
     def _write(self, key: ObjectKey) -> None:
         body = template(key[1], key[0], driver=self._cluster.driver)
 
-        def job() -> Iterator[Obj]:
-            yield self._writer.apply(RESOURCE_CLAIM_TEMPLATES, body)
-
         def done(answer: WriteAnswer) -> None:
             fields: Obj = {"template": "/".join(key)}
             if answer.error is None:
@@ -204,7 +201,7 @@ class LimitTemplates:
                 return
             self._objects.discard(key)
 
-        self._objects.begin(job, done)
+        self._objects.begin(one(self._requests.apply, RESOURCE_CLAIM_TEMPLATES, body), done)
 
     def _is_unused(self, key: ObjectKey) -> bool:
         known = self._templates
@@ -231,7 +228,7 @@ class LimitTemplates:
         uid = self._templates.present[key]
 
         def job() -> Iterator[Obj]:
-            self._writer.remove(RESOURCE_CLAIM_TEMPLATES, key, uid=uid)
+            self._requests.remove(RESOURCE_CLAIM_TEMPLATES, key, uid=uid)
             yield {}
 
         def done(answer: WriteAnswer) -> None:

@@ -17,13 +17,12 @@ from controller.leader.mirrors import Inbox, Mirrors, mignode_of
 from controller.options import Options
 from controller.report.decisions import recording
 from controller.report.metrics import ControllerMetrics
-from controller.report.pod_conditions import PodConditions
-from controller.report.report import Reporter
+from controller.report.report import PodConditions, Reporter
 from controller.serve.evaluations import evaluating
 from controller.serve.world import World
+from controller.write.claims import ClaimWriter
 from controller.write.in_flight import InFlight, Senders
-from controller.write.requests import NotLeadingError
-from controller.write.writers import Writers, make_writers
+from controller.write.requests import NotLeadingError, Requests
 from dra.cel.kinds import Kinds
 from dra.kube.client import KubeApi
 from dra.kube.events import EventSink
@@ -98,13 +97,14 @@ class Controller:
         if not self._mirrors.fill(cluster, inbox, stop, self._clock):
             return self._was_settled  # as it was: nothing was written
         senders, fence = Senders(), None
-        writers = make_writers(
-            self._api,
+        requests = Requests(
+            kube=self._api,
             driver=options.driver_name,
-            finalizer=options.finalizer,
-            now=self._clock.now,
             leads=lambda: self._leads() and not stop.is_set(),
-            labels_nodes=options.eager_creation,
+            now=self._clock.now,
+        )
+        writer = ClaimWriter(
+            requests, finalizer=options.finalizer, labels_nodes=options.eager_creation
         )
         try:
             apply(cluster, inbox.take())
@@ -113,19 +113,19 @@ class Controller:
             else:
                 fence = Fence(
                     cluster,
-                    writers.claims,
+                    writer,
                     InFlight(senders.send, inbox.wake),
                     mark=f"{rfc3339(self._clock.now())} {secrets.token_hex(4)}",
                     now=self._clock.monotonic,
                 )
-            self._serve(cluster, writers, senders, inbox, fence=fence, stop=stop)
+            self._serve(cluster, writer, senders, inbox, fence=fence, stop=stop)
         except NotLeadingError:
             _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
             senders.close()  # whoever leads next may rely on it that nothing more is sent
         apply(cluster, inbox.take())
-        return _is_settled(fence, cluster, writers)
+        return _is_settled(fence, cluster, writer)
 
     def _leads(self) -> bool:
         return self._elector is None or self._elector.is_leader
@@ -133,7 +133,7 @@ class Controller:
     def _serve(  # noqa: PLR0913 - what it works on and with
         self,
         cluster: Cluster,
-        writers: Writers,
+        writer: ClaimWriter,
         senders: Senders,
         inbox: Inbox,
         *,
@@ -145,10 +145,10 @@ class Controller:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        now, driver = self._clock.monotonic, self._options.driver_name
+        now = self._clock.monotonic
         in_flight = InFlight(senders.send, inbox.wake)
         self._metrics.begins(cluster.waiting_claims, cluster.fleet)
-        conditions = PodConditions(writers.pods, in_flight, driver=driver, now=now)
+        conditions = PodConditions(writer.requests, in_flight, now=now)
         with (
             evaluating(cluster, wake=inbox.wake, now=now) as evaluations,
             recording(cluster, self._options, self._clock) as decisions,
@@ -159,7 +159,7 @@ class Controller:
             engine = Engine(
                 World(
                     cluster,
-                    writers,
+                    writer,
                     in_flight,
                     reporter,
                     self._options,
@@ -201,9 +201,9 @@ class Controller:
         worker.absorb()
 
 
-def _is_settled(fence: Fence | None, cluster: Cluster, writers: Writers) -> bool:
+def _is_settled(fence: Fence | None, cluster: Cluster, writer: ClaimWriter) -> bool:
     """True if no allocation can be made any more; logs those that may be."""
-    unanswered = writers.claims.may_be_made(cluster.claims)
+    unanswered = writer.may_be_made(cluster.claims)
     if unanswered:
         _log.warning(
             "an allocation was not answered and may still be made: the next leader fences claims",

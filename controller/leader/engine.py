@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
+from controller import times
 from controller.cluster.records import Effects, PodRecord, TakenBack
 from controller.keep.classes import GeneratedClasses
-from controller.keep.keeper import Keeper, Keepers
 from controller.keep.labels import NodeLabels
 from controller.keep.node_classes import NodeClasses
 from controller.keep.templates import LimitTemplates
-from controller.queue.holds import gang_uid
+from controller.queue.line import gang_uid
 from controller.serve import made_first, making_room, placing
 from controller.serve.allocations import note_claim
 from controller.serve.claims import serve_claim
@@ -31,6 +32,56 @@ from dra.pods.rules import find_victims
 _log = logging.getLogger(__name__)
 
 _SHOWN = 200
+
+
+class Keeper(Protocol):
+    """Keeper of some objects; it begins one write at a time, and makes no request itself."""
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time of the next piece of work; None where there is none."""
+
+    def note(self, effects: Effects) -> None:
+        """Notes that the objects it keeps may have to change."""
+
+    def work_if_due(self) -> bool:
+        """Look, or begin a write; False when nothing is due."""
+
+
+class Keepers:
+    """Keepers that take turns; what one raises ends nothing but its turn, and it rests."""
+
+    def __init__(self, keepers: list[Keeper], now: Callable[[], float]) -> None:
+        self.all = keepers
+        self._now = now
+        self._rests: dict[int, float] = {}
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time of the next piece of work; None where there is none."""
+        found = ((each.due, self._rests.get(id(each), 0.0)) for each in self.all)
+        return min((max(due, rests) for due, rests in found if due is not None), default=None)
+
+    def work_if_due(self) -> bool:
+        """Have one work; False when nothing is due.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        for keeper in self.all:
+            if self._now() < self._rests.get(id(keeper), 0.0):
+                continue
+            try:
+                if keeper.work_if_due():
+                    return True
+            except NotLeadingError:
+                raise
+            except Exception:  # noqa: BLE001 - it may be anything
+                # One object that we cannot handle must not keep pods from being served.
+                _log.exception("objects not kept for a while", extra={"pause": times.KEEPER_FAILED})
+                self._rests[id(keeper)] = self._now() + times.KEEPER_FAILED
+                return True
+        return False
 
 
 class Engine:
@@ -63,8 +114,8 @@ class Engine:
             world.agenda.add_pod(key)
         world.refusals.expire()
         # They may have effects of their own: who leaves the line releases what was held for it.
-        while world.cluster.has_effects:
-            self._take(world.cluster.take_effects())
+        while effects := world.cluster.take_effects():
+            self._take(effects)
 
     def work(self) -> bool:
         """Do one piece of work; False when nothing is due, or answers are to be waited for.
@@ -159,7 +210,7 @@ class Engine:
         for pod_record in effects.gone_pods:
             _tell(self._pod_gone, pod_record)
         for claim_record in effects.gone_claims:
-            world.writers.claims.unanswered.pop(claim_record.ref.uid, None)
+            world.writer.unanswered.pop(claim_record.ref.uid, None)
         for gang in effects.gone_gangs:
             _tell(world.line.leaves, gang_uid(gang))
         for key in effects.claims:

@@ -49,15 +49,15 @@ without that promise. Without an election nobody can tell what went before: ther
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.worklist import WorkList
 from controller.write.claims import ClaimWriter
-from controller.write.in_flight import InFlight, WriteAnswer
+from controller.write.in_flight import InFlight, WriteAnswer, one
 from dra.claims.claims import Claim
-from dra.common.resources import Obj, ObjectKey
+from dra.common.resources import ObjectKey
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
 
 _log = logging.getLogger(__name__)
@@ -147,9 +147,7 @@ class Fence:
                 self._work.add(key, 0)
 
     def _send(self, key: ObjectKey, claim: Claim) -> None:
-        def job() -> Iterator[Obj]:
-            yield self._writer.fence(claim, self._mark)
-
+        job = one(self._writer.fence, claim, self._mark)
         self._in_flight.start([key], job, lambda answer: self._settle(key, answer))
 
     def _settle(self, key: ObjectKey, answer: WriteAnswer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -34,7 +34,7 @@ WaitingClaims = Callable[[], Iterable[tuple[str, Reason, str]]]
 """UID, reason and time of creation of each claim that waits, as often as pods wait with it."""
 
 
-class ControllerMetrics:
+class ControllerMetrics(Collector):
     """Turns what it hears into metrics. ``leads`` says whether this controller does now.
 
     Called by the controller's one thread, in passing: no method blocks or raises. Claims are
@@ -84,9 +84,9 @@ class ControllerMetrics:
             registry=registry,
         )
         self._room_making = {r: room_making.labels(r.value) for r in _ROOM_MAKING}
-        self._waiting, self._room, self._quotas = _Waiting(now), _Room(), _Quotas()
-        for collector in (self._waiting, self._room, self._quotas):
-            registry.register(collector)
+        self._waits: WaitingClaims = tuple
+        self._fleet: Fleet | None = None
+        registry.register(self)
 
     def decided(self, seconds: float, *, placed: bool) -> None:
         """A pod's claims were looked at as a problem of placement; ``placed``: they fit."""
@@ -113,22 +113,19 @@ class ControllerMetrics:
 
         ``waits`` is called by any thread, which looks into ``fleet`` too.
         """
-        self._waiting.waits = waits
-        self._room.fleet = self._quotas.fleet = fleet
+        self._waits, self._fleet = waits, fleet
         self._unreadable.set(0)
 
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Metrics that are worked out when they are asked for."""
+        yield from self._waiting()
+        yield from _room(self._fleet)
+        yield from _quotas(self._fleet)
 
-class _Waiting(Collector):
-    """The claims that wait, counted when they are asked for."""
-
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        self._now = now
-        self.waits: WaitingClaims = tuple
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def _waiting(self) -> list[GaugeMetricFamily]:
         now = self._now()
         ages: dict[Reason, list[float]] = defaultdict(list)
-        for reason, created in {uid: (reason, at) for uid, reason, at in self.waits()}.values():
+        for reason, created in {uid: (reason, at) for uid, reason, at in self._waits()}.values():
             ages[reason].append(seconds_since(created, now) or 0.0)
         count = GaugeMetricFamily(
             f"{PREFIX}waiting_claims", "Claims that wait for an allocation.", labels=["reason"]
@@ -144,57 +141,47 @@ class _Waiting(Collector):
         return [count, oldest]
 
 
-class _Room(Collector):
-    """Fragmentation of the GPUs that the controller allocates, worked out when it is asked for."""
-
-    def __init__(self) -> None:
-        self.fleet: Fleet | None = None
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        slices = _gauge("memory_slices", "Memory slices of GPUs in MIG mode.", "product", "state")
-        stranded = _gauge(
-            "stranded_memory_slices", "Free ones where what is asked for does not fit.", "product"
-        )
-        largest = _gauge(
-            "largest_placeable_memory_slices", "Those of the largest slice to be had.", "product"
-        )
-        placeable = _gauge(
-            "placeable_slices", "Most slices of the profile alone.", "product", "profile"
-        )
-        found = rooms(self.fleet) if self.fleet is not None else {}
-        for product, room in sorted(found.items(), key=_number_of_slices)[:_PRODUCTS]:
-            for state in ("held", "free", "withheld"):
-                slices.add_metric([product, state], getattr(room, state))
-            stranded.add_metric([product], room.stranded)
-            largest.add_metric([product], room.largest)
-            for profile, number in room.placeable.most_common(_PROFILES):
-                placeable.add_metric([product, profile], number)
-        return [slices, stranded, largest, placeable]
+def _room(fleet: Fleet | None) -> list[GaugeMetricFamily]:
+    """Fragmentation of the GPUs that the controller allocates."""
+    slices = _gauge("memory_slices", "Memory slices of GPUs in MIG mode.", "product", "state")
+    stranded = _gauge(
+        "stranded_memory_slices", "Free ones where what is asked for does not fit.", "product"
+    )
+    largest = _gauge(
+        "largest_placeable_memory_slices", "Those of the largest slice to be had.", "product"
+    )
+    placeable = _gauge(
+        "placeable_slices", "Most slices of the profile alone.", "product", "profile"
+    )
+    found = rooms(fleet) if fleet is not None else {}
+    for product, room in sorted(found.items(), key=_number_of_slices)[:_PRODUCTS]:
+        for state in ("held", "free", "withheld"):
+            slices.add_metric([product, state], getattr(room, state))
+        stranded.add_metric([product], room.stranded)
+        largest.add_metric([product], room.largest)
+        for profile, number in room.placeable.most_common(_PROFILES):
+            placeable.add_metric([product, profile], number)
+    return [slices, stranded, largest, placeable]
 
 
-class _Quotas(Collector):
+def _quotas(fleet: Fleet | None) -> list[GaugeMetricFamily]:
     """Quotas of classes, and what namespaces hold of these."""
-
-    def __init__(self) -> None:
-        self.fleet: Fleet | None = None
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        of_class, of_namespace = ("device_class",), ("namespace", "device_class")
-        devices = _gauge("quota_devices", "Devices that a namespace may hold.", *of_class)
-        memory = _gauge("quota_memory_bytes", "Memory that it may hold.", *of_class)
-        held = _gauge("quota_held_devices", "Devices that it holds.", *of_namespace)
-        held_memory = _gauge("quota_held_memory_bytes", "Memory that it holds.", *of_namespace)
-        if self.fleet is not None:
-            for name, quota in sorted([*self.fleet.quotas.limits.items()]):
-                if quota.devices is not None:
-                    devices.add_metric([name], quota.devices)
-                if quota.memory_mib is not None:
-                    memory.add_metric([name], quota.memory_mib * _MIB)
-            sums = sorted(self.fleet.quotas.sums(), key=lambda each: -each[-1])
-            for namespace, name, what, number in sums[: 2 * _NAMESPACES]:
-                family = held if what == DEVICES else held_memory
-                family.add_metric([namespace, name], number * (1 if what == DEVICES else _MIB))
-        return [devices, memory, held, held_memory]
+    of_class, of_namespace = ("device_class",), ("namespace", "device_class")
+    devices = _gauge("quota_devices", "Devices that a namespace may hold.", *of_class)
+    memory = _gauge("quota_memory_bytes", "Memory that it may hold.", *of_class)
+    held = _gauge("quota_held_devices", "Devices that it holds.", *of_namespace)
+    held_memory = _gauge("quota_held_memory_bytes", "Memory that it holds.", *of_namespace)
+    if fleet is not None:
+        for name, quota in sorted([*fleet.quotas.limits.items()]):
+            if quota.devices is not None:
+                devices.add_metric([name], quota.devices)
+            if quota.memory_mib is not None:
+                memory.add_metric([name], quota.memory_mib * _MIB)
+        sums = sorted(fleet.quotas.sums(), key=lambda each: -each[-1])
+        for namespace, name, what, number in sums[: 2 * _NAMESPACES]:
+            family = held if what == DEVICES else held_memory
+            family.add_metric([namespace, name], number * (1 if what == DEVICES else _MIB))
+    return [devices, memory, held, held_memory]
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

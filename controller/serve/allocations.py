@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from controller.cluster.records import AllocationWrite, PodRecord
 from controller.serve.world import Act, World, Write
+from controller.write.claims import ClaimWriter
 from controller.write.in_flight import WriteAnswer
-from controller.write.writers import Writers
 from dra.allocator.problem import Decision
 from dra.claims.allocation import node_label
 from dra.claims.claims import Claim, read_claim
@@ -79,7 +79,7 @@ def note_claim(world: World, key: ObjectKey) -> None:
         return
     if known.claim.resource_version != record.uncertain.wants.claim.resource_version:
         record.uncertain = None
-        world.writers.claims.unanswered.pop(record.ref.uid, None)
+        world.writer.unanswered.pop(record.ref.uid, None)
         world.cluster.end_write(record.ref)
 
 
@@ -109,7 +109,7 @@ def _write(
         # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
         tuple(w.wants.claim.ref.key for w in writes) if writes else pod.claim_keys,
         lambda: _requests(
-            world.writers, pod, writes, labelled, finalizer=finalizer, lifting=lifting
+            world.writer, pod, writes, labelled, finalizer=finalizer, lifting=lifting
         ),
         answered,
         tuple(
@@ -120,7 +120,7 @@ def _write(
 
 
 def _requests(  # noqa: PLR0913 - what is written
-    writers: Writers,
+    writer: ClaimWriter,
     pod: Pod,
     writes: Sequence[AllocationWrite],
     labelled: Sequence[AllocationWrite],
@@ -130,26 +130,26 @@ def _requests(  # noqa: PLR0913 - what is written
 ) -> Iterator[Obj]:
     """Requests of one decision; made by a thread that writes, on values that nobody changes.
 
-    Yields the claims as stored. What the writers raise goes through.
+    Yields the claims as stored. What the requests raise goes through.
     """
     last: dict[str, Obj] = {}
     for write in writes:
         claim, decision = write.wants.claim, write.decision
         if finalizer not in claim.finalizers:
-            stored = writers.claims.add_finalizer(claim, node=decision.node)
+            stored = writer.add_finalizer(claim, node=decision.node)
             yield stored
             claim = read_claim(stored)
         picks = decision.of(claim.ref)
         config = write.wants.config(p.request for p in picks)
-        stored = writers.claims.allocate(claim, decision, config=config, pod=pod)
+        stored = writer.allocate(claim, decision, config=config, pod=pod)
         yield stored
         last[claim.ref.uid] = stored
     if lifting:
-        writers.pods.lift_gate(pod, finalizer)
+        writer.requests.lift_gate(pod, finalizer)
     for write in labelled:
         stored = last[write.wants.claim.ref.uid]
         try:
-            stored = writers.claims.label(stored, node=write.decision.node)
+            stored = writer.label(stored, node=write.decision.node)
         except KubeError as error:  # its slice is made a little later
             _log.debug("not labelled: %s", error)
         yield stored

@@ -65,7 +65,7 @@ def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
     if record is not None:
         record.label_at = None
     if due is not None:
-        yield world.claim_write(known, lambda _: world.writers.claims.label(known.obj, node=node))
+        yield world.claim_write(known, lambda _: world.writer.label(known.obj, node=node))
 
 
 def _label_time(world: World, known: KnownClaim, record: ClaimRecord) -> float:
@@ -102,7 +102,7 @@ def _unnamed_node(world: World, known: KnownClaim) -> str:
     node = claim.allocation.node
     if not claim.allocation.of_driver(world.cluster.driver):
         return ""
-    return "" if world.writers.claims.is_labelled(known.obj, node=node) else node
+    return "" if world.writer.is_labelled(known.obj, node=node) else node
 
 
 def _is_of_node(world: World, known: KnownClaim, node: str) -> bool:
@@ -140,7 +140,7 @@ def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
     fields = {"claim": str(claim.ref)}
     if claim.allocation is None or claim.deleting or claim.by_others(world.cluster.driver):
         told = partial(_log.info, "released", extra=fields)
-        yield world.claim_write(known, world.writers.claims.remove_finalizer, told)
+        yield world.claim_write(known, world.writer.remove_finalizer, told)
         return
     if claim.owner_pod_uid:
         # The claims of a pod go with it; that is somebody else's work, usually under way.
@@ -150,7 +150,7 @@ def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
             yield Look(since + times.OWNED_CLAIM_UNUSED)
             return
     told = partial(_log.info, "deallocated: no pod uses it", extra=fields)
-    yield world.claim_write(known, world.writers.claims.deallocate, told)
+    yield world.claim_write(known, world.writer.deallocate, told)
 
 
 def _is_over(world: World, known: KnownClaim) -> bool:

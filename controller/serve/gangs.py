@@ -13,10 +13,9 @@ from itertools import chain, islice
 from controller import times
 from controller.cluster.gangs import Gang
 from controller.cluster.records import GangRefusal, PodRecord
-from controller.queue.decisions import PART_STEPS, Made
-from controller.queue.fairness import Need
-from controller.queue.holds import gang_uid, gang_waiter, urgency
-from controller.queue.searches import alike
+from controller.queue.agenda import urgency
+from controller.queue.line import Need, gang_uid, gang_waiter
+from controller.queue.searches import PART_STEPS, Made, alike
 from controller.serve.allocations import allocate
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
 from controller.serve.placing import attempts, suited, without_excluded

@@ -105,12 +105,12 @@ def give_up(world: World, known: KnownClaim, why: str) -> Iterator[Write]:
     if world.in_flight.is_about([known.claim.ref.key]) or known.claim.allocation is None:
         return
     if known.claim.reserved_for:
-        yield world.claim_write(known, world.writers.claims.unreserve)
+        yield world.claim_write(known, world.writer.unreserve)
         return
     message = f"the allocation on node {known.claim.allocation.node} is given up, as {why}"
     obstacle = Obstacle(Reason.TAKEN_BACK, message)
     told = partial(world.reporter.on_claim, known, obstacle, warning=False)
-    yield world.claim_write(known, world.writers.claims.deallocate, told)
+    yield world.claim_write(known, world.writer.deallocate, told)
 
 
 # -- causes
@@ -270,7 +270,7 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
         world.refusals.refuse(cluster.pod_index.template(pod), node)
     message = f"node {node} cannot prepare the claim, it is placed elsewhere: {why}"
     told = partial(world.reporter.on_claim, known, Obstacle(Reason.PREPARE_FAILED, message))
-    yield world.claim_write(known, world.writers.claims.deallocate, told)
+    yield world.claim_write(known, world.writer.deallocate, told)
 
 
 def _tell_stranded(world: World, known: KnownClaim, pod: Pod, *, node: str, why: str) -> None:
@@ -303,9 +303,9 @@ def give_back_parts(world: World, pod: Pod, problem: Problem, fleet: Fleet) -> I
     for known in pins:
         fields = {"claim": str(known.claim.ref), "pod": str(pod)}
         if known.claim.reserved_for:
-            write, what = world.writers.claims.unreserve, "no longer reserved for the pod"
+            write, what = world.writer.unreserve, "no longer reserved for the pod"
         else:
-            write, what = world.writers.claims.deallocate, "deallocated"
+            write, what = world.writer.deallocate, "deallocated"
         message = f"{what}, to serve the pod as a whole on another node"
         yield world.claim_write(known, write, partial(_log.info, message, extra=fields))
 

@@ -25,7 +25,7 @@ from controller import times
 from controller.cluster.records import PodRecord, RoomMaking
 from controller.queue.searches import alike
 from controller.serve.world import Act, Look, World, Write
-from controller.write.in_flight import WriteAnswer
+from controller.write.in_flight import WriteAnswer, one
 from dra.allocator.allocate import Allocator
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.movers import (
@@ -312,9 +312,6 @@ def _move(world: World, record: PodRecord, making: _Making, step: Step) -> Itera
     peers = frozenset(p.uid for p in pods if p.template == moved.template)
     place = f"{step.mover.profile} on gpu-{step.mover.gpu.minor} of node {step.mover.gpu.node}"
 
-    def job() -> Iterator[Obj]:
-        yield world.writers.pods.evict(moved)
-
     def done(answer: WriteAnswer) -> None:
         known.is_under_way = False
         if answer.error is not None:
@@ -332,7 +329,7 @@ def _move(world: World, record: PodRecord, making: _Making, step: Step) -> Itera
             _tell(world, record.pod, Reason.MAKING_ROOM, message)
         world.agenda.add_pod(record.pod.key)
 
-    yield Write((), job, done)
+    yield Write((), one(world.requests.evict, moved), done)
 
 
 def _surprise(world: World, record: PodRecord, moved: Pod) -> str | None:
@@ -370,7 +367,7 @@ def _end_all(
     tried: list[Pod] = []
 
     def job() -> Iterator[Obj]:
-        requests = world.writers.pods
+        requests = world.requests
         for pod in (pod for pod, ending in ended if not ending.is_against_budget):
             tried.append(pod)
             yield requests.evict(pod, dry_run=True)

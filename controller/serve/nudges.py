@@ -23,7 +23,7 @@ from api.errors import InvalidObjectError
 from controller import times
 from controller.cluster.records import Marks, Nomination, PodRecord
 from controller.serve.world import Act, Look, World, Write
-from controller.write.in_flight import WriteAnswer
+from controller.write.in_flight import WriteAnswer, one
 from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare, unasked_since
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
@@ -97,9 +97,6 @@ def _read_marks(world: World, pod: Pod) -> Marks:
 
 
 def _mark(world: World, pod: Pod, marks: Marks, occasion: str, before: tuple[str, ...]) -> Write:
-    def job() -> Iterator[Obj]:
-        yield world.writers.pods.request_prepare(pod, occasion)
-
     def done(answer: WriteAnswer) -> None:
         fields = {"pod": str(pod), "node": pod.node}
         if answer.error is None:
@@ -109,7 +106,7 @@ def _mark(world: World, pod: Pod, marks: Marks, occasion: str, before: tuple[str
         fields["error"] = str(answer.error)
         _log.info("kubelet could not be told to prepare the claims again", extra=fields)
 
-    return Write((), job, done)
+    return Write((), one(world.requests.request_prepare, pod, occasion), done)
 
 
 def _occasions(world: World, pod: Pod) -> frozenset[str]:
@@ -174,14 +171,11 @@ def keep_claim_names(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def _naming(world: World, pod: Pod, names: Mapping[str, str]) -> Write:
-    def job() -> Iterator[Obj]:
-        yield world.writers.pods.name_claims(pod, names)
-
     def done(answer: WriteAnswer) -> None:
         error = str(answer.error) if answer.error is not None else ""
         _log.info("claims of the pod named again", extra={"pod": str(pod), "error": error})
 
-    return Write((), job, done)
+    return Write((), one(world.requests.name_claims, pod, names), done)
 
 
 # -- the pod's controller
@@ -213,9 +207,6 @@ def evict(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def _eviction(world: World, pod: Pod, why: str) -> Write:
-    def job() -> Iterator[Obj]:
-        yield world.writers.pods.evict(pod)
-
     def done(answer: WriteAnswer) -> None:
         error = answer.error
         if error is None:
@@ -230,7 +221,7 @@ def _eviction(world: World, pod: Pod, why: str) -> Write:
         message = f"it cannot be evicted now, which is tried again: {error}{remedy}. {why}"
         _tell_evicted(world, pod, Obstacle(Reason.NOT_EVICTED, message))
 
-    return Write((), job, done)
+    return Write((), one(world.requests.evict, pod), done)
 
 
 def _tell_evicted(world: World, pod: Pod, obstacle: Obstacle) -> None:
@@ -339,8 +330,8 @@ def _nomination(world: World, pod: Pod, told: Nomination) -> Write:
 
     def job() -> Iterator[Obj]:
         if not is_there:
-            yield world.writers.pods.nominate(pod, node)
-        yield world.writers.pods.take_back_nomination(pod, node)
+            yield world.requests.nominate(pod, node)
+        yield world.requests.take_back_nomination(pod, node)
 
     def done(answer: WriteAnswer) -> None:
         error, last = answer.error, world.nominating

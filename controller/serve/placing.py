@@ -22,7 +22,7 @@ from functools import partial
 
 from controller import times
 from controller.cluster.records import AlikePods, PodRecord, Sent
-from controller.queue import decisions
+from controller.queue import searches
 from controller.queue.refusals import BY_SCHEDULER
 from controller.queue.searches import alike
 from controller.serve.giving_back import give_back_parts
@@ -238,7 +238,7 @@ class _Attempts:
             last = self.refused >= len(attempts) - 1
             self.decision.problem = attempts[min(self.refused, len(attempts) - 1)]
             self.decision.preempts = last
-            outcome = self.decision.go_on(allocator, steps=decisions.PART_STEPS)
+            outcome = self.decision.go_on(allocator, steps=searches.PART_STEPS)
             if outcome is None or outcome.decision is not None or last:
                 return outcome
             self.refused += 1
@@ -255,7 +255,7 @@ def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | l
         return obstacle
     asked = tuple((c.claim.ref.uid, c.choices, c.constraints) for c in problem.claims)
     tried = [*attempts(world, problem)]
-    made: decisions.Made[Outcome] | None = world.decisions.decide(
+    made: searches.Made[Outcome] | None = world.decisions.decide(
         pod.key,
         pod.key,
         asked=(pod.uid, asked),  # where the pod may go is looked at each time

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -19,8 +19,8 @@ from controller import times
 from controller.cluster.claims import newer
 from controller.cluster.cluster import Cluster, SpecReservations
 from controller.cluster.records import Effects
-from controller.write.in_flight import InFlight, WriteAnswer
-from controller.write.writers import ObjectWriter
+from controller.write.in_flight import InFlight, WriteAnswer, one
+from controller.write.requests import Requests
 from dra.common.resources import Obj
 from dra.gpu.inventory import MOST_RESERVED_DEVICES, Reservation
 from dra.gpu.mignode import reservation_fields, reservations_of
@@ -56,13 +56,13 @@ class Reservations:
     def __init__(
         self,
         cluster: Cluster,
-        writer: ObjectWriter,
+        requests: Requests,
         in_flight: InFlight,
         *,
         now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
-        self._writer = writer
+        self._requests = requests
         self._in_flight = in_flight
         self._now = now
         self._mark = secrets.token_hex(8)
@@ -157,10 +157,7 @@ class Reservations:
                 del self._nodes[name]
             return
         node.is_under_way = True
-
-        def job() -> Iterator[Obj]:
-            yield self._writer.reserve(name, before.fields, wanted)
-
+        job = one(self._requests.reserve, name, before.fields, wanted)
         self._in_flight.start((), job, lambda answer: self._answered(name, node, answer))
 
     def _before(self, name: str, node: _Node) -> SpecReservations | None:

@@ -11,18 +11,16 @@ from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import AlikePods, PodRecord
 from controller.options import Options
-from controller.queue.agenda import Agenda
-from controller.queue.decisions import Decisions
-from controller.queue.fairness import WaitingLine
-from controller.queue.holds import urgency
+from controller.queue.agenda import Agenda, urgency
+from controller.queue.line import WaitingLine
 from controller.queue.refusals import Refusals
-from controller.queue.searches import FailedSearches, Room
+from controller.queue.searches import Decisions, FailedSearches, Room
 from controller.report.report import Reporter
 from controller.serve.evaluations import ClaimSelectors, Evaluations
 from controller.serve.reservations import Reservations
-from controller.write.in_flight import InFlight, WriteAnswer, WriteJob
+from controller.write.claims import ClaimWriter
+from controller.write.in_flight import InFlight, WriteAnswer, WriteJob, one
 from controller.write.requests import NotLeadingError, RefusedError
-from controller.write.writers import Writers
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem, examine
 from dra.cel.offers import UnansweredError
@@ -147,7 +145,7 @@ class World:
     def __init__(  # noqa: PLR0913 - what is made elsewhere
         self,
         cluster: Cluster,
-        writers: Writers,
+        writer: ClaimWriter,
         in_flight: InFlight,
         reporter: Reporter,
         options: Options,
@@ -156,7 +154,8 @@ class World:
         evaluations: Evaluations | None = None,
     ) -> None:
         self.cluster = cluster
-        self.writers = writers
+        self.writer = writer
+        self.requests = writer.requests
         self.in_flight = in_flight
         self.reporter = reporter
         self.options = options
@@ -178,7 +177,7 @@ class World:
         self.gangs_rest_until = float("-inf")
         """Monotonic time before which no gang is decided, so that others have their turn."""
         self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)
-        self.reservations = Reservations(cluster, writers.objects, in_flight, now=now)
+        self.reservations = Reservations(cluster, self.requests, in_flight, now=now)
 
     # -- what rules ask
 
@@ -206,9 +205,6 @@ class World:
         """One write that takes something from a claim; ``then`` is called when it did."""
         cluster, claim = self.cluster, known.claim
 
-        def job() -> Iterator[Obj]:
-            yield write(claim)
-
         def done(answer: WriteAnswer) -> None:
             for obj in answer.written:
                 cluster.confirm_claim(obj)
@@ -217,7 +213,7 @@ class World:
                 then()
             self.claim_answered(claim.ref.key, answer.error)
 
-        return Write((claim.ref.key,), job, done, ((claim.ref, None),))
+        return Write((claim.ref.key,), one(write, claim), done, ((claim.ref, None),))
 
     # -- what the loop does with their answers
 

@@ -7,14 +7,13 @@ whoever was faster wins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from controller.cluster.claims import newer
 from controller.cluster.trim import LARGEST, MOST_FINALIZERS
-from controller.write.requests import LeaderRequests, NotLeadingError, RefusedError
+from controller.write.requests import NotLeadingError, RefusedError, Requests
 from dra.allocator.problem import Decision
 from dra.claims.allocation import label_of, node_label, write_allocation
 from dra.claims.claims import Claim
@@ -27,7 +26,7 @@ from dra.pods.pods import Pod
 
 
 class ClaimWriter:
-    """Writes claims for one driver, by ``requests``, whose errors go through.
+    """Writes claims by ``requests``, whose errors go through.
 
     ``unanswered`` are the claims, by UID, to which an allocation was sent and not answered, in the
     state that was written to. An allocation names the resourceVersion that it fits, and a later one
@@ -37,17 +36,14 @@ class ClaimWriter:
 
     def __init__(
         self,
-        requests: LeaderRequests,
+        requests: Requests,
         *,
-        driver: str,
         finalizer: str,
-        now: Callable[[], datetime],
-        labels_nodes: bool,
+        labels_nodes: bool = True,
     ) -> None:
-        self._requests = requests
-        self._driver = driver
+        self.requests = requests
+        self._driver = requests.driver
         self._finalizer = finalizer
-        self._now = now
         self._labels_nodes = labels_nodes
         self.unanswered: dict[str, Claim] = {}  # no step on it takes more than one bytecode
 
@@ -71,9 +67,7 @@ class ClaimWriter:
         if self.is_labelled(stored, node=node):
             return stored
         body = {"metadata": {"uid": metadata["uid"], "labels": labels}}
-        return self._requests.patch(
-            RESOURCE_CLAIMS, (metadata["namespace"], metadata["name"]), body
-        )
+        return self.requests.patch(RESOURCE_CLAIMS, (metadata["namespace"], metadata["name"]), body)
 
     def _node_label(self, node: str) -> dict[str, str]:
         return {node_label(self._driver): label_of(node)}
@@ -101,7 +95,7 @@ class ClaimWriter:
             )
             for p in sorted(decision.of(claim.ref), key=lambda p: order[p.request])
         ]
-        stamp = rfc3339(self._now())
+        stamp = rfc3339(self.requests.now())
         allocation = write_allocation(devices, decision.node, timestamp=stamp, config=config)
         consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
         try:
@@ -149,7 +143,7 @@ class ClaimWriter:
         annotations = {f"{self._driver}/fence": mark}
         body = {"metadata": {"uid": claim.ref.uid, "annotations": annotations}}
         try:
-            return self._requests.patch(RESOURCE_CLAIMS, claim.ref.key, body)
+            return self.requests.patch(RESOURCE_CLAIMS, claim.ref.key, body)
         except InvalidError as error:
             causes = error.details.get("causes") or ()
             if any(cause.get("field") == "metadata.uid" for cause in causes):
@@ -196,6 +190,6 @@ class ClaimWriter:
     def _patch(self, claim: Claim, body: Obj, *, subresource: str = "") -> Obj:
         found = {"uid": claim.ref.uid, "resourceVersion": claim.resource_version}
         versioned = {**body, "metadata": found | body.get("metadata", {})}
-        return self._requests.patch(
+        return self.requests.patch(
             RESOURCE_CLAIMS, claim.ref.key, versioned, subresource=subresource
         )

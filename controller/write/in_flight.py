@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from controller import times
 from controller.worklist import WorkList
@@ -28,12 +28,22 @@ LIMIT = 2 * SENDERS
 """Upper bound on writes in flight: deciding later means deciding on fresher state."""
 
 K = TypeVar("K", bound=Hashable)
+P = ParamSpec("P")
 
 Send = Callable[[Callable[[], None]], None]
 """Has a job, which does not raise, done by some thread."""
 
 WriteJob = Callable[[], Iterator[Obj]]
 """Makes requests one after the other and yields what the API server stored."""
+
+
+def one(request: Callable[P, Obj], *args: P.args, **kwargs: P.kwargs) -> WriteJob:
+    """Job of a single request."""
+
+    def job() -> Iterator[Obj]:
+        yield request(*args, **kwargs)
+
+    return job
 
 
 class Senders:

@@ -26,11 +26,3 @@ def site(ground: Ground, tmp_path: Path) -> Iterator[Site]:
         yield site
     ground.wipe()
     sys.stderr.write(site.logs())  # shown for tests that fail
-
-
-@pytest.fixture
-def own_site(tmp_path: Path) -> Iterator[Site]:
-    """It has an API server of its own, which has counted nothing yet and may be killed."""
-    with closing(Ground(tmp_path)) as ground, closing(Site(ground, tmp_path)) as site:
-        yield site
-    sys.stderr.write(site.logs())

@@ -15,7 +15,7 @@ from controller.keep.labels import DISCOVERED, NodeLabels
 from controller.options import Options
 from controller.serve.world import World
 from controller.write.in_flight import InFlight
-from controller.write.writers import make_writers
+from controller.write.requests import Requests
 from dra.cel.kinds import Kinds
 from dra.common.resources import Obj
 from dra.kube.client import KubeApi
@@ -48,18 +48,17 @@ class Site:
             certificate=plane.certificate,
             token=installation.token(CONTROLLER),
         )
-        writers = make_writers(
-            KubeApi.connect(str(kubeconfig), user_agent="test"),
+        requests = Requests(
+            kube=KubeApi.connect(str(kubeconfig), user_agent="test"),
             driver=DRIVER,
-            finalizer=FINALIZER,
-            now=lambda: dt.datetime.now(dt.UTC),
             leads=lambda: True,
+            now=lambda: dt.datetime.now(dt.UTC),
         )
         self.cluster = Cluster(DRIVER, FINALIZER, Kinds(None))
         self.in_flight = InFlight(inline)
         world = SimpleNamespace(
             cluster=self.cluster,
-            writers=writers,
+            requests=requests,
             in_flight=self.in_flight,
             now=lambda: 0.0,
             options=Options(driver_name=DRIVER, node_labels=True),

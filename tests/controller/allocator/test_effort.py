@@ -135,7 +135,7 @@ def test_a_later_alternative_is_not_taken_silently_where_an_earlier_was_too_hard
 def test_the_best_of_what_was_found_is_taken_when_the_steps_are_used_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = half_full(300)
+    known = half_full(100)
     asked = claim("c", *(request(f"r{n}", "mig-1g.5gb", f"{UUID} != 'x{n}'") for n in range(2)))
     full = Allocator(known.fleet, known.hosts).decide(problem(known, asked))
     monkeypatch.setattr(budget, "ENOUGH_STEPS", 1)
@@ -208,18 +208,18 @@ def test_what_fits_is_found_on_many_nodes_that_are_half_full(
 ) -> None:
     # The first that is found will do: that there are better ones is said by others.
     monkeypatch.setattr(budget, "ENOUGH_STEPS", 1)
-    known = half_full(300)
+    known = half_full(100)
     assert Allocator(known.fleet, known.hosts).decide(problem(known, asked)) is not None
 
 
 @pytest.mark.parametrize("name", ["pairs of a root", "unlike ones of a root", "alternatives"])
 def test_it_is_though_better_ones_are_looked_for(name: str) -> None:
-    known = half_full(300)
+    known = half_full(100)
     assert Allocator(known.fleet, known.hosts).decide(problem(known, HARD[name])) is not None
 
 
 def test_everything_of_a_node_and_views_are_found_on_many_nodes() -> None:
-    known = half_full(300)
+    known = half_full(100)
     look = request("r", "gpu.dra.dev", allocationMode="All", adminAccess=True)
     assert decide(known, claim("c", look)) is not None
     taken = why(known, claim("c", request("r", "mig-3g.20gb", allocationMode="All")))
@@ -287,7 +287,7 @@ def test_alternatives_that_the_same_devices_serve_are_tried_once() -> None:
 
     A look at nodes that have made room, and each part of a decision, has an end as well.
     """
-    known = half_full(300)
+    known = half_full(100)
     product = "device.attributes['mig.dra.dev'].productName"
     same = [{"matchAttribute": PARENT}]
 

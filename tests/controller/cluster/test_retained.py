@@ -37,7 +37,7 @@ from tests.controller.helpers.objects import (
     versioned,
 )
 
-CLAIMS = 4
+CLAIMS = 2
 """Enough to tell what each of them leaves."""
 
 NAME = "name-of-the-claim"

@@ -16,12 +16,12 @@ from controller.options import Options
 from controller.report.decision_file import DecisionFile
 from controller.report.decisions import DecisionLog
 from controller.report.metrics import ControllerMetrics
-from controller.report.pod_conditions import PodConditions
-from controller.report.report import Reporter
+from controller.report.report import PodConditions, Reporter
 from controller.serve.evaluations import Evaluations
 from controller.serve.world import World
+from controller.write.claims import ClaimWriter
 from controller.write.in_flight import InFlight, Send
-from controller.write.writers import make_writers
+from controller.write.requests import Requests
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.cel.selectors import Selectors
@@ -89,18 +89,17 @@ class Bench:
             evaluations = Evaluations(
                 self.cluster, evaluator, send=asking, wake=lambda: None, now=self.now
             )
-        self.writers = make_writers(
-            cast("KubeApi", self.api),
+        self.requests = Requests(
+            kube=cast("KubeApi", self.api),
             driver=DRIVER,
-            finalizer=FINALIZER,
-            now=self.time_of_day,
             leads=lambda: self.leads,
-            labels_nodes=eager_creation,
+            now=self.time_of_day,
         )
+        self.writer = ClaimWriter(self.requests, finalizer=FINALIZER, labels_nodes=eager_creation)
         metrics = metrics or no_metrics()
         metrics.begins(self.cluster.waiting_claims, self.cluster.fleet)
         in_flight = InFlight(send)
-        conditions = PodConditions(self.writers.pods, in_flight, driver=DRIVER, now=self.now)
+        conditions = PodConditions(self.requests, in_flight, now=self.now)
         options = Options(
             driver_name=DRIVER,
             finalizer_at_creation=finalizer_at_creation,
@@ -121,7 +120,7 @@ class Bench:
             )
         self.world = World(
             self.cluster,
-            self.writers,
+            self.writer,
             in_flight,
             Reporter(
                 self.recorder, conditions, self.cluster, metrics, self.now, decisions=decisions
@@ -156,7 +155,7 @@ class Bench:
     def fence(self, mark: str = "fence") -> Fence:
         """The fence that this leader raises around the claims that it knows."""
         in_flight = InFlight(self.send)
-        return Fence(self.cluster, self.writers.claims, in_flight, mark=mark, now=self.now)
+        return Fence(self.cluster, self.writer, in_flight, mark=mark, now=self.now)
 
     def run(self, *, seconds: float = 0.0) -> None:
         """Let time pass, then do all work that is due; the answers of writes are watched."""

@@ -18,7 +18,13 @@ from tests.controller.helpers.limit_templates import made, namespace
 from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
 from tests.dra.gpus import product_geometry
 
-SLICED = [name for name in product_names() if load_product(name).gi_profiles]
+_BY_PROFILES = {
+    tuple(p.name for p in found): name
+    for name in product_names()
+    if (found := load_product(name).gi_profiles)
+}
+SLICED = sorted(_BY_PROFILES.values())
+"""Of products whose profiles have the same names, one."""
 
 
 def _bench(product: str) -> Bench:

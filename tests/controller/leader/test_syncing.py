@@ -27,6 +27,7 @@ from dra.kube.client import KubeApi, ObjectList
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.http import HttpClient
 from dra.kube.timing import SystemClock
+from dra.monitoring.probes import Probes
 from tests.controller.helpers.bench import EventList, no_metrics
 from tests.controller.helpers.objects import DRIVER, node, versioned
 from tests.helpers.waiting import wait_for
@@ -74,11 +75,16 @@ class SlowApi(KubeApi):
 
 
 @contextmanager
-def syncing(api: SlowApi, clock: SystemClock) -> Iterator[None]:
+def syncing(api: SlowApi, clock: SystemClock, probes: Probes | None = None) -> Iterator[None]:
     """A controller that has taken the lead and waits for the last list."""
     stop = threading.Event()
     controller = Controller(
-        api, EventList(), Options(driver_name=DRIVER), clock=clock, metrics=no_metrics()
+        api,
+        EventList(),
+        Options(driver_name=DRIVER),
+        clock=clock,
+        metrics=no_metrics(),
+        probes=probes,
     )
     thread = threading.Thread(target=controller.run, args=(stop,))
     thread.start()
@@ -155,3 +161,13 @@ def test_without_the_right_to_volumes_or_namespaces_it_goes_on_and_says_so(
 def test_without_the_right_to_pods_it_does_not_go_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), syncing(StingyApi(PODS), HastyClock()):
         wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(PODS)] * 2)
+
+
+def test_without_its_lists_it_is_not_ready_and_without_an_api_server_alive_all_the_same() -> None:
+    """A restart would not mend that."""
+    api, probes = SlowApi(), Probes()
+    with syncing(api, SystemClock(), probes):
+        wait_for("the mirrors", lambda: str(MIG_NODES) in "".join(probes.ready.problems()))
+        api.answer.set()
+        wait_for("all lists", lambda: not probes.ready.problems())
+        assert not probes.live.problems()  # no watch of it is answered

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from controller.cluster.cluster import Cluster
-from controller.queue.agenda import Agenda
-from controller.queue.holds import urgency
+from controller.queue.agenda import Agenda, urgency
 from controller.worklist import WorkList
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod, read_pod

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller import times
-from controller.queue.holds import OVERTAKEN
+from controller.queue.line import OVERTAKEN
 from dra.common.resources import PODS
 from dra.kube.errors import InvalidError
 from tests.controller.helpers.bench import Bench

@@ -9,11 +9,9 @@ from typing import cast
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.queue import fairness
-from controller.queue.decisions import Decisions
-from controller.queue.fairness import Need, WaitingLine
-from controller.queue.holds import pod_waiter
-from controller.queue.searches import alike
+from controller.queue import line as waiting_lines
+from controller.queue.line import Need, WaitingLine, pod_waiter
+from controller.queue.searches import Decisions, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
@@ -109,14 +107,14 @@ def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairness, "PART_STEPS", 1)
+    monkeypatch.setattr(waiting_lines, "PART_STEPS", 1)
+    monkeypatch.setattr(waiting_lines, "OVERTAKEN", 0)
     bench = Bench(*NAMES)
     for name in NAMES:
         for_ever(bench, name)
     for number in range(35 - len(NAMES) - 1):
         for_ever(bench, f"more-{number:02}")
     big(bench, "big")
-    bench.world.line._line.is_due = bool  # type: ignore[method-assign, assignment]
     bench.time += 61.0
     go_on = Planning.go_on
 
@@ -143,7 +141,7 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
 def test_a_plan_that_nobody_goes_on_with_does_not_keep_others_from_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fairness, "PART_STEPS", 1)
+    monkeypatch.setattr(waiting_lines, "PART_STEPS", 1)
     known, decisions = busy(), Decisions(lambda: 0.0)
     first, second = problems(known, member("a", 0), member("b", 0))
     line = waiting_line(known, decisions)

@@ -296,8 +296,8 @@ def test_a_late_write_of_a_former_leader_fails_or_is_seen() -> None:
     late = [{**held[0], "id": "late", "claim": {**held[0]["claim"], "uid": "uid-other"}}]
     bench.leads = True  # it was sent before its time was up
     with pytest.raises(ConflictError):
-        bench.writers.objects.reserve("node-a", [], late)
-    bench.writers.objects.reserve("node-a", held, [*held, *late])
+        bench.requests.reserve("node-a", [], late)
+    bench.requests.reserve("node-a", held, [*held, *late])
     says(new)
     add(new, "n")
     assert {"late", held[0]["id"]} < {r["id"] for r in raw(new)}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
-from controller.queue import decisions
+from controller.queue import searches
 from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.problem import Outcome
 from tests.controller.allocator.devices.test_single import clusters
@@ -45,7 +45,7 @@ asked = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(known=clusters(), name=st.sampled_from([*asked]), steps=st.integers(1, 40))
 def test_a_decision_in_parts_is_that_in_one_go(known: Cluster, name: str, steps: int) -> None:
     found = problem(known, asked[name])
@@ -60,7 +60,7 @@ class Slow:
     """A bench on whose nodes each part of a decision takes ``PART_SECONDS``, and a step at most."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, free: int = 3) -> None:
-        monkeypatch.setattr(decisions, "PART_STEPS", 1)
+        monkeypatch.setattr(searches, "PART_STEPS", 1)
         self.bench = Bench(*NODES)
         for number, name in enumerate(NODES):
             held = [s for s in range(3) if number >> s & 1] if number < free else TIGHT[number]
@@ -192,7 +192,7 @@ def test_progress_is_forgotten_with_the_pod(monkeypatch: pytest.MonkeyPatch) -> 
 def test_of_many_hard_ones_a_few_are_worked_on_and_all_come_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decisions, "MOST", 2)
+    monkeypatch.setattr(searches, "MOST", 2)
     slow = Slow(monkeypatch, free=0)
     names = [f"hard-{number}" for number in range(6)]
     for number, name in enumerate(names):

@@ -650,7 +650,7 @@ def sets_of(movers: Sequence[Mover]) -> Iterator[tuple[Mover, ...]]:
 
 def test_no_set_of_victims_is_better_than_the_one_that_is_found() -> None:
     fleet, ended = with_gpus().fleet, 0
-    for seed in range(300):
+    for seed in range(120):
         draw = random.Random(seed)
         gpus, movers = [], list[Mover]()
         for minor in range(draw.choice((1, 2))):
@@ -682,4 +682,4 @@ def test_no_set_of_victims_is_better_than_the_one_that_is_found() -> None:
         assert found is not None, seed
         assert cost(found.ends) == best, seed
         ended += bool(found.ends)
-    assert ended > 50
+    assert ended > 20

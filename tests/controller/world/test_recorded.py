@@ -10,7 +10,7 @@ import pytest
 
 from controller import times
 from controller.options import Options
-from controller.queue import holds
+from controller.queue import line
 from controller.report.decision_file import DecisionFile, Entry
 from controller.report.decisions import recording
 from dra.cel.kinds import Kinds
@@ -20,6 +20,7 @@ from dra.replay.play import Played, as_recorded, play
 from dra.replay.setting import Setting
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import gpu, instance, mignode, node, request
+from tests.controller.world.test_any_world import SEEDS
 from tests.controller.world.world import World
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
@@ -42,12 +43,14 @@ def places(played: Played) -> dict[int, tuple[str, frozenset[tuple[int, str]]]]:
     return {ask: (fate.node, fate.devices) for ask, fate in played.fates.items()}
 
 
-@pytest.mark.parametrize("seed", [n for n in range(38) if n % 3])  # others: quotas, not played
+@pytest.mark.parametrize(
+    "seed", [n for n in range(20 * SEEDS) if n % 3]
+)  # others: quotas, not played
 def test_a_recording_is_played_as_it_was(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:
-        monkeypatch.setattr(holds, "OVERTAKEN", 1)  # slices are held back for most who wait
+        monkeypatch.setattr(line, "OVERTAKEN", 1)  # slices are held back for most who wait
     recording = form.read(record(seed, tmp_path))
     played, was = play(recording, kinds=KINDS), as_recorded(recording, kinds=KINDS)
     assert played.differs_at is None
@@ -61,8 +64,8 @@ def test_a_recording_is_played_as_it_was(
 
 def _without_one(lines: list[bytes], kind: bytes) -> Iterator[list[bytes]]:
     end = lines.index(END)
-    for index, line in enumerate(lines):
-        if index > end and line.startswith(b'{"e":"%s"' % kind):
+    for index, text in enumerate(lines):
+        if index > end and text.startswith(b'{"e":"%s"' % kind):
             yield lines[:index] + lines[index + 1 :]
 
 
@@ -110,9 +113,9 @@ def test_nobody_is_named_in_a_recording(tmp_path: Path) -> None:
 
 
 def test_each_file_of_a_full_recording_is_one_by_itself(tmp_path: Path) -> None:
-    whole = record(9, tmp_path, happenings=2500)
+    whole = record(9, tmp_path, happenings=1600)
     limit = 4 * sum(map(len, whole)) // 5
-    last = record(9, tmp_path, limit=limit, happenings=2500)
+    last = record(9, tmp_path, limit=limit, happenings=1600)
     before = (tmp_path / "9.jsonl.1").read_bytes().splitlines(keepends=True)
     for lines in (before, last):
         assert sum(map(len, lines)) <= limit // 2

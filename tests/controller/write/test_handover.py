@@ -23,7 +23,7 @@ NO_ANSWER = UnavailableError("no answer")
 
 def left(bench: Bench) -> list[str]:
     """The claims of which an allocation may still be made."""
-    return [str(ref) for ref in bench.writers.claims.may_be_made(bench.cluster.claims)]
+    return [str(ref) for ref in bench.writer.may_be_made(bench.cluster.claims)]
 
 
 def refused(error: Exception) -> tuple[Bench, Desk]:

@@ -100,7 +100,7 @@ def both(known: Cluster, wanted: Obj) -> tuple[Decision | None, Decision | None]
         return quick, allocator.decide(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     known=clusters(),
     name=st.sampled_from(CLASSES),

@@ -90,7 +90,7 @@ def _worlds(draw: st.DrawFn) -> tuple[dict[str, dict[str, str]], list[Obj], Obj]
     return nodes, others, draw(_pods("p", ""))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(_worlds())
 def test_the_rules_keep_a_pod_from_the_nodes_that_a_plain_reading_rules_out(
     world: tuple[dict[str, dict[str, str]], list[Obj], Obj],

@@ -215,7 +215,7 @@ def only(found: Problem, names: set[str], known: Cluster) -> Problem:
     return replace(found, claims=claims, excluded=left_out)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     known=clusters(),
     policy=st.sampled_from(["binpack", "spread"]),

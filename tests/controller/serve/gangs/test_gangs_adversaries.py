@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.cluster import gangs as known_gangs
-from controller.queue.holds import OVERTAKEN
+from controller.queue.line import OVERTAKEN
 from controller.serve import gangs as gang_counts
 from controller.serve.gangs import REST
 from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL

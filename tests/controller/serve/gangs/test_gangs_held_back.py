@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.queue.holds import OVERTAKEN
+from controller.queue import line
+from controller.queue.line import OVERTAKEN
 from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
 from dra.kube.errors import ConflictError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, node, pod, request
-from tests.controller.queue.test_held_back import big, for_ever
+from tests.controller.queue.test_held_back import for_ever
 from tests.controller.queue.test_overtaking import Stream
 from tests.controller.serve.gangs.gangpods import create, delete, held, refuse
 
@@ -184,8 +185,11 @@ def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
     assert len(held(stream.bench, "a")) == 3
 
 
-def test_no_pod_takes_what_is_held_back_for_another_of_its_gang() -> None:
+def test_no_pod_takes_what_is_held_back_for_another_of_its_gang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first may go anywhere, and would go where each of the others has to be."""
+    monkeypatch.setattr(line, "OVERTAKEN", 0)
     names = ["node-a", "node-b", "node-c", "node-d"]
     bench = Bench(*names)
     for name in names:
@@ -194,7 +198,6 @@ def test_no_pod_takes_what_is_held_back_for_another_of_its_gang() -> None:
     create(bench, "a", 0, size="4", profile="7g.40gb")
     for number, name in enumerate(names[:3], 1):
         create(bench, "a", number, size="4", profile="7g.40gb", nodeSelector={"name": name})
-    bench.world.line._line.is_due = bool  # type: ignore[method-assign, assignment]
     bench.run(seconds=61.0)
     assert "NextInLine" in bench.recorder.reasons("a-0")
     for name in names:
@@ -202,13 +205,3 @@ def test_no_pod_takes_what_is_held_back_for_another_of_its_gang() -> None:
         bench.change_claim(name, allocation=None)
     bench.run(seconds=1.0)
     assert [bench.node_of(f"a-{n}") for n in (1, 2, 3, 0)] == names
-
-
-def test_the_line_forgets_a_gang_that_was_served() -> None:
-    stream = streamed("node-a")
-    create(stream.bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
-    until_whole(stream, "a", 3)
-    big(stream.bench, "big", "1g.5gb")
-    line = stream.bench.world.line
-    assert not any(uid.startswith("gang:") for uid in line._line._waiting)
-    assert not line._held._holds

@@ -1,0 +1,498 @@
+"""Line of waiting pods and gangs: bounded overtaking, and slices held back for the overtaken.
+
+Slices that suit a pod which asks for little are taken as soon as they are free; a pod that asks for
+much may never find enough of them together, nor may pods that are allocated all or none. Everybody
+who was overtaken too often is next in line: the slices that a pod needs on one node, or all pods of
+a gang on theirs, are held back as they become free, unless the claims that would have to be waited
+for do not move. What to hold back is looked for in parts, for one waiter at a time.
+
+A hold is for a pod, or for a gang: then it has a part for each of its pods, and no part is without
+the others. It ends when all are served or wait no longer, and when nothing of what it waits for has
+become free for as long as it may last. The claims that did not move are then not waited for again
+for a multiple of that time, whoever asks: meanwhile others use what is free beside them. Pods and
+claims can be made anew, so nothing is held back on its nodes for a while either, whatever ended it
+before its waiter was served. The waiter's next hold may last twice as long, so that even a pod that
+waits for others to end after days is served; but not once all that is left to wait for are claims
+that did not move before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import inf
+
+from controller import times
+from controller.cluster.cluster import Cluster
+from controller.queue.agenda import Urgency, priority, urgency
+from controller.queue.searches import Decisions, Made, alike
+from controller.report.report import Reporter
+from dra.allocator.allocate import Allocator
+from dra.allocator.contention import blockers, memory_in_use
+from dra.allocator.fleet import Fleet
+from dra.allocator.problem import Decision, Problem
+from dra.claims.allocation import Allocation
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
+from dra.gangs.decision import Placed, Questions, Trial
+from dra.gangs.membership import GangKey
+from dra.gangs.planning import Planning
+from dra.gpu.inventory import ClaimRef
+from dra.pods.pods import Pod
+
+OVERTAKEN = 20
+"""Pods that may be served before one that has waited longer or is more urgent, or a gang."""
+
+PART_STEPS = 2_000
+"""Steps of one part of a plan: some tens of milliseconds."""
+
+NODE_REST_FACTOR = 4
+"""Rest of nodes on which a hold was in vain, as a multiple of the time that it lasted."""
+
+REST_FACTOR = 40
+"""Rest of claims that did not move, as a multiple of the time that they were waited for."""
+
+_REMEMBERED = 4096
+"""Served pods that are remembered; whoever was not looked at for longer was overtaken by them."""
+
+_SHARE = 10
+"""Seconds that pass for each that was spent on looking for places, at the least."""
+
+_PLAN = "plan"
+"""Key of the one plan that is made at a time."""
+
+_NAMED_NODES = 3
+
+_Places = dict[str, tuple[Pod, Decision]]
+"""Devices to hold back for pods, by their UIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Somebody who waits for room: a pod by itself, or a gang, which is served as one.
+
+    ``name`` is in words, ``place`` in the line.
+    """
+
+    uid: str
+    name: str
+    place: Urgency
+
+
+def pod_waiter(pod: Pod) -> Waiter:
+    return Waiter(pod.uid, f"pod {pod}", urgency(pod))
+
+
+def gang_uid(gang: GangKey) -> str:
+    return f"gang:{gang}"
+
+
+def gang_waiter(gang: GangKey, lacking: Sequence[Problem], need: int) -> Waiter:
+    """A gang that waits for ``need`` of its pods, of which ``lacking`` are in their order.
+
+    Its place is that of the last of those: it is as urgent as all of them are, and no older.
+    """
+    return Waiter(gang_uid(gang), str(gang), urgency(lacking[need - 1].pod))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Room for ``need`` of ``problems``; ``kind`` is equal for those who wait for the like."""
+
+    problems: Sequence[Problem]
+    need: int
+    kind: Hashable
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """``read`` is the number of served pods that are in ``overtaken`` already, if they are.
+
+    Places were ``planned`` last at a time; its next hold may last for ``patience``.
+    """
+
+    place: Urgency
+    since: float
+    read: int
+    overtaken: int = 0
+    planned: float = -inf
+    patience: float = times.HOLD[0]
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Slices held back for ``waiter``, by the UIDs of its pods, from ``began`` on.
+
+    ``blocked`` memory slices of it were in use at ``since``. ``is_made``: others leave it for the
+    waiter, so that no other place is looked for.
+    """
+
+    waiter: Waiter
+    places: _Places
+    began: float
+    since: float
+    blocked: int = 0
+    lasts: float = times.HOLD[0]
+    is_made: bool = False
+
+    @property
+    def uids(self) -> frozenset[str]:
+        return frozenset(map(_uid_of, self.places))
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        return frozenset(decision.node for _, decision in self.places.values())
+
+    def blockers(self, fleet: Fleet) -> frozenset[str]:
+        """UIDs of the claims that have some of it now."""
+        found = (blockers(decision, fleet) for _, decision in self.places.values())
+        return frozenset().union(*found)
+
+    def memory_in_use(self, fleet: Fleet) -> int:
+        """Memory slices of it that somebody has now."""
+        return sum(memory_in_use(decision, fleet) for _, decision in self.places.values())
+
+
+class WaitingLine:
+    """Takes notice of who waits and who was served. ``now`` gives monotonic seconds.
+
+    Who was served is written down once, and counted when somebody asks: thousands may wait. What is
+    held back is counted in the books of ``cluster``, one hold a waiter. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        allocator: Allocator,
+        reporter: Reporter,
+        decisions: Decisions,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._fleet = cluster.fleet
+        self._allocator = allocator
+        self._reporter = reporter
+        self._decisions = decisions
+        self._now = now
+        self._waiting: dict[str, _Waiting] = {}
+        self._served: list[Urgency] = []
+        self._forgotten = 0
+        self._holds: dict[str, _Hold] = {}
+        self._unmoved: dict[str, float] = {}
+        """Claims that did not move, and until when they are not waited for."""
+        self._resting: dict[str, float] = {}
+        """Nodes on which nothing is held back, and until when."""
+        self._aside: dict[Hashable, float] = {}
+        self._questions = Questions(self.allocator_for, kind=alike)
+        self._planning_for = ""
+        self._no_plan_before = -inf
+
+    # -- what is held back, and for whom
+
+    def yielding_to(self, pod: Pod) -> frozenset[str]:
+        """UIDs of what is held back for ``pod``, its gang or lower priorities: it does not bind."""
+        if not self._holds:
+            return frozenset()
+        return self._yielding(self._uid(pod), pod.priority)
+
+    def allocator_for(self, pod: Pod) -> Allocator:
+        """Allocator on the fleet as ``pod`` may have it: what is held back for others is taken."""
+        return self._without(self.yielding_to(pod))
+
+    def own_allocator_for(self, pod: Pod) -> Allocator:
+        """As ``allocator_for``, but what is held back for others of its gang is taken, too."""
+        hold = self._holds.get(self._uid(pod))
+        others = hold.uids - {_uid_of(pod.uid)} if hold is not None else frozenset[str]()
+        return self._without(self.yielding_to(pod) - others)
+
+    def is_held_for(self, uid: str) -> bool:
+        return uid in self._holds
+
+    def hold_made(self, pod: Pod, decision: Decision, *, seconds: float) -> None:
+        """Hold back for ``pod`` what others are to leave within so many seconds."""
+        self._hold(pod_waiter(pod), {pod.uid: (pod, decision)}, made_in=seconds)
+
+    def end_made(self, pod: Pod) -> None:
+        """Others do not leave after all what is held back for ``pod``, which waits on."""
+        held = self._holds.get(pod.uid)
+        if held is not None and held.is_made:
+            self._drop_in_vain(held)
+            if (known := self._waiting.get(pod.uid)) is not None:
+                known.patience = times.HOLD[0]
+
+    # -- who waits, and who does no longer
+
+    def waits(self, pod: Pod, problem: Problem) -> None:
+        """``pod`` found no room; hold slices back for it if that has happened too often."""
+        key = alike(problem)
+        self.wait(pod_waiter(pod), Need([problem], 1, pod.uid if key is None else key))
+
+    def wait(self, waiter: Waiter, need: Need) -> None:
+        """``waiter`` found no room for ``need``; hold that back if it has happened too often."""
+        now = self._now()
+        if self._aside and self._aside.get(need.kind, -inf) > now:
+            self.leaves(waiter.uid)  # it would only be in the way of others
+            return
+        known = self._waiting.get(waiter.uid)
+        if known is None or known.place != waiter.place:
+            new = _Waiting(waiter.place, now, self._forgotten + len(self._served))
+            if known is not None:
+                new.planned, new.patience = known.planned, known.patience
+            known = self._waiting[waiter.uid] = new
+        if now < known.planned + times.PLAN_AGAIN:
+            return
+        held = self._holds.get(waiter.uid)
+        if held is not None and held.is_made:
+            return
+        if held is not None or self._is_due(known):
+            self._hold_back(waiter, need, held)
+
+    def served(self, pod: Pod) -> None:
+        if self._waiting:
+            self._served.append(urgency(pod))
+        if len(self._served) >= 2 * _REMEMBERED:
+            del self._served[:_REMEMBERED]
+            self._forgotten += _REMEMBERED
+        if (hold := self._holding(pod.uid)) is not None:
+            self._serve(hold, pod.uid)
+        self.leaves(pod.uid)
+
+    def leaves(self, uid: str) -> None:
+        """A pod waits no longer, or a gang, whatever the reason.
+
+        Of the gang of such a pod what is held back is released; it waits on.
+        """
+        self._waiting.pop(uid, None)
+        if self._planning_for == uid:
+            self._decisions.forget(_PLAN)
+        if (hold := self._holding(uid)) is not None:
+            self._drop_in_vain(hold)
+
+    def waits_with_gang(self, pod: Pod) -> None:
+        """``pod`` waits with others: nothing is held back for it alone."""
+        if pod.uid in self._holds:
+            self.leaves(pod.uid)
+        self._waiting.pop(pod.uid, None)
+
+    def _is_due(self, known: _Waiting) -> bool:
+        """True if somebody was overtaken too often, or once after a long wait."""
+        # Beyond the bound nobody needs to know how often it was overtaken.
+        known.overtaken += max(0, self._forgotten - known.read)
+        start = max(0, known.read - self._forgotten)
+        if known.overtaken < OVERTAKEN:
+            known.overtaken += sum(other > known.place for other in self._served[start:])
+        known.read = self._forgotten + len(self._served)
+        is_patient = self._now() - known.since < times.OVERTAKEN_ONCE
+        return known.overtaken >= (OVERTAKEN if is_patient else 1)
+
+    # -- time passes
+
+    @property
+    def due(self) -> float | None:
+        return min((h.since + h.lasts for h in self._holds.values()), default=None)
+
+    def note_room(self, nodes: AbstractSet[str]) -> None:
+        """Something became free on ``nodes``: what is waited for there has moved, perhaps."""
+        for hold in self._holds.values():
+            if hold.nodes & nodes:
+                fleet = self._fleet.without(hold.uids)
+                blocked = hold.memory_in_use(fleet)
+                if blocked < hold.blocked:
+                    hold.since, hold.blocked = self._now(), blocked
+                    if not hold.is_made:
+                        hold.lasts = self._lasts(hold, hold.blockers(fleet))
+
+    def look_again(self) -> list[ObjectKey]:
+        """Release what was held back in vain; returns the pods that are to be looked at."""
+        if not self._holds:
+            return []
+        now, found = self._now(), []
+        for hold in [h for h in self._holds.values() if h.since + h.lasts <= now]:
+            blocking = hold.blockers(self._fleet.without(hold.uids)) - self._uids()
+            self._unmoved |= dict.fromkeys(blocking, now + REST_FACTOR * hold.lasts)
+            self._drop_in_vain(hold)
+            if (known := self._waiting.get(hold.waiter.uid)) is not None:
+                known.patience = min(times.HOLD[1], 2 * hold.lasts)
+            pod, _ = next(iter(hold.places.values()))
+            found.append(pod.key)
+        return found
+
+    # -- what to hold back
+
+    def _hold_back(self, waiter: Waiter, need: Need, held: _Hold | None) -> None:
+        """Look for the slices to hold back, and hold them."""
+        stays = self._unmoving(waiter)
+        found = self._find_places(waiter, need, stays)
+        if found is None:
+            return
+        self._waiting[waiter.uid].planned = self._now()
+        # Pods that have the claims of others need nothing more.
+        places = {p.rest.pod.uid: (p.rest.pod, p.decision) for p in found if p.decision is not None}
+        if not found:
+            if held is None and not stays:
+                self._stand_aside(waiter, need)
+        elif places and (held is None or held.places != places):
+            self._hold(waiter, places)
+            if held is None or need.need == 1:
+                self._tell(waiter, places)
+
+    def _find_places(
+        self, waiter: Waiter, need: Need, stays: AbstractSet[str]
+    ) -> tuple[Placed, ...] | None:
+        """Places for what a waiter needs; None while that is not known: it is to be asked again.
+
+        Without any pod where there are none, whatever becomes free but ``stays``.
+        """
+        problems = need.problems
+        claims = tuple(wants.claim.ref.uid for p in problems for wants in p.claims)
+        if any(map(self._fleet.counts, claims)):
+            if self._planning_for == waiter.uid:
+                self._decisions.forget(_PLAN)
+            return None  # of somebody who is not waited for any more
+        if self._decisions.is_begun(_PLAN):
+            if self._planning_for != waiter.uid:
+                return None
+        elif self._now() < self._no_plan_before:
+            return None
+        self._planning_for = waiter.uid
+        trial = Trial(self._fleet, self._cluster.hosts, pods=len(problems))
+        made: Made[tuple[Placed, ...]] | None = self._decisions.decide(
+            _PLAN,
+            problems[0].pod.key,
+            asked=(waiter.uid, need.need, claims),
+            begin=lambda: Planning(problems, need.need, trial, self._questions, stays=stays),
+            go_on=lambda planning: planning.go_on(steps=PART_STEPS),
+        )
+        if made is None:
+            return None
+        self._no_plan_before = self._now() + _SHARE * made.seconds
+        return made.outcome
+
+    def _unmoving(self, waiter: Waiter) -> frozenset[str]:
+        """UIDs of what is not to be waited for: claims that rest, and holds that bind it."""
+        now, yielding = self._now(), self._yielding(waiter.uid, priority(waiter.place))
+        known = self._cluster.claim_index.key_of_uid  # what is gone has moved
+        self._unmoved = {uid: until for uid, until in self._unmoved.items() if uid in known}
+        resting = {uid for uid, until in self._unmoved.items() if until > now}
+        self._resting = {node: until for node, until in self._resting.items() if until > now}
+        own = self._holds.get(waiter.uid)
+        for node in self._resting.keys() - (own.nodes if own is not None else frozenset()):
+            resting |= self._fleet.claims_on(node)
+        return frozenset(resting | (self._uids() - yielding))
+
+    def _stand_aside(self, waiter: Waiter, need: Need) -> None:
+        now = self._now()
+        self._aside = {key: until for key, until in self._aside.items() if until > now}
+        self._aside[need.kind] = now + times.PLAN_IN_VAIN
+        self.leaves(waiter.uid)
+
+    def _tell(self, waiter: Waiter, places: _Places) -> None:
+        for _, decision in places.values():
+            gpus = ", ".join(dict.fromkeys(p.gpu for p in decision.picks))
+            message = (
+                f"others were served before {waiter.name} too often: what becomes free on {gpus} "
+                f"of node {decision.node} is held back for it"
+            )
+            others = {d.node for _, d in places.values()} - {decision.node}
+            if others:
+                named = ", ".join(sorted(others)[:_NAMED_NODES])
+                more = len(others) - _NAMED_NODES
+                named += f" and {more} more" if more > 0 else ""
+                message += f", beside that of its other pods on {named}"
+            obstacle = Obstacle(Reason.NEXT_IN_LINE, message)
+            for ref in dict.fromkeys(pick.claim for pick in decision.picks):
+                known = self._cluster.claims.get(ref.key)
+                if known is not None:
+                    self._reporter.on_claim(known, obstacle, warning=False)
+
+    # -- holds
+
+    def _hold(self, waiter: Waiter, places: _Places, *, made_in: float | None = None) -> None:
+        """Hold back ``places``; others are to leave them within ``made_in`` seconds, if given."""
+        before, now = self._holds.get(waiter.uid), self._now()
+        if before is not None and before.places == places:
+            return
+        if before is not None:
+            self._drop(before)
+        hold = _Hold(waiter, dict(places), now, now, is_made=made_in is not None)
+        has = hold.blockers(self._fleet)
+        for other in [*self._holds.values()]:
+            yields = priority(other.waiter.place) < priority(waiter.place) and other.uids & has
+            if yields or other.places.keys() & places.keys():
+                self._drop(other)  # it is to look for another place
+        hold.lasts = self._lasts(hold, has) if made_in is None else made_in
+        hold.blocked = hold.memory_in_use(self._fleet)
+        if before is not None and before.is_made == hold.is_made:
+            hold.began = before.began
+            if before.blocked <= hold.blocked:  # no nearer to its end for that
+                hold.since, hold.blocked = before.since, before.blocked
+        self._holds[waiter.uid] = hold
+        for uid, (pod, decision) in places.items():
+            namespace, name = pod.key
+            ref = ClaimRef(namespace, f"of pod {name}, next in line", _uid_of(uid))
+            driver = self._fleet.driver
+            devices = (p.allocated(driver, decision.pool) for p in decision.picks)
+            self._fleet.hold(ref, Allocation(tuple(devices), decision.node))
+
+    def _serve(self, hold: _Hold, pod_uid: str) -> None:
+        """A pod of ``hold`` was served, which makes room for others."""
+        if len(hold.places) == 1:
+            self._drop(hold)
+            return
+        _, decision = hold.places.pop(pod_uid)
+        self._fleet.release(_uid_of(pod_uid))
+        hold.since = self._now()
+        hold.blocked = hold.memory_in_use(self._fleet.without(hold.uids))
+        self._cluster.make_room(decision.node)
+
+    def _lasts(self, hold: _Hold, has: AbstractSet[str]) -> float:
+        """Time for which the claims ``has`` may block a hold."""
+        known = self._waiting.get(hold.waiter.uid)
+        if known is None or has <= self._unmoved.keys():
+            return times.HOLD[0]
+        return known.patience
+
+    def _uid(self, pod: Pod) -> str:
+        """UID of the waiter that a pod is, or of its gang where something is held back for that."""
+        gang = self._cluster.gangs.find(pod.key)
+        uid = gang_uid(gang.key) if gang is not None else pod.uid
+        return uid if uid in self._holds else pod.uid
+
+    def _holding(self, uid: str) -> _Hold | None:
+        """Hold of a waiter, or of the gang of a pod."""
+        holds = self._holds
+        return holds.get(uid) or next((h for h in holds.values() if uid in h.places), None)
+
+    def _yielding(self, uid: str, rank: int) -> frozenset[str]:
+        """UIDs of what does not bind a waiter: its own, and what is held for lower priorities."""
+        found = (
+            hold.uids
+            for hold in self._holds.values()
+            if hold.waiter.uid == uid or priority(hold.waiter.place) < rank
+        )
+        return frozenset().union(*found)
+
+    def _uids(self) -> frozenset[str]:
+        return frozenset().union(*(hold.uids for hold in self._holds.values()))
+
+    def _drop_in_vain(self, hold: _Hold) -> None:
+        now = self._now()
+        rest = now + NODE_REST_FACTOR * (now - hold.began)
+        self._resting |= dict.fromkeys(hold.nodes, rest)
+        self._drop(hold)
+
+    def _drop(self, hold: _Hold) -> None:
+        self._holds.pop(hold.waiter.uid, None)
+        for uid in hold.uids:
+            self._fleet.release(uid)
+        self._cluster.make_room(*hold.nodes)
+
+    def _without(self, uids: AbstractSet[str]) -> Allocator:
+        return self._allocator.on(self._fleet.without(uids)) if uids else self._allocator
+
+
+def _uid_of(pod_uid: str) -> str:
+    """UID under which is counted what is held back for a pod."""
+    return f"next:{pod_uid}"
