@@ -194,9 +194,10 @@ class Controller:
             wait = times.IDLE if due is None else due - self._clock.monotonic()
             changes = inbox.take(min(times.IDLE, max(0.0, wait)))
         for resource, change in changes:
-            begun = time.thread_time()
+            name = mignode_of(resource, change)
+            begun = time.thread_time() if name else 0.0  # each reading is a system call
             apply(cluster, [(resource, change)])
-            if name := mignode_of(resource, change):
+            if name:
                 inbox.charge(name, time.thread_time() - begun)
         worker.absorb()
 
