@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from controller.cluster.records import Effects, GangRecord
+from controller import times
+from controller.cluster.records import Effects, GangRefusal
 from dra.common.resources import Obj, ObjectKey, Resource
 from dra.gangs.membership import (
     GangKey,
@@ -20,6 +21,7 @@ from dra.gangs.membership import (
     read_membership,
     read_pod_group,
 )
+from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
 
 _Place = tuple[GroupKind, str, str]
@@ -32,6 +34,11 @@ class Gang:
 
     ``gated`` are those of ``members`` that others hold back, ``waiting`` those that wait to be
     bound. ``version`` grows with each change.
+
+    ``served`` are those that were counted as served last. ``half_since``, a monotonic time: it has
+    slices for some of its pods only, which it ``gives_back``; ``rest`` is over before it is tried
+    again. ``writes`` of its allocations are under way; after failures the next wait for
+    ``write_pause``.
     """
 
     membership: Membership
@@ -40,9 +47,15 @@ class Gang:
     waiting: dict[ObjectKey, None] = field(default_factory=dict)
     stated: Counter[str | None] = field(default_factory=Counter)
     version: int = 0
-    record: GangRecord = field(default_factory=GangRecord)
     minimum: tuple[int, int | Unclear] | None = None
     """Number of pods that are needed, with the version of which that was found."""
+    served: list[ObjectKey] = field(default_factory=list)
+    half_since: float | None = None
+    gives_back: bool = False
+    rest: Backoff = field(default_factory=lambda: times.growing(times.GANG_HALF_AGAIN))
+    writes: int = 0
+    write_pause: Backoff = field(default_factory=lambda: times.growing(times.FAILED_WORK))
+    refusal: GangRefusal | None = None
 
     @property
     def key(self) -> GangKey:

@@ -216,24 +216,6 @@ class GangRefusal:
     is_called: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class GangRecord:
-    """All that is known of a gang besides its pods; times are monotonic.
-
-    ``served`` are the pods that were counted as served last. ``half_since``: it has slices for some
-    of its pods only, which it ``gives_back``; ``rest`` is over before it is tried again. ``writes``
-    of its allocations are under way; after failures the next wait for ``write_pause``.
-    """
-
-    served: list[ObjectKey] = field(default_factory=list)
-    half_since: float | None = None
-    gives_back: bool = False
-    rest: Backoff = field(default_factory=lambda: times.growing(times.GANG_HALF_AGAIN))
-    writes: int = 0
-    write_pause: Backoff = field(default_factory=lambda: times.growing(times.FAILED_WORK))
-    refusal: GangRefusal | None = None
-
-
 class Sent(NamedTuple):
     """A pod that was allocated on ``node``, where others are to serve ``claims``.
 

@@ -60,7 +60,7 @@ def count_pods(world: World, gang: Gang, minimum: int, *, certain: bool = False)
     """The pods of ``gang``; no more than ``minimum`` are counted as served."""
     found: list[ObjectKey] = []
     # Those of the last time first: thousands may lack something, each of which asks.
-    known = [key for key in gang.record.served if key in gang.members]
+    known = [key for key in gang.served if key in gang.members]
     tried = frozenset(known)
     for key in chain(known, (key for key in gang.members if key not in tried)):
         if not lacks(world, world.cluster.pods[key], certain=certain):
@@ -68,7 +68,7 @@ def count_pods(world: World, gang: Gang, minimum: int, *, certain: bool = False)
             if len(found) >= minimum:
                 break
     if not certain:
-        gang.record.served = found
+        gang.served = found
     return Count(minimum, gang.present, len(found))
 
 
@@ -174,9 +174,9 @@ def give_back_gang(world: World, gang: Gang) -> Iterator[Write]:
     for key in gang.members:
         pod = world.cluster.pods[key]
         if pod.pending and (unused := unused_of(world, pod)):
-            if gang.record.half_since is None:
-                gang.record.half_since = world.now()
-            gang.record.gives_back = True
+            if gang.half_since is None:
+                gang.half_since = world.now()
+            gang.gives_back = True
             for known, why in _of_gang(world, gang, unused):
                 yield from give_up(world, known, why)
 
@@ -191,20 +191,19 @@ def half_gang(world: World, record: PodRecord, unused: Unused) -> Cause | None:
     gang = world.cluster.gangs.find(record.pod.key)
     if gang is None or not unused:
         return None
-    state = gang.record
     if not is_half(world, gang):
-        state.half_since, state.gives_back = None, False
+        gang.half_since, gang.gives_back = None, False
         return None
-    if state.half_since is None:
-        state.half_since = world.now()
-    if state.gives_back:
+    if gang.half_since is None:
+        gang.half_since = world.now()
+    if gang.gives_back:
         return Cause(world.now(), _of_gang(world, gang, unused))
-    end = state.half_since + times.GANG_HALF
+    end = gang.half_since + times.GANG_HALF
     if world.now() < end:
         return Cause(end)
-    if not state.rest.left(world.now()):
-        state.rest.fail(world.now())
-    state.gives_back = True
+    if not gang.rest.left(world.now()):
+        gang.rest.fail(world.now())
+    gang.gives_back = True
     pods = (world.cluster.pods[key] for key in gang.members)
     whole = [each for pod in pods if pod.pending for each in unused_of(world, pod)]
     return Cause(end, _of_gang(world, gang, whole))
@@ -232,7 +231,7 @@ def _is_fresh(world: World, gang: Gang) -> bool:
 
     Nobody has to count its pods then to know that it lacks something.
     """
-    refusal = gang.record.refusal
+    refusal = gang.refusal
     if refusal is None:
         return False
     is_same = refusal.version == gang.version
@@ -246,7 +245,7 @@ def _standing_refusal(
 
     While the gang rests one pod is looked at when it has: pods that join it do not end that.
     """
-    refusal, now = gang.record.refusal, world.now()
+    refusal, now = gang.refusal, world.now()
     if refusal is None:
         return None, None
     is_same = refusal.version == gang.version
@@ -283,9 +282,9 @@ def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: flo
 
     The gang's other pods are told if the reason is new, and wait for room like ``pod``.
     """
-    before, now = gang.record.refusal, world.now()
+    before, now = gang.refusal, world.now()
     refusal.version, refusal.at, refusal.until = gang.version, now, now + REST * seconds
-    gang.record.refusal = refusal
+    gang.refusal = refusal
     is_new = before is None or before.obstacle.reason is not refusal.obstacle.reason
     for key in gang.members:
         if key != pod.key and (is_new or not world.agenda.waits(key)):
@@ -316,7 +315,7 @@ def _leave(
 
 
 def _forget(world: World, gang: Gang) -> None:
-    gang.record.refusal = None
+    gang.refusal = None
     world.decisions.forget(gang.key)
     world.line.leaves(gang_uid(gang.key))
 
@@ -330,18 +329,18 @@ def _about(message: str) -> Obstacle:
 
 def _try(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
     """Have the gang decided now, unless something keeps ``pod`` from that."""
-    state, now = gang.record, world.now()
+    now = world.now()
     if world.decisions.is_ongoing(gang.key):
         yield Wait(_about(f"{gang.key} is being decided"))
         return
-    if now < state.rest.until:
+    if now < gang.rest.until:
         rests = _about(
             f"{gang.key} had slices for some of its pods only, for too long, and has given them "
-            f"back: it is tried again {state.rest.until - now:.0f} s later"
+            f"back: it is tried again {gang.rest.until - now:.0f} s later"
         )
-        yield _leave(world, gang, rests)._replace(at=state.rest.until)
+        yield _leave(world, gang, rests)._replace(at=gang.rest.until)
         return
-    due = max(world.gangs_rest_until, state.write_pause.until)
+    due = max(world.gangs_rest_until, gang.write_pause.until)
     if now < due and not world.decisions.is_begun(gang.key):
         yield Look(due)
         return
@@ -373,7 +372,7 @@ def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
 
 
 def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | GangRefusal | None:
-    state, count = gang.record, count_pods(world, gang, minimum)
+    count = count_pods(world, gang, minimum)
     lacking = find_lacking(world, gang)
     able = len(lacking.problems)
     if able < count.need:
@@ -393,9 +392,9 @@ def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | Gan
         return None
     outcome = made.outcome
     if outcome.fits:
-        state.refusal, state.gives_back = None, False
+        gang.refusal, gang.gives_back = None, False
         if not count.served:
-            state.half_since = None
+            gang.half_since = None
         return outcome
     kind = alike(outcome.failed) if outcome.failed is not None else None
     return GangRefusal(
@@ -425,7 +424,7 @@ def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
     for placed in outcome.placed:
         if placed.decision is not None:  # else it has the claims of others
             pod = placed.problem.pod
-            gang.record.writes += 1
+            gang.writes += 1
             if (log := world.reporter.decisions) is not None:
                 log.placed(
                     pod,
@@ -439,14 +438,13 @@ def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
 
 
 def _written(world: World, gang: Gang, pod: Pod, error: Exception | None) -> None:
-    state = gang.record
-    state.writes -= 1
+    gang.writes -= 1
     if error is None:
         world.line.served(pod)
     # The gang is tried again after pauses that grow, once for all pods.
-    elif not state.write_pause.left(world.now()):
-        state.write_pause.fail(world.now())
-    if not state.writes:
+    elif not gang.write_pause.left(world.now()):
+        gang.write_pause.fail(world.now())
+    if not gang.writes:
         _all_written(world, pod)
     world.pod_answered(pod.key, error)
 
