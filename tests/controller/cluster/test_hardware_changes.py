@@ -33,15 +33,6 @@ def test_a_class_of_the_same_name_that_is_not_ours_is_left_alone_and_told() -> N
     assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
 
 
-def test_a_mignode_that_cannot_be_read_is_as_good_as_none() -> None:
-    bench = Bench("node-a", "node-b")
-    broken = mignode("node-a")
-    broken["status"]["gpus"][0]["name"] = "gpu-zero"
-    bench.cluster.set_mignode(broken)
-    bench.serve("p", "c")
-    assert bench.node_of("c") == "node-b"
-
-
 def drained(node_name: str, *gpus: str) -> Obj:
     """A node with two GPUs of which some, or all where none is named, are drained."""
     body = mignode(node_name, gpu(0, node_name), gpu(1, node_name))

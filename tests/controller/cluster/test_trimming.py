@@ -184,20 +184,6 @@ def test_the_pod_that_owns_a_claim_is_kept_and_the_rest_of_its_owner_is_not() ->
     assert read_claim(trimmed).owner_pod_uid == "u"
 
 
-def test_names_by_which_objects_refer_to_each_other_are_kept_once() -> None:
-    user = {"resource": "pods", "name": "a-pod", "uid": "uid-of-a-pod"}
-    used = claim("c")
-    used["status"] = {"reservedFor": [user]}
-    body = pod("a-pod", "c")
-    body["metadata"]["uid"] = "uid-of-a-pod"
-    in_claim = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, used, 1))
-    in_pod = Trimmer(PODS, DRIVER)(as_stored(PODS, body, 2))
-    (shown,) = in_claim["status"]["reservedFor"]
-    assert shown == user
-    assert shown["uid"] is in_pod["metadata"]["uid"]
-    assert shown["name"] is in_pod["metadata"]["name"]
-
-
 def test_a_claim_is_called_by_the_same_strings_wherever_it_is_named() -> None:
     body = claim("made")
     body["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "uid-of-p", "controller": True}]
@@ -239,13 +225,6 @@ def test_what_many_pods_and_claims_ask_for_is_read_once() -> None:
     assert one.ref != other.ref
     known.set_pod(versioned(pod("c", "a", cpu="2")))
     assert known.pods["default", "c"].needs.requests["cpu"] == 2000
-
-
-def test_what_many_pods_have_in_common_is_kept_once() -> None:
-    trim = Trimmer(PODS, DRIVER)
-    one, other = (trim(as_stored(PODS, pod(name, "c"), 1)) for name in ("one", "other"))
-    assert one["spec"]["containers"] is other["spec"]["containers"]
-    assert one["metadata"]["name"] != other["metadata"]["name"]
 
 
 def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra.common.resources import RESOURCE_CLAIMS
-from dra.kube.errors import ConflictError, KubeError
+from dra.kube.errors import ConflictError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import from_the_second
 from tests.controller.helpers.objects import claim, gpu, instance, mignode, pod, request
@@ -56,32 +56,6 @@ def wants(bench: Bench, name: str, profile: str = "7g.40gb", **spec: Any) -> Non
 def watch(bench: Bench, name: str) -> None:
     """The watch brings a claim's present state."""
     bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, name))
-
-
-def on_write(
-    bench: Bench, what: str, act: Callable[[], None], error: KubeError | None = None
-) -> None:
-    """Something happens just before the first write of that kind, which is then refused or not."""
-    left = [act]
-
-    def refuse(write: str) -> KubeError | None:
-        if write != what or not left:
-            return None
-        left.pop()()
-        return error
-
-    bench.api.refuse = refuse
-
-
-def after_write(bench: Bench, what: str, act: Callable[[], None]) -> None:
-    """Something happens between the first write of that kind and its answer."""
-    left = [act]
-
-    def stored(write: str) -> None:
-        if write == what and left:
-            left.pop()()
-
-    bench.api.lost = stored
 
 
 def served_half() -> tuple[Bench, Desk]:

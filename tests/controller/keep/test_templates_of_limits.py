@@ -173,15 +173,6 @@ def test_one_that_a_pod_names_stays_whatever_its_state() -> None:
     assert "nvidia.com-gpumem-8000" not in made(bench)
 
 
-def test_a_pod_that_is_admitted_meanwhile_gets_it_again() -> None:
-    bench = idle("nvidia.com-gpumem-8000")
-    later(bench)
-    assert "nvidia.com-gpumem-8000" not in made(bench)
-    bench.pod(waiting("late", "nvidia.com-gpumem-8000"))
-    bench.run()
-    assert "nvidia.com-gpumem-8000" in made(bench)
-
-
 def test_another_of_the_same_name_and_a_refusal_leave_it() -> None:
     bench = idle("nvidia.com-gpumem-8000", "nvidia.com-gpumem-9000")
     bench.api.objects[TEMPLATES, "nvidia.com-gpumem-8000"]["metadata"]["uid"] = "another"

@@ -54,13 +54,6 @@ def test_a_claim_that_a_pod_has_under_two_names_is_allocated_and_freed_once() ->
     assert bench.cluster.hosts.used("node-a") == {}
 
 
-def test_a_claim_without_a_pod_is_not_allocated() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.run(seconds=100)
-    assert bench.api.writes == []
-
-
 def test_results_come_in_the_order_of_the_requests() -> None:
     bench = Bench("node-a")
     bench.serve("p", "c", request("b", "mig-1g.5gb"), request("a", "mig-3g.20gb"))
@@ -77,24 +70,6 @@ def test_pods_that_are_past_waiting_are_left_alone(spec: Obj) -> None:
     bench.pod({**pod("p", "c"), "status": spec})
     bench.run()
     assert bench.api.writes == []
-
-
-def test_a_claim_of_a_template_is_waited_for() -> None:
-    bench = Bench("node-a")
-    body = pod("p")
-    body["spec"]["resourceClaims"] = [{"name": "s", "resourceClaimTemplateName": "t"}]
-    bench.pod(body)
-    bench.run()
-    assert bench.api.writes == []
-    owner = {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
-    made = claim("p-s-x")
-    made["metadata"]["ownerReferences"] = [owner]
-    bench.claim(made)
-    bench.pod(
-        {**body, "status": {"resourceClaimStatuses": [{"name": "s", "resourceClaimName": "p-s-x"}]}}
-    )
-    bench.run()
-    assert bench.devices("p-s-x")
 
 
 def of_template() -> Obj:
@@ -268,40 +243,3 @@ def test_the_more_important_then_the_older_pod_is_served_first() -> None:
     bench.delete_pod("vip")
     bench.run(seconds=1)
     assert [n for n in ("young", "old") if bench.devices(n)] == ["old"]
-
-
-def test_a_pod_that_waits_costs_nothing_and_says_nothing_new() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c", request("r", "mig-4g.20gb", count=2))
-    said = len(bench.recorder.events)
-    for _ in range(5):
-        bench.run(seconds=times.WAITING_POD_AGAIN)
-    assert bench.api.writes == ["pods/status"]
-    assert len(bench.recorder.events) == said
-
-
-def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench("node-a")
-    bench.serve("large", "large", request("r", "mig-7g.40gb"))
-    tried: list[str] = []
-    go_on = OngoingDecision.go_on
-
-    def counted(self: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
-        tried.append(self.problem.pod.key[1])
-        return go_on(self, *places, **steps)
-
-    monkeypatch.setattr(OngoingDecision, "go_on", counted)
-    for number in range(20):
-        bench.ask(f"p{number}", f"c{number}")
-    bench.run()
-    assert len(tried) == 1
-    assert all("large" in m for _, about, _, m in bench.recorder.events if about.startswith("p"))
-    bench.serve("other", "other", request("r", "mig-3g.20gb"))
-    assert len(tried) == 2
-    bench.delete_pod("large")
-    bench.run(seconds=1)
-    bench.run(seconds=1)
-    served = [n for n in range(20) if bench.devices(f"c{n}")]
-    assert len(served) + 4 * bool(bench.devices("other")) >= 7

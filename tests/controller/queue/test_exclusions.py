@@ -95,21 +95,6 @@ def test_what_is_refused_one_pod_is_not_refused_another() -> None:
     assert exclusions.next_end("other") is None
 
 
-def test_the_most_urgent_key_comes_first_and_each_once() -> None:
-    work: WorkList[str] = WorkList(Hand())
-    for key, order in (("b", 2), ("a", 1), ("b", 2), ("c", 0), ("a", 1)):
-        work.add(key, order)
-    assert [work.pop() for _ in range(4)] == ["c", "a", "b", None]
-
-
-def test_a_key_can_become_more_urgent() -> None:
-    work: WorkList[str] = WorkList(Hand())
-    work.add("a", 1)
-    work.add("b", 2)
-    work.add("b", 0)
-    assert [work.pop() for _ in range(3)] == ["b", "a", None]
-
-
 def test_a_later_key_waits_and_the_earlier_time_holds() -> None:
     now = Hand()
     work: WorkList[str] = WorkList(now)
@@ -146,20 +131,6 @@ def test_keys_that_are_looked_at_again_and_again_leave_nothing_behind_and_stay_d
     assert work.pop() is None
     now.time += 0.1
     assert [work.pop() for _ in range(4)] == [*keys, None]
-
-
-def test_failures_in_a_row_wait_ever_longer_until_one_succeeds() -> None:
-    now = Hand()
-    work: WorkList[str] = WorkList(now)
-    pauses = []
-    for _ in range(12):
-        pauses.append(work.retry("a", 0))
-        now.time += pauses[-1]
-        assert work.pop() == "a"
-    assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
-    assert pauses[-1] == 30.0
-    work.forget_failure("a")
-    assert work.retry("a", 0) == 0.05
 
 
 def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:

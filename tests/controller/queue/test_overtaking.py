@@ -102,18 +102,8 @@ def test_after_it_was_served_others_are_served_as_before() -> None:
         assert seconds < 60
 
 
-def test_nothing_is_held_back_for_a_pod_that_is_gone() -> None:
-    (stream,) = streams()
-    with_big(stream.bench)
-    for _ in range(OVERTAKEN + 2):
-        stream.second()
-    bench = stream.bench
-    assert "NextInLine" in bench.recorder.reasons("big")
-    waiting = f"small-{stream.number:03}"
-    assert not bench.devices(waiting)
+def is_deleted(bench: Bench) -> None:
     bench.delete_pod("p-big")
-    bench.run(seconds=1.0)
-    assert bench.devices(waiting)
 
 
 def fails(bench: Bench) -> None:
@@ -145,6 +135,7 @@ def is_gated_by_another(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "happens",
     [
+        is_deleted,
         fails,
         loses_its_claim,
         loses_its_class,
@@ -295,15 +286,3 @@ def test_a_pod_that_no_node_could_ever_serve_holds_nothing_back() -> None:
         stream.second()
         assert bench.devices(f"small-{stream.number:03}")
     assert "NextInLine" not in bench.recorder.reasons("big")
-
-
-def test_the_same_story_ends_the_same() -> None:
-    ends = []
-    for _ in range(2):
-        (stream,) = streams()
-        with_big(stream.bench, "4g.20gb")
-        for _ in range(OVERTAKEN + 10):
-            stream.second()
-        ends.append((stream.bench.devices("big"), stream.served()))
-    assert ends[0] == ends[1]
-    assert ends[0][0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from math import inf
 from typing import cast
 
 import pytest
 
+from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue import line as waiting_lines
 from controller.queue.line import Need, WaitingLine, pod_waiter
@@ -108,13 +110,14 @@ def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_lines, "PART_STEPS", 1)
-    monkeypatch.setattr(waiting_lines, "OVERTAKEN", 0)
     bench = Bench(*NAMES)
     for name in NAMES:
         for_ever(bench, name)
     for number in range(35 - len(NAMES) - 1):
         for_ever(bench, f"more-{number:02}")
     big(bench, "big")
+    monkeypatch.setattr(waiting_lines, "OVERTAKEN", 0)
+    monkeypatch.setattr(times, "OVERTAKEN_ONCE", inf)
     bench.time += 61.0
     go_on = Planning.go_on
 

@@ -90,21 +90,6 @@ def test_no_node_holds_a_claim_without_an_allocation(node: str) -> None:
     assert bench.finalizers("c") == []
 
 
-def test_the_place_of_a_claim_that_lost_its_allocation_is_taken_while_its_slice_is_there() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
-    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
-    bench.delete_pod("p")
-    bench.delete_claim("c")
-    bench.change_claim("c", allocation=None)
-    bench.serve("q", "whole", request("r", "mig-7g.40gb"))
-    assert bench.devices("whole") == []
-    bench.cluster.set_mignode(mignode("node-a"))
-    bench.run()
-    assert bench.devices("whole")
-
-
 def test_a_node_without_its_mignode_cannot_tell_and_the_claim_waits() -> None:
     bench = Bench("node-a")
     bench.serve("p", "c")

@@ -47,7 +47,6 @@ BUDGET = UnavailableError(
     status=429,
     details={"causes": [{"reason": "DisruptionBudget"}]},
 )
-FOREVER = 10_000
 
 
 class Room:

@@ -9,7 +9,7 @@ import pytest
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.desk import at_desk, served_half, settle
+from tests.controller.helpers.desk import at_desk, settle
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
 
@@ -41,16 +41,6 @@ def test_claims_that_are_not_ours_are_never_written() -> None:
     bench.run(seconds=100)
     assert bench.api.writes == ["pods/status"]
     assert bench.condition("mixed")["reason"] == "MixedDrivers"
-
-
-def test_a_claim_of_another_driver_does_not_keep_ours_from_its_slice() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_class(versioned(device_class("net", "device.driver == 'net.example.com'")))
-    bench.claim(claim("foreign", request("r", "net")))
-    bench.claim(claim("c"))
-    bench.pod(pod("p", "foreign", "c"))
-    bench.run()
-    assert bench.devices("c")
 
 
 def test_an_old_state_that_arrives_late_is_ignored() -> None:
@@ -103,12 +93,6 @@ def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_lat
     bench.serve("q", "d", request("r", "mig-7g.40gb"))
     assert bench.devices("c")
     assert bench.devices("d") == []
-
-
-def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
-    bench, desk = served_half()
-    settle(bench, desk, seconds=1)
-    assert bench.node_of("one") == bench.node_of("two") == "node-b"
 
 
 def test_what_is_reserved_for_a_pod_is_not_moved_before_it_has_to_be_reserved_again() -> None:

@@ -79,20 +79,6 @@ def test_what_was_refused_is_not_made(error: Exception) -> None:
     assert left(bench) == []
 
 
-def test_what_the_leader_ends_before_it_sends_the_allocation_is_not_made() -> None:
-    bench, desk = at_desk("node-a")
-    wants(bench, "c")
-    bench.run()
-
-    def end(_: str) -> None:
-        bench.leads = False
-
-    bench.api.lost = end  # after the finalizer
-    desk.work_off()
-    assert bench.api.writes == ["resourceclaims"]
-    assert left(bench) == []
-
-
 def test_a_finalizer_that_was_not_answered_brings_no_allocation() -> None:
     bench, desk = at_desk("node-a")
     wants(bench, "c")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.write.requests import NotLeadingError
-from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import KubeError
 from tests.controller.helpers.desk import (
-    after_write,
     at_desk,
-    on_write,
     served_half,
     settle,
     wants,
@@ -19,23 +16,6 @@ from tests.controller.helpers.desk import (
 from tests.controller.helpers.objects import FINALIZER, claim, request
 
 STATUS = "resourceclaims/status"
-
-
-def test_a_claim_that_changes_meanwhile_is_decided_anew() -> None:
-    bench, desk = at_desk("node-a", "node-b")
-    wants(bench, "c")
-    bench.run()
-
-    def change() -> None:
-        bench.api.put(RESOURCE_CLAIMS, bench.api.get(RESOURCE_CLAIMS, "c"))
-
-    on_write(bench, STATUS, change)
-    settle(bench, desk)
-    assert not bench.devices("c")
-    watch(bench, "c")
-    settle(bench, desk, seconds=1)
-    assert bench.devices("c")
-    assert bench.api.writes == ["resourceclaims", STATUS]
 
 
 def test_another_claim_of_the_same_name_is_not_taken_for_the_one_that_was_written() -> None:
@@ -78,21 +58,6 @@ def test_an_allocation_that_is_taken_back_before_it_is_answered_goes_elsewhere()
     settle(bench, desk)
     assert bench.node_of("c") == "node-b"
     assert bench.recorder.reasons("c").count("AllocationTakenBack") == 1
-
-
-def test_what_is_taken_back_and_looked_at_before_the_answer_goes_elsewhere() -> None:
-    bench, desk = at_desk("node-a", "node-b")
-    wants(bench, "c")
-    bench.run()
-
-    def meanwhile() -> None:
-        watch(bench, "c")
-        bench.change_claim("c", allocation=None, reservedFor=None)
-        bench.run()
-
-    after_write(bench, STATUS, meanwhile)
-    settle(bench, desk)
-    assert bench.node_of("c") == "node-b"
 
 
 def test_a_deallocation_of_ours_that_is_watched_before_it_is_answered_is_nobodys_refusal() -> None:

@@ -23,7 +23,6 @@ from tests.controller.helpers.objects import (
     pod,
     request,
     versioned,
-    with_gpus,
 )
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
@@ -46,39 +45,12 @@ def test_slices_go_where_they_cost_the_cluster_least_not_to_the_first_node() -> 
     assert decide(known, claim("c", request("r", "mig-3g.20gb"))).node == "node-b"  # type: ignore[union-attr]
 
 
-def test_count_and_several_requests_of_several_claims_land_on_one_node() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-a", gpu(0, instances=(instance("1g.5gb", 0),))))
-    decision = decide(
-        known,
-        claim("one", request("a", "mig-2g.10gb", count=2)),
-        claim("two", request("b", "mig-3g.20gb")),
-    )
-    assert decision is not None
-    assert decision.node == "node-b"
-    assert [p.request for p in decision.picks].count("a") == 2
-    assert len(set(devices(decision))) == 3
-    two = next(p.claim for p in decision.picks if p.claim.name == "two")
-    assert [p.profile for p in decision.of(two)] == ["3g.20gb"]
-
-
-def test_a_full_gpu_between_others_changes_neither_what_fits_nor_who_gives_it() -> None:
-    full = instance("7g.40gb", 0)
-    gpus = (gpu(0), gpu(1, instances=(full,)), gpu(2), gpu(3, instances=(full,)), gpu(4))
-    known = with_gpus(*gpus)
-    apart = [{"distinctAttribute": "mig.dra.dev/parentUUID"}]
-    three = claim("c", request("r", "mig-7g.40gb", count=3), constraints=apart)
-    assert devices(decide(known, three)) == [f"gpu-{n}-mig-7g40gb-0-0" for n in (0, 2, 4)]
-    four = claim("d", request("r", "mig-7g.40gb", count=4), constraints=apart)
-    assert decide(known, four) is None
-    two = claim("e", request("r", "mig-1g.5gb", count=2), constraints=apart)
-    assert [name[:5] for name in devices(decide(known, two))] == ["gpu-0", "gpu-2"]
-
-
-def test_an_attribute_that_devices_lack_cannot_be_matched() -> None:
-    body = claim("c", constraints=[{"matchAttribute": "mig.dra.dev/colour"}])
-    reason = why(cluster("node-a"), body)
-    assert "with the same mig.dra.dev/colour" in reason.message
+@pytest.mark.parametrize(
+    ("kind", "words"), [("matchAttribute", "the same"), ("distinctAttribute", "different")]
+)
+def test_a_device_without_the_attribute_satisfies_no_constraint(kind: str, words: str) -> None:
+    body = claim("c", constraints=[{kind: "mig.dra.dev/colour"}])
+    assert f"with {words} mig.dra.dev/colour" in why(cluster("node-a"), body).message
 
 
 def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:

@@ -18,11 +18,9 @@ from tests.controller.helpers.objects import (
     device_class,
     filled,
     first_available,
-    gpu,
     mignode,
     opaque,
     pod,
-    request,
     versioned,
     with_gpus,
 )
@@ -47,14 +45,6 @@ def test_an_alternative_may_ask_for_several_devices_and_is_bound_by_constraints(
     same = [{"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/two"]}]
     found = why(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked, constraints=same))
     assert "no other alternative fits either" in found.message
-
-
-def test_alternatives_that_make_more_devices_than_a_claim_holds_are_not_taken() -> None:
-    many = first_available("r", ("all", "mig-1g.5gb", {"count": 32}), ("one", "mig-1g.5gb", {}))
-    known = with_gpus(*(gpu(n) for n in range(8)))
-    decision = decide(known, claim("c", many, request("s")))
-    assert decision is not None
-    assert sorted(p.request for p in decision.picks) == ["r/one", "s"]
 
 
 def test_an_alternative_that_no_node_has_does_not_hide_why_another_waits() -> None:

@@ -7,26 +7,13 @@ from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
     claim,
     cluster,
-    filled,
     gpu,
     mignode,
     request,
-    versioned,
     with_gpus,
 )
 
 ALL = {"allocationMode": "All"}
-
-
-def test_all_whole_gpus_of_a_node_are_given_together_or_not_at_all() -> None:
-    known = with_gpus(gpu(0, mig=False), gpu(1, mig=False), gpu(2))
-    everything = claim("c", request("r", "gpu.dra.dev", **ALL))
-    assert sorted(devices(decide(known, everything))) == ["gpu-0", "gpu-1"]
-    one = versioned(claim("one", request("r", "gpu.dra.dev")))
-    decision = decide(known, one)
-    assert decision is not None
-    known = with_gpus(gpu(0, mig=False), gpu(1, mig=False, unavailable="sick"))
-    assert "gpu-1 sick" in why(known, everything).message
 
 
 def test_all_goes_to_a_node_where_everything_is_free() -> None:
@@ -37,21 +24,6 @@ def test_all_goes_to_a_node_where_everything_is_free() -> None:
     assert decision is not None
     assert decision.node == "node-b"
     assert len(decision.picks) == 2
-
-
-def test_all_slices_of_one_profile_are_every_placement_of_every_gpu() -> None:
-    asked = claim("c", request("r", "mig-2g.10gb", **ALL))
-    found = devices(decide(with_gpus(gpu(0), gpu(1)), asked))
-    starts = (0, 2, 4)
-    assert sorted(found) == [f"gpu-{n}-mig-2g10gb-14-{s}" for n in (0, 1) for s in starts]
-    assert len(devices(decide(with_gpus(gpu(0), filled(1, 6)), asked))) == 6
-
-
-def test_all_slices_of_one_profile_fail_when_one_is_taken() -> None:
-    asked = claim("c", request("r", "mig-2g.10gb", **ALL))
-    found = why(with_gpus(gpu(0), filled(1, 2)), asked)
-    assert found.reason is Reason.WAITING
-    assert "all x 2g.10gb" in found.message
 
 
 def test_all_of_slices_that_overlap_is_refused_with_the_remedy() -> None:

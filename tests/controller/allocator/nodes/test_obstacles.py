@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dra.claims.reasons import Reason
@@ -15,30 +13,10 @@ from tests.controller.helpers.objects import (
     cluster,
     gpu,
     instance,
-    inventory,
     mignode,
     node,
     request,
-    versioned,
 )
-
-
-def test_a_node_that_does_not_fit_the_pod_is_not_chosen_and_the_reason_told() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_node(node("node-a", cpu="1"))
-    decision = decide(known, claim("c"), cpu="4")
-    assert decision is not None
-    assert decision.node == "node-b"
-    known.set_node(node("node-b", taints=[{"key": "x", "value": "y", "effect": "NoSchedule"}]))
-    reason = why(known, claim("c"), cpu="4")
-    assert "node-a: insufficient cpu" in reason.message
-    assert "node-b: untolerated taint x=y:NoSchedule" in reason.message
-
-
-def test_nodes_that_kube_scheduler_allocates_are_not_ours() -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
-    assert "no node has GPUs that this controller allocates" in why(known, claim("c")).message
 
 
 def test_a_pod_that_is_bound_gets_its_slices_on_its_node_or_not_at_all() -> None:
@@ -96,14 +74,6 @@ def test_a_selector_that_fails_everywhere_is_told_with_its_failure() -> None:
     assert "flavour" in reason.message
 
 
-def test_more_than_the_gpu_can_hold_together_is_told_as_such() -> None:
-    known = cluster("node-a")
-    held = (instance("3g.20gb", 0, uid="other"),)
-    known.set_mignode(mignode("node-a", gpu(0, "node-a", instances=held)))
-    body = claim("c", request("a", "mig-3g.20gb", count=2))
-    assert "no room for 2 x 3g.20gb together" in why(known, body).message
-
-
 def test_more_than_any_node_can_hold_is_told_as_never_with_the_most_that_one_has() -> None:
     known = cluster("node-a", "node-b", "node-c")
     held = (instance("7g.40gb", 0, uid="other"),)
@@ -142,19 +112,6 @@ def test_nothing_is_told_as_never_that_a_gpu_in_mig_mode_or_of_the_scheduler_mig
     assert why(known, two).reason is Reason.WAITING
 
 
-def test_gpus_that_cannot_be_used_say_why() -> None:
-    known = cluster("node-a")
-    broken = gpu(0, unavailable="XID 79: fallen off the bus", reason="XID")
-    pending = replace(gpu(1), mig_pending=False)
-    known.set_mignode(mignode("node-a", broken, pending, gpu(2, mig=False)))
-    known.set_node(node("node-b"))
-    known.set_mignode(mignode("node-b", gpu(0, "node-b", instances=(instance("7g.40gb", 0),))))
-    message = why(known, claim("c")).message
-    assert "gpu-0 XID 79: fallen off the bus" in message
-    assert "gpu-1 MIG mode change pending" in message
-    assert "gpu-2 has no such device (MIG is off)" in message
-
-
 def test_a_long_story_is_cut_short() -> None:
     names = [f"node-{n:03}" for n in range(40)]
     known = cluster(*names)
@@ -183,12 +140,3 @@ def test_of_many_nodes_a_few_are_told_gpu_by_gpu_and_the_others_in_short() -> No
         known.set_mignode(mignode(name, gpu(0, name, instances=(third,))))
     message = why(known, claim("c", together, constraints=same)).message
     assert message.startswith("40 nodes - 40 nodes: no room for 2 x 3g.20gb together with the same")
-
-
-def test_a_driver_that_is_not_ready_gets_nothing() -> None:
-    known = cluster("node-a")
-    body = mignode("node-a")
-    body["status"]["conditions"][0] |= {"status": "False", "message": "NVML is gone"}
-    known.set_mignode(versioned(body))
-    assert "driver not ready: NVML is gone" in why(known, claim("c")).message
-    assert inventory("node-a").ready

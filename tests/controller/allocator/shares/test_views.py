@@ -180,10 +180,3 @@ def test_a_request_that_may_look_at_any_leaves_the_only_one_to_another() -> None
     assert looked_at(either, one) == {"a": ["gpu-1"], "b": ["gpu-0"]}
     assert looked_at(one, either) == {"a": ["gpu-1"], "b": ["gpu-0"]}
     assert looked_at(one, either, request("c", "gpu.dra.dev", adminAccess=True)) == {}
-
-
-def test_all_is_every_gpu_or_nothing() -> None:
-    """Kubernetes' allocator refuses it likewise: no claim has a device twice."""
-    assert looked_at(EVERY) == {"look": ["gpu-0", "gpu-1"]}
-    one = request("a", "gpu.dra.dev", adminAccess=True)
-    assert looked_at(one, EVERY) == looked_at(EVERY, one) == {}

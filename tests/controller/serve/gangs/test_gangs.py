@@ -88,17 +88,6 @@ def test_other_gates_keep_a_pod_from_being_counted() -> None:
     assert len(held(bench, "a")) == 4
 
 
-def test_what_a_pod_lacks_of_its_gang_after_a_refused_write_is_tried_again() -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", *range(4))
-    allowed = refuse(bench, "a-2")
-    bench.run()
-    assert len(held(bench, "a")) == 3
-    allowed()
-    bench.run(seconds=1.0)
-    assert len(held(bench, "a")) == 4
-
-
 def test_a_gang_that_cannot_become_whole_gives_back_what_it_has() -> None:
     bench = Bench(*NODES)
     create(bench, "a", *range(4))

@@ -139,21 +139,6 @@ def test_a_look_at_each_of_many_does_not_look_at_each_of_the_others(
     assert held(bench, "a")[-2:] == ["a-202", "a-203"]
 
 
-def test_pods_that_are_deleted_midway_leave_nothing_behind() -> None:
-    bench = Bench("node-a", "node-b")
-    create(bench, "a", *range(4))
-    bench.run()
-    assert len(held(bench, "a")) == 4
-    for number in range(3):
-        bench.delete_pod(f"a-{number}")
-    create(bench, "b", *range(4))
-    for _ in range(6):
-        bench.run(seconds=10.0)
-    assert not held(bench, "a")
-    assert len(held(bench, "b")) == 4
-    assert "there is 1" in told(bench, "a-3")
-
-
 def test_pods_of_a_gang_are_compared_together_as_much_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
