@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dra.claims.classes import ROUND_SIZES
-from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Obj
+from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
 from dra.gpu.geometry import Geometry
 from dra.gpu.names import class_name, extended_resource_name
 from dra.limits.asks import is_profile
@@ -67,34 +67,46 @@ def _ask(bench: Bench, *requests: Obj) -> list[str]:
     return bench.devices("c")
 
 
+def _end(bench: Bench) -> None:
+    """The pod goes, and its claims with it: the GPU is empty again."""
+    bench.delete_pod("p")
+    for plural, name in [*bench.api.objects]:
+        if plural == RESOURCE_CLAIMS.plural:
+            bench.lose_claim(name)
+    bench.run()
+
+
 @pytest.mark.parametrize("product", SLICED)
 def test_each_profile_has_class_and_template_and_is_served_by_either(product: str) -> None:
     profiles = [p.name for p in product_geometry(product).profiles if p.placements]
+    bench = _bench(product)
+    assert {class_name(each) for each in profiles} <= bench.classes()
+    assert {f"nvidia.com-{class_name(each)}" for each in profiles} <= made(bench)
     for name in profiles:
         resource = extended_resource_name(name)
         assert is_profile(resource), name
-        bench = _bench(product)
-        assert {class_name(each) for each in profiles} <= bench.classes()
-        assert {f"nvidia.com-{class_name(each)}" for each in profiles} <= made(bench)
         assert len(_ask(bench, request("r", class_name(name)))) == 1, name
-        assert len(_ask_by_limits(_bench(product), {resource: 1})) == 1, name
+        _end(bench)
+        assert len(_ask_by_limits(bench, {resource: 1})) == 1, name
+        _end(bench)
 
 
 @pytest.mark.parametrize("product", SLICED)
 def test_each_way_to_ask_for_any_of_its_slices_is_served(product: str) -> None:
+    bench = _bench(product)
     largest = max(p.memory_mib for p in product_geometry(product).profiles)
-    assert len(_ask(_bench(product), request("r", "mig.dra.dev"))) == 1
-    for size in ROUND_SIZES:
-        bench = _bench(product)
-        if f"mig-min-{size}gb" in bench.classes():
-            assert len(_ask(bench, request("r", f"mig-min-{size}gb"))) == 1, size
+    sizes = [f"mig-min-{size}gb" for size in ROUND_SIZES]
+    for name in ("mig.dra.dev", *(size for size in sizes if size in bench.classes())):
+        assert len(_ask(bench, request("r", name))) == 1, name
+        _end(bench)
     for limits in (
         {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000},
         {"nvidia.com/gpumem": largest},
         {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 10},
         {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 10},
     ):
-        assert len(_ask_by_limits(_bench(product), limits)) == 1, limits
+        assert len(_ask_by_limits(bench, limits)) == 1, limits
+        _end(bench)
 
 
 def test_slices_with_and_without_media_engines_are_asked_for_by_one_pod() -> None:
