@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from controller.report.metrics import ControllerMetrics
 from dra.claims.reasons import NodeReason, Reason
@@ -114,7 +115,8 @@ CALLED = {
 @pytest.mark.parametrize("package", CALLED)
 def test_every_notice_is_given(package: str) -> None:
     metrics, name = CALLED[package]
-    heard = [notice for notice in vars(metrics) if not notice.startswith("_")]
+    heard = vars(metrics).keys() - vars(Collector).keys()  # those are called by the registry
+    heard = {notice for notice in heard if not notice.startswith("_")}
     code = "\n".join(path.read_text() for path in (ROOT / package).rglob("*.py"))
     silent = sorted(n for n in heard if not re.search(rf"{name}\.{n}\b", code))
     assert not silent, (
