@@ -130,6 +130,9 @@ def _default_slice(obj: Obj, env: Environment) -> None:
 
 
 def _check_slice(obj: Obj, old: Obj | None) -> Iterator[Cause]:
+    # Kubernetes 1.34 took both, and the plugin tries which of the two a server is.
+    if at(obj, "spec", "devices") and at(obj, "spec", "sharedCounters"):
+        yield invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     for fields in (("pool", "name"), ("driver",), ("nodeName",)) if old is not None else ():
         new, before = (at(each, "spec", *fields, default=None) for each in (obj, old or {}))
         yield from _immutable(".".join(("spec", *fields)), new, before)
