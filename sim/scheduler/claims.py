@@ -11,7 +11,6 @@ from typing import Any
 from dra.claims.claims import claim_names
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource, at
 from dra.kube.client import KubeApi
-from dra.kube.errors import ConflictError
 from dra.kube.events import EventRecorder
 from dra.kube.timing import rfc3339
 from dra.pods.selectors import matches_selector
@@ -196,8 +195,6 @@ def _conditions(claim: Obj, result: Obj) -> dict[str, Obj] | None:
 
 _log = logging.getLogger(__name__)
 
-_ATTEMPTS = 5
-
 
 class SchedulerWrites:
     """The scheduler's requests to the API. Raises the errors of dra.kube.errors."""
@@ -216,44 +213,28 @@ class SchedulerWrites:
         An allocation without a timestamp gets one, as from kube-scheduler, and is refused by the
         API server because an allocation never changes.
         """
-        metadata = pod["metadata"]
-        for attempt in range(_ATTEMPTS):
-            fresh = self._api.get(
-                RESOURCE_CLAIMS, claim["metadata"]["name"], namespace=metadata["namespace"]
-            )
-            if fresh["metadata"]["uid"] != claim["metadata"]["uid"]:
-                raise ConflictError(f"claim {claim['metadata']['name']} was replaced")
-            status = fresh.get("status", {})
-            allocation = status.get("allocation")
-            if allocation is None:
-                raise ConflictError(f"claim {claim['metadata']['name']} is not allocated any more")
-            reserved = status.get("reservedFor", [])
-            if any(c["uid"] == metadata["uid"] for c in reserved):
-                return
-            consumer = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
-            if "allocationTimestamp" not in allocation:
-                allocation = allocation | {"allocationTimestamp": rfc3339(datetime.now(UTC))}
-            fresh["status"] = status | {
-                "allocation": allocation,
-                "reservedFor": [*reserved, consumer],
-            }
-            try:
-                self._api.replace(RESOURCE_CLAIMS, fresh, subresource="status")
-            except ConflictError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return
+        user, status = pod["metadata"], claim["status"]
+        if any(c["uid"] == user["uid"] for c in status.get("reservedFor", ())):
+            return
+        consumer = {"resource": "pods", "name": user["name"], "uid": user["uid"]}
+        change: Obj = {"reservedFor": [consumer]}
+        if "allocationTimestamp" not in status["allocation"]:
+            change["allocation"] = {"allocationTimestamp": rfc3339(datetime.now(UTC))}
+        self._patch_claim(claim, change)
 
     def unreserve(self, pod: Obj, claim: Obj) -> None:
         """Unreserve: take the pod out of ``reservedFor``; the allocation stays."""
-        metadata = claim["metadata"]
         entry = {"$patch": "delete", "uid": pod["metadata"]["uid"]}
+        self._patch_claim(claim, {"reservedFor": [entry]})
+
+    def _patch_claim(self, claim: Obj, status: Obj, **metadata: str) -> None:
+        """Changes the status of this claim, and of none that came in its place."""
+        have = claim["metadata"]
         self._api.patch(
             RESOURCE_CLAIMS,
-            metadata["name"],
-            {"metadata": {"uid": metadata["uid"]}, "status": {"reservedFor": [entry]}},
-            namespace=metadata["namespace"],
+            have["name"],
+            {"metadata": {"uid": have["uid"], **metadata}, "status": status},
+            namespace=have["namespace"],
             subresource="status",
             content="strategic",
         )
@@ -266,19 +247,8 @@ class SchedulerWrites:
         """PostFilter: take the allocation away, with reservations and device status."""
         metadata = claim["metadata"]
         _log.info("deallocating claim %s/%s", metadata["namespace"], metadata["name"])
-        self._api.patch(
-            RESOURCE_CLAIMS,
-            metadata["name"],
-            {
-                "metadata": {
-                    "uid": metadata["uid"],
-                    "resourceVersion": metadata["resourceVersion"],
-                },
-                "status": {"allocation": None, "reservedFor": None, "devices": None},
-            },
-            namespace=metadata["namespace"],
-            subresource="status",
-        )
+        nothing = dict.fromkeys(("allocation", "reservedFor", "devices"))
+        self._patch_claim(claim, nothing, resourceVersion=metadata["resourceVersion"])
 
     def bind(self, pod: Obj, node: str) -> None:
         """Binds the pod through its binding subresource."""

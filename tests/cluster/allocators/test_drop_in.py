@@ -10,10 +10,9 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.schedulersite import A100, Site, node
 from tests.cluster.harness.workload import SLEEPING
 from tests.dra.resourceslices.nvidiasamples import SAMPLES, Sample
@@ -26,12 +25,9 @@ SCHEDULER = ("--allocator", "scheduler")
 def dropped(binaries: Binaries, root: Path) -> Iterator[Site]:
     """A node of two GPUs in MIG mode, and one of eight whole GPUs."""
     home = root / "di"
-    (plane := home / "cp").mkdir(parents=True)
-    (daemons := home / "d").mkdir()
-    with ControlPlane(binaries, plane, users=USERS, setup=Setup()) as control_plane:
+    (daemons := home / "d").mkdir(parents=True)
+    with served_plane(binaries, home / "cp") as control_plane:
         api = control_plane.api
-        make_namespace(api)
-        serve_mignodes(api)
         driver = Driver(control_plane, daemons, name=NVIDIA_DRIVER)
         for name, mig, gpus in (("sliced", True, 2), ("whole", False, 8)):
             add_fake_node(api, name)

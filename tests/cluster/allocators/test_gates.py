@@ -26,7 +26,7 @@ from hack.cluster.machine import Process
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import ClusterError, wait_for
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import USERS, served_plane
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 NODE = "sole"
@@ -75,12 +75,9 @@ class Site:
 
 @contextlib.contextmanager
 def site(binaries: Binaries, home: Path, setup: Setup) -> Iterator[Site]:
-    for directory in (home, home / "cp", home / "d"):
-        directory.mkdir()
-    with ControlPlane(binaries, home / "cp", users=USERS, setup=setup) as plane:
+    (home / "d").mkdir(parents=True)
+    with served_plane(binaries, home / "cp", setup=setup) as plane:
         api = plane.api
-        make_namespace(api)
-        serve_mignodes(api)
         add_fake_node(api, NODE)
         driver = Driver(plane, home / "d")
         roots: dict[str, Any] = {"kubelet_root": home / "k", "cdi_root": home / "cdi"}

@@ -15,11 +15,11 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ADMIN, ControlPlane
+from hack.cluster.controlplane import ADMIN
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 
 NODE = "looked-at"
 
@@ -52,12 +52,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(binaries: Binaries, root: Path) -> Iterator[Site]:
-    home = root / "mig"
-    home.mkdir()
-    with ControlPlane(binaries, home, users=USERS) as control_plane:
+    with served_plane(binaries, root / "mig") as control_plane:
         api = control_plane.api
-        make_namespace(api)
-        serve_mignodes(api)
         add_fake_node(api, NODE)
         below = root / "m"
         below.mkdir()

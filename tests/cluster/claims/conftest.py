@@ -18,7 +18,7 @@ from tests.cluster.claims.bodies import (
     Serve,
 )
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.workload import SLEEPING
 
 NODES = ("feature-a", "feature-b")
@@ -27,16 +27,12 @@ NODES = ("feature-a", "feature-b")
 @pytest.fixture(scope="package")
 def served(binaries: Binaries, root: Path) -> Iterator[Api]:
     """A control plane of its own with two nodes without kubelet, each with two A100."""
-    home = root / "features"
-    home.mkdir()
-    with ControlPlane(binaries, home, users=USERS) as control_plane:
+    with served_plane(binaries, root / "features") as control_plane:
         yield from _with_driver(control_plane, root)
 
 
 def _with_driver(control_plane: ControlPlane, root: Path) -> Iterator[Api]:
     api = control_plane.api
-    make_namespace(api)
-    serve_mignodes(api)
     home = root / "f"
     home.mkdir()
     driver = Driver(control_plane, home)

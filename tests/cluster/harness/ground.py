@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
 from api.crds import mignode_definition
 from hack.cluster import controlplane
 from hack.cluster.api import Api, ApiError
+from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
+from hack.cluster.controlplane import USUAL, ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 
 REAL_NODE = "real"
@@ -33,3 +37,13 @@ def serve_mignodes(api: Api) -> None:
         return False
 
     wait_for("MigNode", served)
+
+
+@contextlib.contextmanager
+def served_plane(binaries: Binaries, home: Path, *, setup: Setup = USUAL) -> Iterator[ControlPlane]:
+    """A control plane of its own, in a folder to make, with the driver's namespace and resource."""
+    home.mkdir(parents=True)
+    with ControlPlane(binaries, home, users=USERS, setup=setup) as plane:
+        make_namespace(plane.api)
+        serve_mignodes(plane.api)
+        yield plane

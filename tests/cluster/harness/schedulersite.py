@@ -13,11 +13,11 @@ from dra.gpu.mignode import from_mignode
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.controlplane import Setup
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.workload import SLEEPING, node_of
 
 A100 = "A100-SXM4-40GB"
@@ -96,13 +96,9 @@ def site(
     schedulers: tuple[str, ...] = (),
 ) -> Iterator[Site]:
     """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
-    home.mkdir()
-    (plane := home / "cp").mkdir()
-    (daemons := home / "d").mkdir()
-    with ControlPlane(binaries, plane, users=USERS, setup=Setup(gates=gates)) as control_plane:
+    (daemons := home / "d").mkdir(parents=True)
+    with served_plane(binaries, home / "cp", setup=Setup(gates=gates)) as control_plane:
         api = control_plane.api
-        make_namespace(api)
-        serve_mignodes(api)
         driver = Driver(control_plane, daemons, schedulers=schedulers)
         for name, (allocator, gpus) in nodes.items():
             add_fake_node(api, name, labels={"allocator": allocator})

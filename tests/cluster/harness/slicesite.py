@@ -15,7 +15,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import MIG_CONTROLLER, SCHEDULER, USUAL, ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.scheduling.replicas import Replicas
 from tests.controller.helpers.objects import gpu, inventory
@@ -84,12 +84,9 @@ def ground(
 ) -> Iterator[Ground]:
     """A control plane with ``nodes``, which have labels, one GPU and four processors each."""
     logs = home.with_name(f"{home.name}-logs")
-    home.mkdir()
-    logs.mkdir()
-    with ControlPlane(binaries, home, users=USERS, setup=setup) as control_plane:
+    logs.mkdir(parents=True)
+    with served_plane(binaries, home, setup=setup) as control_plane:
         api = control_plane.api
-        make_namespace(api)
-        serve_mignodes(api)
         for name, labels in nodes.items():
             add_fake_node(api, name, cpu="4", labels=labels)
             body = to_mignode(inventory(name, gpu(node=name)))

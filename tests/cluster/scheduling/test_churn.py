@@ -20,7 +20,7 @@ from hack.cluster.installation import FLAG, finalizers_at_creation
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING
@@ -111,15 +111,12 @@ def arena(binaries: Binaries, root: Path, request: pytest.FixtureRequest) -> Ite
     """Claims have the finalizer from their creation, or the controller puts it there."""
     at_creation = request.param == "installed by the chart"
     home, logs = root / f"churn-{at_creation}", root / f"churn-logs-{at_creation}"
-    home.mkdir()
     logs.mkdir()
     with (
-        ControlPlane(binaries, home, users=USERS) as control_plane,
+        served_plane(binaries, home) as control_plane,
         finalizers_at_creation(control_plane.api) if at_creation else contextlib.nullcontext(),
     ):
         api = control_plane.api
-        make_namespace(api)
-        serve_mignodes(api)
         ledger = Ledger(DRIVER)
         inventories = [inventory(n, *(gpu(m, n) for m in range(GPUS))) for n in NODES]
         nodes = StandIns(api, inventories, seed=SEED)

@@ -21,7 +21,7 @@ from hack.cluster.controlplane import ADMIN, ControlPlane
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING
@@ -37,11 +37,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def control_plane(binaries: Binaries, root: Path) -> Iterator[ControlPlane]:
-    home = root / "room"
-    home.mkdir()
-    with ControlPlane(binaries, home, users=USERS) as found:
-        make_namespace(found.api)
-        serve_mignodes(found.api)
+    with served_plane(binaries, root / "room") as found:
         Churn(found.api, slots=1, seed=1).prepare()
         yield found
 

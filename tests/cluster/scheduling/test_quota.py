@@ -15,7 +15,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
-from tests.cluster.harness.ground import USERS, make_namespace, serve_mignodes
+from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING
@@ -51,11 +51,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def control_plane(binaries: Binaries, root: Path) -> Iterator[ControlPlane]:
-    home = root / "quota"
-    home.mkdir()
-    with ControlPlane(binaries, home, users=USERS) as found:
-        make_namespace(found.api)
-        serve_mignodes(found.api)
+    with served_plane(binaries, root / "quota") as found:
         yield found
 
 
