@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dra.common.resources import RESOURCE_CLAIMS
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.kubeletplugin.helpers.rig import Rig
 
 
 def test_a_claim_that_was_given_another_device_is_refused_until_the_old_one_is_released(
     rig: Rig,
 ) -> None:
+    """Meanwhile the plugin is away: else it gives the slice back before there is another."""
     old, new = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-2"
-    ref = rig.claim(old)
+    ref = rig.claim(allocated=False)
+    rig.allocate(ref, [rig.result(old)], reserved=True)
     rig.prepared(ref)
-    body = {"status": {"allocation": None}}
-    rig.api.patch(RESOURCE_CLAIMS, ref.name, body, namespace="default", subresource="status")
-    result = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": new}
-    rig.allocate(ref, [result])
+    rig.stop()
+    rig.set_status(ref, allocation=None, reservedFor=None)
+    rig.allocate(ref, [rig.result(new)], reserved=True)
+    rig.start()
     mutations = rig.mutations()
     error = rig.refused(ref)
     assert old in error
