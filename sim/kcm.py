@@ -15,8 +15,7 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from dra.kube.events import EventRecorder
 from dra.kube.reflector import Change, Reflector
-from sim.daemon import configure_logging, run_until_signal
-from sim.workqueue import WorkQueue
+from sim.daemon import WorkQueue, configure_logging, run_until_signal
 
 _MAX_CONSUMERS = 256
 _TERMINAL = frozenset({"Succeeded", "Failed"})

@@ -32,9 +32,8 @@ from sim.daemon import configure_logging, run_until_signal
 from sim.kcm import ClaimController
 from sim.kubelet.plugins import is_registered
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import Product, load_product
+from sim.nvml.products import ContentError, Product, load_product
 from sim.scheduler.scheduler import Scheduler
-from sim.strictjson import ContentError
 
 
 @click.command()

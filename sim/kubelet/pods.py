@@ -19,10 +19,10 @@ from dra.kube.errors import ConflictError, ObjectNotFoundError
 from dra.kube.events import EventRecorder
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import rfc3339
+from sim.daemon import WorkQueue
 from sim.kubelet.claims import ClaimManager
 from sim.kubelet.containers import container_view, log_text, resolve
 from sim.kubelet.plugins import ClaimError, ContainerError
-from sim.workqueue import WorkQueue
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 _TERMINATED_BY_SIGNAL = 143

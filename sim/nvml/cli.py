@@ -12,9 +12,8 @@ from sim.nvml.gpus.clients import HeldError
 from sim.nvml.gpus.hardware import DRIVER_VERSION
 from sim.nvml.library import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import product_names
+from sim.nvml.products import ContentError, product_names
 from sim.nvml.state import WHOLE_GPU
-from sim.strictjson import ContentError
 
 _state = click.option(
     "--state",

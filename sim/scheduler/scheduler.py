@@ -18,7 +18,7 @@ from dra.kube.errors import KubeError
 from dra.kube.reflector import Change, Reflector
 from dra.pods.nodefit import NodeFacts, find_misfit, read_node
 from dra.pods.pods import Amounts, PodNeeds, effective_request, read_needs
-from sim.daemon import configure_logging, run_until_signal
+from sim.daemon import WorkQueue, configure_logging, run_until_signal
 from sim.scheduler.claims import (
     BindingFailedError,
     PodClaims,
@@ -29,7 +29,6 @@ from sim.scheduler.claims import (
     find_claims,
     waits_for,
 )
-from sim.workqueue import WorkQueue
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 10.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sim.workqueue import WorkQueue
+from sim.daemon import WorkQueue
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.standins import holds_for
 
