@@ -14,7 +14,7 @@ from hack.cluster.kubelet import KubeletNode
 from hack.cluster.machine import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import Driver, start_registered
+from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload
 
 LABEL = "nvidia.com/mig.config"
@@ -32,15 +32,8 @@ mig-configs:
 def plugin(driver: Driver, kubelet: KubeletNode, tmp_path: Path) -> Iterator[Process]:
     """A plugin that has layouts, in the place of the usual one."""
     (tmp_path / "config.yaml").write_text(FILE)
-    name = kubelet.name
-    usual, declaring = driver.plugins[name], driver.successor(name, "--node-classes", str(tmp_path))
-    usual.stop(grace=30)
-    driver.plugins[name] = declaring
-    start_registered(declaring)
-    yield declaring
-    declaring.stop(grace=30)
-    driver.plugins[name] = usual
-    start_registered(usual)
+    with driver.in_place(kubelet.name, "--node-classes", str(tmp_path)) as plugin:
+        yield plugin
 
 
 def changes(agreement: Agreement) -> int:

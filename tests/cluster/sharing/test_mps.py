@@ -24,7 +24,7 @@ from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import DRIVER, Driver, start_registered
+from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 FLAGS = ("--mps-image", IMAGE, "--mps-namespace", NAMESPACE)
@@ -38,15 +38,8 @@ SHOW = (
 @pytest.fixture
 def plugin(driver: Driver, kubelet: KubeletNode) -> Iterator[Process]:
     """A plugin with MPS, in the place of the usual one."""
-    name = kubelet.name
-    usual, sharing = driver.plugins[name], driver.successor(name, *FLAGS)
-    usual.stop(grace=30)
-    driver.plugins[name] = sharing
-    start_registered(sharing)
-    yield sharing
-    sharing.stop(grace=30)
-    driver.plugins[name] = usual
-    start_registered(usual)
+    with driver.in_place(kubelet.name, *FLAGS) as plugin:
+        yield plugin
 
 
 def example() -> Obj:
