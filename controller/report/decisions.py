@@ -14,23 +14,20 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-
-import msgspec
+from dataclasses import replace
+from typing import NamedTuple
 
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import Effects
 from controller.options import Options
-from controller.report.decision_file import DecisionFile, Entry
+from controller.report.decision_file import DecisionFile
 from dra.allocator.fleet import NodeGpus
-from dra.allocator.fragmentation import charge
-from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.fragmentation import charge_of
+from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Decision, Problem
-from dra.claims.reasons import Reason
 from dra.claims.wants import ClaimWants
 from dra.gangs.membership import Unclear
-from dra.gpu.geometry import Placement
 from dra.gpu.holdings import occupant_of
 from dra.gpu.inventory import Gpu, IdleInstance, Instance, InstanceState, Inventory
 from dra.kube.timing import Clock, rfc3339
@@ -46,23 +43,11 @@ _NEEDS = 1024
 _MICROSECONDS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A claim that holds devices, as it was told."""
+class _Open(NamedTuple):
+    """Something that was asked and is not placed, and its line."""
 
-    number: int
-    node: str
-    devices: tuple[form.Device, ...]
-
-
-@dataclass(slots=True)
-class _Open:
-    """Something that was asked and is not placed; ``reason`` why it waits, as told last."""
-
-    number: int
     asked: object
-    claims: tuple[int, ...]
-    reason: str = ""
+    line: form.Asked
 
 
 class DecisionLog:
@@ -74,31 +59,26 @@ class DecisionLog:
         file: DecisionFile,
         *,
         now: Callable[[], float],
-        begun: Callable[[], str],
+        begun: str,
         names: bool,
     ) -> None:
-        """``begun`` gives the time of day (RFC 3339), ``names``: they are not left out."""
+        """``begun`` is the time of day (RFC 3339), ``names``: they are not left out."""
         self._cluster = cluster
         self._file = file
         self._now = now
-        self._time_of_day = begun
+        self._begun = begun
         self._names = names
         self._salt = secrets.token_bytes(16)
         self._numbers = itertools.count()
+        self._began, self._last = now(), 0
         self._dropped = 0
         self._not_before: float | None = float("-inf")
         """None while it is recorded."""
         self._due: float | None = None
-        self._forget_all()
-
-    def _forget_all(self) -> None:
-        self._began = self._now()
-        self._last = 0
         self._observed = -1
-        self._held: dict[str, _Known] = {}
+        self._held: dict[str, form.Held] = {}
         self._on: dict[str, set[str]] = {}
-        self._nodes: dict[str, Inventory] = {}
-        self._shapes: dict[bytes, int] = {}
+        self._nodes: dict[str, tuple[Inventory, form.NodeState]] = {}
         self._open: dict[str, _Open] = {}
         self._barred: dict[PodNeeds, tuple[str, ...]] = {}
 
@@ -117,7 +97,7 @@ class DecisionLog:
             self._barred.clear()
         for record in effects.gone_pods:
             if (asked := self._open.pop(record.pod.uid, None)) is not None:
-                self._leave(asked)
+                self._leave(asked.line)
 
     def work_if_due(self) -> bool:
         """Write what has changed; others need not wait for it."""
@@ -126,9 +106,9 @@ class DecisionLog:
             self._guarded(self._note_state)
         return False
 
-    def waits(self, pod: Pod, problem: Problem, reason: Reason) -> None:
+    def waits(self, pod: Pod, problem: Problem) -> None:
         """A pod waits for what its ``problem`` lacks."""
-        self._guarded(lambda: self._waits(pod, problem, reason))
+        self._guarded(lambda: self._ask(pod, problem.claims, self._time()))
 
     def placed(
         self,
@@ -147,12 +127,12 @@ class DecisionLog:
 
     # -- lines
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], object]) -> None:
         try:
-            if self._not_before is not None:
-                if self._now() < self._not_before:
-                    self._dropped += 1
-                    return
+            if self._not_before is not None and self._now() < self._not_before:
+                self._dropped += 1
+                return
+            if self._not_before is not None or self._file.is_nearly_full:
                 self._begin()
             act()
         except Exception:  # noqa: BLE001 - it may be anything, and no decision may fail for it
@@ -165,29 +145,31 @@ class DecisionLog:
         self._cluster.fleet.changed = None
 
     def _begin(self) -> None:
-        """Tell the whole state."""
-        self._forget_all()
-        self._not_before = None
+        """Begin a file with the whole state."""
         fleet = self._cluster.fleet
-        fleet.changed = {*fleet.nodes}
         header = form.Header(
             version=form.VERSION,
             driver=self._cluster.driver,
-            begun=self._time_of_day(),
-            dropped=self._dropped,
+            begun=self._begun,
+            dropped=self._dropped if self._not_before is not None else 0,
         )
-        if not self._file.put(Entry(_line(header), begins=True)):
-            self._rest()
-            return
-        self._dropped = 0
+        self._not_before, self._dropped, self._observed = None, 0, -1
+        self._file.begin(_line(header))
+        for _, node in self._nodes.values():
+            self._put(node)
+        for held in self._held.values():
+            self._put(held)
+        fleet.changed = {*fleet.nodes, *self._nodes}
         self._note_state()
+        for known in self._open.values():
+            self._put(known.line)
         self._put(form.Ready())
+        if self._file.is_nearly_full:
+            _log.warning("the state alone fills a file: have --decision-log-mib larger")
+            self._rest()
 
-    def _put(self, line: form.Line, *, key: str = "", forget: Iterable[str] = ()) -> None:
-        self._queue(Entry(_line(line), key, forget=tuple(forget)))
-
-    def _queue(self, entry: Entry) -> None:
-        if self._not_before is not None or not self._file.put(entry):
+    def _put(self, line: form.Line) -> None:
+        if self._not_before is None and not self._file.put(_line(line)):
             self._rest()
 
     def _time(self) -> int:
@@ -212,7 +194,7 @@ class DecisionLog:
             self._note_node(name, fleet.nodes.get(name))
         if fleet.demand.observed != self._observed:
             self._observed = fleet.demand.observed
-            self._put(form.DemandState(counts=fleet.demand.counts), key="demand")
+            self._put(form.DemandState(counts=fleet.demand.counts))
 
     def _note_node(self, name: str, node: NodeGpus | None) -> None:
         for uid in [*self._on.get(name, ())]:
@@ -222,17 +204,15 @@ class DecisionLog:
             self._note_gpus(node)
             self._note_holders(name, node)
         elif self._nodes.pop(name, None) is not None:
-            line = form.NodeState(t=self._time(), node=name)
-            self._put(line, forget=[f"node/{name}"])
+            self._put(form.NodeState(t=self._time(), node=name))
 
     def _note_gpus(self, node: NodeGpus) -> None:
         name, seen = node.inventory.node, self._seen(node)
-        if seen != self._nodes.get(name):
-            self._nodes[name] = seen
-            mignode, shapes = form.split_inventory(seen)
-            numbers = tuple(map(self._shape, shapes))
-            line = form.NodeState(t=self._time(), node=name, mignode=mignode, shapes=numbers)
-            self._put(line, key=f"node/{name}")
+        if name not in self._nodes or seen != self._nodes[name][0]:
+            mignode = form.as_recorded(seen)
+            line = form.NodeState(t=self._time(), node=name, mignode=mignode)
+            self._nodes[name] = seen, line
+            self._put(line)
 
     def _note_holders(self, name: str, node: NodeGpus) -> None:
         found: dict[str, tuple[str, list[form.Device]]] = {}
@@ -244,35 +224,32 @@ class DecisionLog:
             if known is None or [d for d, _ in known.devices] != sorted(d for d, _ in devices):
                 if known is not None:
                     self._end(uid)
-                self._hold(uid, namespace, _Known(next(self._numbers), name, _sorted(devices)))
+                self._put(self._hold(uid, next(self._numbers), namespace, name, devices))
 
-    def _hold(self, uid: str, namespace: str, known: _Known, *, asked: bool = False) -> None:
-        """A claim holds devices; of one that ``asked`` only later files are told here."""
-        self._held[uid] = known
-        self._on.setdefault(known.node, set()).add(uid)
-        line = form.Held(
+    def _hold(
+        self,
+        uid: str,
+        claim: int,
+        namespace: str,
+        node: str,
+        devices: Iterable[form.Device],
+    ) -> form.Held:
+        """The line of a claim that holds devices from now on."""
+        line = self._held[uid] = form.Held(
             t=self._time(),
-            claim=known.number,
+            claim=claim,
             tenant=self._named(namespace),
-            node=known.node,
-            devices=known.devices,
+            node=node,
+            devices=tuple(sorted(devices, key=lambda device: device[0])),
             back=uid.startswith("next:"),
         )
-        raw = _line(line)
-        self._queue(Entry(b"" if asked else raw, f"held/{known.number}", raw))
+        self._on.setdefault(node, set()).add(uid)
+        return line
 
     def _end(self, uid: str) -> None:
         known = self._held.pop(uid)
         self._on[known.node].discard(uid)
-        line = form.Ended(t=self._time(), claim=known.number)
-        self._put(line, forget=[f"held/{known.number}"])
-
-    def _shape(self, shape: dict[str, object]) -> int:
-        raw = msgspec.json.encode(shape)
-        if raw not in self._shapes:
-            self._shapes[raw] = number = len(self._shapes)
-            self._put(form.Shape(number=number, geometry=shape), key=f"shape/{number}")
-        return self._shapes[raw]
+        self._put(form.Ended(t=self._time(), claim=known.claim))
 
     def _seen(self, node: NodeGpus) -> Inventory:
         """A node as the allocator sees it, without what claims hold and what people read."""
@@ -303,13 +280,6 @@ class DecisionLog:
 
     # -- what is asked, and what comes of it
 
-    def _waits(self, pod: Pod, problem: Problem, reason: Reason) -> None:
-        asked = self._ask(pod, problem.claims)
-        if asked.reason != reason:
-            asked.reason = reason
-            line = form.Waits(t=self._time(), ask=asked.number, reason=reason)
-            self._put(line, key=f"waits/{asked.number}")
-
     def _placed(
         self,
         pod: Pod,
@@ -319,63 +289,57 @@ class DecisionLog:
         without: AbstractSet[str],
     ) -> None:
         self._note_state()
-        asked = self._ask(pod, claims)
+        time = self._time()
+        asked = self._ask(pod, claims, time)
         del self._open[pod.uid]
-        numbers = {w.claim.ref.uid: n for w, n in zip(claims, asked.claims, strict=True)}
-        for uid in numbers.keys() & self._held.keys():
+        numbers = {w.claim.ref: c.number for w, c in zip(claims, asked.claims, strict=True)}
+        for uid in {ref.uid for ref in numbers} & self._held.keys():
             self._end(uid)
         picks = [p for p in decision.picks if not p.admin]
         line = form.Placed(
-            t=self._time(),
-            ask=asked.number,
+            t=max(time, self._last),
+            ask=asked.ask,
             node=decision.node,
-            devices=tuple((numbers[p.claim.uid], p.device) for p in picks),
-            cost=charge(self._cluster.fleet, _slices(decision)),
+            devices=tuple((numbers[p.claim], p.device) for p in picks),
+            cost=charge_of(self._cluster.fleet, decision.node, (p.device for p in picks)),
             passed=tuple(sorted(passed)),
-            without=tuple(self._held[u].number for u in sorted(without) if u in self._held),
+            without=tuple(self._held[u].claim for u in sorted(without) if u in self._held),
         )
-        self._put(line, forget=(f"ask/{asked.number}", f"waits/{asked.number}"))
-        driver = self._cluster.driver
-        for uid, number in numbers.items():
-            ref = next(w.claim.ref for w in claims if w.claim.ref.uid == uid)
-            devices = _sorted((d.device, d.ask) for d in decision.allocation(ref, driver).devices)
-            if any(p.claim.uid == uid for p in picks):
-                self._hold(uid, ref.namespace, _Known(number, decision.node, devices), asked=True)
+        self._put(line)
+        for ref in {p.claim for p in picks}:
+            given = decision.allocation(ref, self._cluster.driver).devices
+            devices = [(d.device, d.ask) for d in given]
+            self._hold(ref.uid, numbers[ref], ref.namespace, decision.node, devices)
         if self._cluster.fleet.changed is not None:
             self._cluster.fleet.changed.add(decision.node)  # it may not be written after all
 
-    def _ask(self, pod: Pod, claims: tuple[ClaimWants, ...]) -> _Open:
-        """The pod's question, as it was told, or is now."""
+    def _ask(self, pod: Pod, claims: tuple[ClaimWants, ...], time: int) -> form.Asked:
+        """The pod's question, as it was told, or is at that ``time``."""
         asked = tuple((w.claim.ref.uid, w.choices, w.constraints) for w in claims)
         known = self._open.get(pod.uid)
         if known is not None and known.asked == asked:
-            return known
+            return known.line
         if known is not None:
-            self._leave(known)
-        numbers = tuple(next(self._numbers) for _ in claims)
-        found = self._open[pod.uid] = _Open(next(self._numbers), asked, numbers)
+            self._leave(known.line)
         gang = self._cluster.gangs.find(pod.key)
         needs = self._cluster.gangs.minimum(gang) if gang is not None else 1
         line = form.Asked(
-            t=self._time(),
-            ask=found.number,
+            t=time,
+            ask=next(self._numbers),
             pod=self._named("/".join(pod.key)),
             tenant=self._named(pod.key[0]),
-            claims=tuple(
-                form.AskedClaim(n, *form.anonymous(w.choices, w.constraints, w.sharing))
-                for n, w in zip(numbers, claims, strict=True)
-            ),
+            claims=tuple(form.asked_claim(next(self._numbers), w, self._named) for w in claims),
             barred=self._barred_to(pod),
             priority=pod.priority,
             gang=self._named(str(gang.key)) if gang is not None else "",
             needs=1 if isinstance(needs, Unclear) else needs,
         )
-        self._put(line, key=f"ask/{found.number}")
-        return found
+        self._open[pod.uid] = _Open(asked, line)
+        self._put(line)
+        return line
 
-    def _leave(self, asked: _Open) -> None:
-        line = form.Left(t=self._time(), ask=asked.number)
-        self._put(line, forget=(f"ask/{asked.number}", f"waits/{asked.number}"))
+    def _leave(self, asked: form.Asked) -> None:
+        self._put(form.Left(t=self._time(), ask=asked.ask))
 
     def _barred_to(self, pod: Pod) -> tuple[str, ...]:
         """Nodes of GPUs that a pod cannot go to, by what they and it say."""
@@ -400,15 +364,13 @@ def recording(cluster: Cluster, options: Options, clock: Clock) -> Iterator[Deci
     if options.decision_log is None:
         yield None
         return
-    end = _line(form.Ready())
-    size = options.decision_log_mib * 2**20
-    file = DecisionFile(options.decision_log, size, end_of_state=end)
+    file = DecisionFile(options.decision_log, options.decision_log_mib * 2**20)
     try:
         yield DecisionLog(
             cluster,
             file,
             now=clock.monotonic,
-            begun=lambda: rfc3339(clock.now()),
+            begun=rfc3339(clock.now()),
             names=options.decision_log_names,
         )
     finally:
@@ -418,17 +380,6 @@ def recording(cluster: Cluster, options: Options, clock: Clock) -> Iterator[Deci
 
 def _line(line: form.Line) -> bytes:
     return form.encode(line) + b"\n"
-
-
-def _sorted(devices: Iterable[form.Device]) -> tuple[form.Device, ...]:
-    return tuple(sorted(devices, key=lambda device: device[0]))
-
-
-def _slices(decision: Decision) -> Iterator[tuple[GpuId, str, Placement]]:
-    for pick in decision.picks:
-        if pick.placement is not None and pick.share is None:
-            minor = int(pick.gpu.removeprefix("gpu-"))
-            yield GpuId(decision.node, minor), pick.profile, pick.placement
 
 
 def _left(state: GpuState) -> Iterator[Instance]:

@@ -190,7 +190,7 @@ class Reporter:
         self.conditions.waits(record, obstacle)
         found = record.examined.found if record.examined is not None else None
         if self.decisions is not None and isinstance(found, Problem):
-            self.decisions.waits(pod, found, obstacle.reason)
+            self.decisions.waits(pod, found)
         self._say(
             "claims wait",
             obstacle,

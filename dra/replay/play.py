@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet, Holder
-from dra.allocator.fragmentation import charge
-from dra.allocator.gpustate import GpuId
+from dra.allocator.fragmentation import charge_of, rooms
 from dra.allocator.problem import Decision, Problem
 from dra.cel.kinds import Kinds
 from dra.cel.questions import SelectorError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim
-from dra.claims.reasons import Reason
 from dra.claims.wants import ClaimWants
-from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Inventory
-from dra.gpu.names import MigDevice, gpu_name, parse_device
+from dra.gpu.names import DeviceNameError
 from dra.gpu.shares import Ask
 from dra.pods.nodefit import NodeFacts
 from dra.pods.pods import PodNeeds, read_pod
@@ -43,7 +39,7 @@ from dra.replay.form import (
     Placed,
     Ready,
     Recording,
-    Waits,
+    RecordingError,
 )
 from dra.replay.setting import AS_IT_WAS, Gpus, Setting, without_leaving
 
@@ -54,29 +50,30 @@ Choose = Callable[[Allocator, Problem], Decision | None]
 class Fate:
     """Fate of a recorded question; times as in a recording.
 
-    ``waits``: it was not placed at once. ``placed`` and ``left`` are None where that never was.
-    ``is_hindered``: it is not room that it waits for. Of a ``kind`` all find room, or none.
+    ``placed`` and ``left`` are None where that never was. Of a ``kind`` all find room, or none.
     """
 
     asked: Asked
     problem: Problem
-    kind: int
-    profiles: frozenset[str]
-    waits: bool = False
-    is_hindered: bool = True
+    kind: object
     placed: int | None = None
     left: int | None = None
     node: str = ""
     devices: frozenset[tuple[int, str]] = frozenset()
     cost: float = 0.0
 
+    @property
+    def waits(self) -> bool:
+        """True if it was not placed at once."""
+        return self.placed != self.asked.t
+
 
 @dataclass(slots=True)
 class Played:
-    """Fates by number. ``stranded`` is the mean of free memory slices nobody waiting could use.
+    """Fates by number. ``stranded`` is the mean, over time, of stranded slices while pods wait.
 
-    These are on GPUs where none of the profiles could be made that are waited for. ``differs_at``
-    is the time of the first difference, None without one; it was played until ``end``.
+    These are as of ``ProductRoom``. ``differs_at`` is the time of the first difference, None
+    without one; it was played until ``end``.
     """
 
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -105,23 +102,6 @@ def as_recorded(recording: Recording, *, kinds: Kinds) -> Played:
     return _Play(recording, AS_IT_WAS, kinds, None).run()
 
 
-class _Place(NamedTuple):
-    """Place among those who wait: by priority, then as they came."""
-
-    urgency: int
-    t: int
-    ask: int
-
-
-def _place_of(asked: Asked) -> _Place:
-    return _Place(-asked.priority, asked.t, asked.ask)
-
-
-class _End(NamedTuple):
-    t: int
-    claim: int
-
-
 class _Play:
     """One play; without ``choose`` all is placed where it was."""
 
@@ -131,40 +111,57 @@ class _Play:
         self._recording, self._setting, self._choose = recording, setting, choose
         self._fleet, self._hosts = Fleet(recording.header.driver, kinds), Hosts()
         self._allocator = Allocator(self._fleet, self._hosts)
-        self._known = _Known(recording)
         self._gpus = Gpus(recording, setting)
-        self._differs = choose is not None and (setting.has_other_gpus or self._known.is_made)
+        events = (*recording.state, *recording.events)
+        self._asks = {c.number: e for e in events if isinstance(e, Asked) for c in e.claims}
+        self._held_ever = {e.claim for e in events if isinstance(e, Held)}
+        self._was_placed = {e.ask: e.t for e in events if isinstance(e, Placed)}
+        self._lasts = {
+            e.claim: e.t - self._was_placed[self._asks[e.claim].ask]
+            for e in events
+            if isinstance(e, Ended) and e.claim in self._asks
+            if self._asks[e.claim].ask in self._was_placed
+        }
+        # What no controller has recorded says how long what is asked lasts.
+        is_made = any(asked.lasts is not None for asked in self._asks.values())
+        self._differs = choose is not None and (setting.has_other_gpus or is_made)
         self._played = Played(differs_at=0 if self._differs else None)
-        self._kinds: dict[object, int] = {}
-        self._profiles: dict[int, frozenset[str]] = {}
-        self._waiting: dict[int, list[_Place]] = {}
+        self._waiting: list[tuple[int, int, int]] = []
+        """The numbers of those who wait, behind their priority and time."""
         self._gangs: dict[str, list[Fate]] = {}
-        self._ends: list[_End] = []
+        self._ends: list[tuple[int, int]] = []
+        """Times, with the claims that end."""
         self._held: dict[int, Held] = {}
         self._inventories: dict[str, Inventory] = {}
-        self._now, self._area, self._stranded = 0, 0, 0
+        self._now, self._area, self._stranded = 0, 0.0, 0.0
 
     def run(self) -> Played:
-        for event in self._recording.state:
-            self._now = self._now if isinstance(event, DemandState | Ready) else event.t
-            self._take(event)
-        begun = self._now
-        if self._differs:
-            self._retry()
-        for event in self._recording.events:
+        state, events = self._recording.state, self._recording.events
+        begun = 0
+        for number, event in enumerate((*state, *events)):
+            is_state = number < len(state)
             if not isinstance(event, DemandState | Ready):
                 self._pass_time(event.t)
-            self._take(event)
+                begun = event.t if is_state else begun
+            try:
+                self._take(event, is_state=is_state)
+            except (LookupError, DeviceNameError) as error:
+                line = number + 2 + (not is_state)
+                raise RecordingError(f"line {line}: {error}: use an undamaged copy") from error
+            if number == len(state) - 1 and self._differs:
+                self._retry()
+            if is_state:
+                self._area = 0.0
             self._stranded = self._count_stranded()
         self._played.end = self._now
         self._played.stranded = self._area / max(1, self._now - begun)
         return self._played
 
     def _pass_time(self, t: int) -> None:
-        while self._ends and self._ends[0].t <= t:
-            end = heapq.heappop(self._ends)
-            self._move_to(end.t)
-            self._release(end.claim)
+        while self._ends and self._ends[0][0] <= t:
+            at, claim = heapq.heappop(self._ends)
+            self._move_to(at)
+            self._release(claim)
             self._stranded = self._count_stranded()
         self._move_to(t)
 
@@ -172,7 +169,7 @@ class _Play:
         self._area += self._stranded * max(0, t - self._now)
         self._now = max(t, self._now)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event, *, is_state: bool) -> None:
         match event:
             case NodeState():
                 self._set_node(event)
@@ -180,9 +177,9 @@ class _Play:
                 if not self._differs:
                     self._fleet.demand.restore(event.counts)
             case Asked():
-                self._ask(event)
-            case Waits() | Placed():
-                self._look(event, self._played.fates[event.ask])
+                self._ask(event, tries=self._differs and not is_state)
+            case Placed():
+                self._place_again(event, self._played.fates[event.ask])
             case Left():
                 self._leave(self._played.fates[event.ask])
             case Held():
@@ -220,53 +217,31 @@ class _Play:
 
     # -- pods
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: Asked, *, tries: bool) -> None:
         policy = self._setting.policy
         claims = tuple(_wants(asked, n, policy) for n in range(len(asked.claims)))
         metadata = {"namespace": asked.tenant, "name": str(asked.ask), "uid": str(asked.ask)}
         pod = replace(read_pod({"metadata": metadata, "spec": {}}), needs=PodNeeds())
-        problem = Problem(pod, claims)
-        alike = asked.gang or (
-            tuple((c.choices, c.constraints and asked.ask) for c in claims),
-            asked.barred,
-            asked.tenant,
-        )
-        kind = self._kinds.setdefault(alike, len(self._kinds))
-        if kind not in self._profiles:
-            self._profiles[kind] = frozenset(_profiles(claims, self._fleet))
-        fate = Fate(asked, problem, kind, self._profiles[kind])
+        choices = tuple((c.choices, c.constraints and asked.ask) for c in claims)
+        kind = asked.gang or (choices, asked.barred, asked.tenant)
+        fate = Fate(asked, Problem(pod, claims), kind)
         self._played.fates[asked.ask] = fate
+        insort(self._waiting, _place_of(asked))
         if asked.gang:
             self._gangs.setdefault(asked.gang, []).append(fate)
-
-    def _set_hindered(self, fate: Fate, *, is_hindered: bool) -> None:
-        """Have it wait for room, or not."""
-        if fate.is_hindered is is_hindered:
-            return
-        fate.is_hindered, asked = is_hindered, fate.asked
-        of_kind, entry = self._waiting.setdefault(fate.kind, []), _place_of(asked)
-        if is_hindered:
-            of_kind.remove(entry)
-            if not of_kind:
-                del self._waiting[fate.kind]
-        else:
-            insort(of_kind, entry)
-
-    def _look(self, event: Waits | Placed, fate: Fate) -> None:
-        if fate.placed is None:
-            hindered = isinstance(event, Waits) and event.reason != Reason.WAITING
-            self._set_hindered(fate, is_hindered=hindered)
-        if isinstance(event, Placed) and fate.placed is None and not self._differs:
-            self._place_again(event, fate)
-        elif self._differs and fate.placed is None and not fate.is_hindered:
+        if tries:
             self._try(fate)
-        fate.waits = fate.waits or fate.placed is None
+
+    def _waits_no_more(self, fate: Fate) -> None:
+        if (place := _place_of(fate.asked)) in self._waiting:
+            self._waiting.remove(place)
 
     def _place_again(self, event: Placed, fate: Fate) -> None:
         """Place it in the state in which it was placed."""
         devices = frozenset(event.devices)
         if self._choose is None:
             self._place(fate, event.node, devices)
+        if self._choose is None or self._differs:
             return
         allocator = self._allocator
         if event.without:
@@ -285,7 +260,7 @@ class _Play:
         missing = 1
         if fate.asked.gang:
             same = self._gangs[fate.asked.gang]
-            gang = [f for f in same if not f.is_hindered]
+            gang = [f for f in same if f.placed is None and f.left is None]
             missing = max(1, fate.asked.needs - sum(f.placed is not None for f in same))
         found: list[tuple[Fate, Decision]] = []
         for member in gang if len(gang) >= missing else ():
@@ -311,19 +286,19 @@ class _Play:
 
     def _place(self, fate: Fate, node: str, devices: frozenset[tuple[int, str]]) -> None:
         fate.placed, fate.node, fate.devices = self._now, node, devices
-        self._set_hindered(fate, is_hindered=True)
-        slices = [*_slices(self._fleet, node, devices)]
-        fate.cost = charge(self._fleet, slices)
+        self._waits_no_more(fate)
+        fate.cost = charge_of(self._fleet, node, (device for _, device in devices))
         for ref, allocation in self._holders(fate, node, devices):
             self._fleet.hold(ref, allocation)
-        for _, profile, _ in slices if self._differs else ():
-            self._fleet.demand.observe(profile)
-        if self._known.placed.get(fate.asked.ask) == self._now and fate.asked.lasts is None:
+            for profile in self._fleet.profiles_in(allocation) if self._differs else ():
+                self._fleet.demand.observe(profile)
+        asked = fate.asked
+        if self._was_placed.get(asked.ask) == self._now and asked.lasts is None:
             return  # it ends when it ended
-        for claim in fate.asked.claims:
-            lasts = self._known.lasts.get(claim.number, fate.asked.lasts)
+        for claim in asked.claims:
+            lasts = self._lasts.get(claim.number, asked.lasts)
             if lasts is not None:
-                heapq.heappush(self._ends, _End(self._now + lasts, claim.number))
+                heapq.heappush(self._ends, (self._now + lasts, claim.number))
 
     def _holders(
         self, fate: Fate, node: str, devices: frozenset[tuple[int, str]]
@@ -340,15 +315,17 @@ class _Play:
     def _leave(self, fate: Fate) -> None:
         if fate.placed is None:
             fate.left = self._now
-            self._set_hindered(fate, is_hindered=True)
+            self._waits_no_more(fate)
         elif fate.asked.lasts is None:
             for claim in fate.asked.claims:
                 self._release(claim.number)
 
     def _end(self, claim: int) -> None:
-        ask = self._known.asks.get(claim)
-        fate = self._played.fates.get(ask) if ask is not None else None
-        if fate is None or fate.placed == self._known.placed.get(fate.asked.ask):
+        asked = self._asks.get(claim)
+        if asked is None and claim not in self._held_ever:
+            raise LookupError(f"claim {claim} is not known before it")
+        fate = self._played.fates.get(asked.ask) if asked is not None else None
+        if fate is None or fate.placed == self._was_placed.get(fate.asked.ask):
             self._held.pop(claim, None)
             self._release(claim)
 
@@ -357,52 +334,21 @@ class _Play:
             self._retry()
 
     def _retry(self) -> None:
-        """Place those who wait, one of each kind after the other, the most urgent first."""
-        heads = [(entries[0], kind) for kind, entries in self._waiting.items()]
-        heapq.heapify(heads)
-        while heads:
-            entry, kind = heapq.heappop(heads)
-            left = self._waiting.get(kind, ())
-            if entry in left and not self._try(self._played.fates[entry.ask]):
-                continue
-            if left := self._waiting.get(kind, ()):
-                heapq.heappush(heads, (left[0], kind))
+        """Place those who wait, the most urgent first; where one has no room, its like has none."""
+        in_vain = set[object]()
+        for _, _, ask in [*self._waiting]:
+            fate = self._played.fates[ask]
+            if fate.placed is None and fate.kind not in in_vain and not self._try(fate):
+                in_vain.add(fate.kind)
 
-    def _count_stranded(self) -> int:
-        wanted = frozenset[str]().union(*(self._profiles[kind] for kind in self._waiting))
-        total = 0
-        for group in self._fleet.groups.values() if wanted else ():
-            table = group.state.table
-            if table is not None and group.state.takes_slices:
-                geometry = table.geometry
-                if not any(p.id in group.moves for p in geometry.profiles if p.name in wanted):
-                    free = geometry.memory_slices - group.state.usage.mask.bit_count()
-                    total += free * len(group.members)
-        return total
+    def _count_stranded(self) -> float:
+        if not self._waiting:
+            return 0.0
+        return sum(room.stranded for room in rooms(self._fleet).values())
 
 
-class _Known:
-    """By numbers: the claims' ``asks``, when these were ``placed``, how long a claim ``lasts``.
-
-    ``is_made``: no controller has recorded it, so that it says how long what is asked lasts.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self.asks: dict[int, int] = {}
-        self.placed: dict[int, int] = {}
-        self.lasts: dict[int, int] = {}
-        self.is_made = False
-        for event in (*recording.state, *recording.events):
-            match event:
-                case Asked():
-                    self.asks |= dict.fromkeys((c.number for c in event.claims), event.ask)
-                    self.is_made = self.is_made or event.lasts is not None
-                case Placed():
-                    self.placed[event.ask] = event.t
-                case Ended() if begun := self.placed.get(self.asks.get(event.claim, -1)):
-                    self.lasts[event.claim] = event.t - begun
-                case _:
-                    pass
+def _place_of(asked: Asked) -> tuple[int, int, int]:
+    return -asked.priority, asked.t, asked.ask
 
 
 def _uid(claim: int) -> str:
@@ -428,35 +374,5 @@ def _asks(problem: Problem) -> Iterator[tuple[int, Ask]]:
         yield int(wants.claim.ref.name), wants.wants[0].ask
 
 
-def _profiles(claims: Sequence[ClaimWants], fleet: Fleet) -> Iterator[str]:
-    """Names of the profiles that would serve one of the requests."""
-    kinds = {group.state.kind for group in fleet.groups.values()}
-    for want in (w for claim in claims for alternatives in claim.choices for w in alternatives):
-        try:
-            if fleet.kinds.tells_gpus_apart(want.expressions):
-                continue
-            offers = [o for k in kinds for o in fleet.kinds.match_kind(want.expressions, k).offers]
-        except SelectorError:
-            continue
-        yield from (o.profile.name for o in offers if o.profile is not None)
-
-
 def _devices(decision: Decision) -> frozenset[tuple[int, str]]:
     return frozenset((int(p.claim.name), p.device) for p in decision.picks if not p.admin)
-
-
-def _slices(
-    fleet: Fleet, node: str, devices: Iterable[tuple[int, str]]
-) -> Iterator[tuple[GpuId, str, Placement]]:
-    """Slices that one claim has, with their profiles."""
-    for _, name in sorted(devices):
-        device = parse_device(name)
-        known = fleet.nodes.get(node)
-        state = known.gpu(gpu_name(device.minor)) if known is not None else None
-        if not isinstance(device, MigDevice) or device.shared or state is None:
-            continue
-        geometry = state.gpu.geometry
-        profile = geometry.by_id(device.profile_id) if geometry is not None else None
-        for placement in profile.placements if profile is not None else ():
-            if placement.start == device.start and profile is not None:
-                yield GpuId(node, device.minor), profile.name, placement

@@ -36,13 +36,13 @@ class Gpus:
     """Nodes as they are played, of those that are recorded."""
 
     def __init__(self, recording: Recording, setting: Setting) -> None:
-        self._recording, self._layout = recording, setting.layout
+        self._layout = setting.layout
         self._shapes: dict[Geometry, Geometry] = {}
         self._places: dict[str, dict[str, set[str]]] = {}
         lines = (*recording.state, *recording.events)
         nodes: dict[str, list[str]] = {}
         for line in (n for n in lines if isinstance(n, NodeState) and n.mignode is not None):
-            found = self._read(line)
+            found = _read(line)
             nodes.setdefault(line.node, [g.name for g in found.gpus] if found is not None else [])
         every = [[(name, gpu) for gpu in nodes[name]] for name in sorted(nodes)]
         if setting.gpus is not None:
@@ -56,7 +56,7 @@ class Gpus:
 
     def of(self, line: NodeState) -> Iterator[tuple[str, Inventory | None]]:
         """The node, and its copies, which are empty, whatever becomes of it."""
-        inventory = self._read(line)
+        inventory = _read(line)
         for name, gpus in self._places.get(line.node, {}).items():
             if inventory is None:
                 if name == line.node:
@@ -72,12 +72,6 @@ class Gpus:
         for node in nodes:
             yield from self._places.get(node, ())
 
-    def _read(self, line: NodeState) -> Inventory | None:
-        try:
-            return self._recording.inventory(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordingError(f"node {line.node}: {error}: use an undamaged copy") from error
-
     def _cut(self, gpu: Gpu) -> Gpu:
         if not self._layout or gpu.geometry is None:
             return gpu
@@ -88,6 +82,13 @@ class Gpus:
                 raise RecordingError(f"the layout on a {gpu.product_name}: {error}") from error
             self._shapes[gpu.geometry] = gpu.geometry.only(slices)
         return replace(gpu, geometry=self._shapes[gpu.geometry])
+
+
+def _read(line: NodeState) -> Inventory | None:
+    try:
+        return line.inventory()
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordingError(f"node {line.node}: {error}: use an undamaged copy") from error
 
 
 def without_leaving(inventory: Inventory) -> Inventory:

@@ -28,7 +28,6 @@ from dra.allocator.score import POLICIES
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.claims.classes import generated_classes
-from dra.claims.reasons import Reason
 from dra.claims.wants import Want
 from dra.gpu.geometry import Geometry
 from dra.gpu.names import DEFAULT_DRIVER, class_name
@@ -41,8 +40,7 @@ from dra.replay.form import (
     Left,
     NodeState,
     Recording,
-    Waits,
-    split_inventory,
+    as_recorded,
 )
 from dra.replay.play import Fate, Played, play
 from dra.replay.setting import Setting
@@ -83,14 +81,13 @@ def recording(
 ) -> Recording:
     """``asks`` in their order; who finds no room waits if it ``queues``, else it goes."""
     state: list[Event] = []
-    shapes: dict[int, dict[str, object]] = {}
     for number in range(math.ceil(gpus / per_node)):
         found = inventory(f"node-{number:04}", shape)
         number_here = min(per_node, gpus - number * per_node)
-        mignode, [shapes[0]] = split_inventory(replace(found, gpus=found.gpus[:number_here]))
-        state.append(NodeState(t=0, node=found.node, mignode=mignode, shapes=(0,)))
+        mignode = as_recorded(replace(found, gpus=found.gpus[:number_here]))
+        state.append(NodeState(t=0, node=found.node, mignode=mignode))
     header = Header(version=VERSION, driver=DEFAULT_DRIVER, begun="")
-    return Recording(header, tuple(state), tuple(_events(asks, queues=queues)), shapes)
+    return Recording(header, tuple(state), tuple(_events(asks, queues=queues)))
 
 
 def _events(asks: Iterable[Ask], *, queues: bool) -> Iterator[Event]:
@@ -101,7 +98,6 @@ def _events(asks: Iterable[Ask], *, queues: bool) -> Iterator[Event]:
         lasts = 2**62 if ask.lasts is None else int(ask.lasts * SECOND)
         claims = (AskedClaim(number, ((want,),)),)
         yield Asked(t=t, ask=number, pod=name, tenant="t", claims=claims, lasts=lasts)
-        yield Waits(t=t, ask=number, reason=Reason.WAITING)
         if not queues:
             yield Left(t=t, ask=number)
 

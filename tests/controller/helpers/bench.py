@@ -115,7 +115,7 @@ class Bench:
                 self.cluster,
                 recording,
                 now=self.now,
-                begun=lambda: rfc3339(self.time_of_day()),
+                begun=rfc3339(self.time_of_day()),
                 names=True,
             )
         self.world = World(
