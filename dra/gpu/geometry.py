@@ -24,7 +24,6 @@ __all__ = [
     "Placement",
     "Profile",
     "Usage",
-    "conflicts",
 ]
 
 
@@ -248,8 +247,3 @@ class Geometry:
         """The profile with the most memory, then compute, that could be made now."""
         fitting = (p for p in self.largest_first if self.free_placements(usage, p))
         return next(fitting, None)
-
-
-def conflicts(placement: Placement, occupants: Iterable[Occupant]) -> tuple[Occupant, ...]:
-    """The occupants that share a memory slice with ``placement``."""
-    return tuple(o for o in occupants if o.placement.overlaps(placement))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra.common.resources import Obj
-from dra.gpu.geometry import Occupant, conflicts
+from dra.gpu.geometry import Occupant
 from dra.gpu.mignode import from_mignode
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.api import Api
@@ -77,7 +77,7 @@ class Site:
             assert profile is not None
             (placement,) = (p for p in profile.placements if p.start == device.start)
             others = by_gpu.setdefault((node, device.minor), [])
-            assert conflicts(placement, others) == (), device
+            assert not any(o.placement.overlaps(placement) for o in others), device
             assert gpu.geometry.fits(gpu.geometry.usage(others), profile, placement), device
             others.append(Occupant(placement, profile.id))
 

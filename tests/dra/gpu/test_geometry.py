@@ -14,7 +14,6 @@ from dra.gpu.geometry import (
     Placement,
     Profile,
     Usage,
-    conflicts,
 )
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from tests.dra.gpus import A100, THIRDS, product_geometry, profile
@@ -120,9 +119,10 @@ def test_a_foreign_instance_of_unknown_profile_holds_its_slots() -> None:
     assert A100.placeable(usage)["7g.40gb"] == 0
 
 
-def test_conflicts_names_who_is_in_the_way() -> None:
+def test_placements_that_have_a_memory_slice_in_common_overlap() -> None:
     occupants = occupy(A100, ("1g.5gb", 0), ("1g.5gb", 3), ("1g.5gb", 4))
-    assert conflicts(Placement(0, 4), occupants) == tuple(occupants[:2])
+    overlapping = [o for o in occupants if o.placement.overlaps(Placement(0, 4))]
+    assert overlapping == [*occupants[:2]]
 
 
 @pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])
@@ -141,7 +141,7 @@ def test_whatever_fits_never_overlaps_and_never_exceeds_the_gpu(
         if not free:
             break
         chosen = data.draw(st.sampled_from(free))
-        assert conflicts(chosen.placement, taken) == ()
+        assert not any(o.placement.overlaps(chosen.placement) for o in taken)
         taken.append(chosen)
         usage = geometry.add(usage, chosen)
         assert usage == geometry.usage(taken)

@@ -10,7 +10,7 @@ import pytest
 
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.gpu.devices import slice_device
-from dra.gpu.geometry import Geometry, Occupant, Placement, conflicts
+from dra.gpu.geometry import Geometry, Occupant, Placement
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import MigDevice, parse_device
 from dra.gpu.shares import ShareOffer
@@ -193,7 +193,7 @@ def test_first_fit_never_gives_two_devices_that_overlap() -> None:
         taken: list[Occupant] = []
         for device in (d for d in given if d.minor == minor):
             occupant = occupant_of(A100, device)
-            assert conflicts(occupant.placement, taken) == ()
+            assert not any(o.placement.overlaps(occupant.placement) for o in taken)
             taken.append(occupant)
         assert sum(o.placement.size for o in taken) >= 7
 
@@ -211,7 +211,7 @@ def test_what_does_not_fit_beside_a_foreign_instance_is_not_offered() -> None:
     assert on_first
     for device in on_first:
         assert isinstance(device, MigDevice)
-        assert conflicts(occupant_of(A100, device).placement, [foreign]) == ()
+        assert not occupant_of(A100, device).placement.overlaps(foreign.placement)
     assert len([n for n in names(made) if n.startswith("gpu-1-")]) == 25
     first = specs(made)[0]["sharedCounters"][0]["counters"]
     assert [first[f"memory-slice-{i}"]["value"] for i in range(8)] == list("11110000")
