@@ -6,7 +6,7 @@ Selectors are evaluated once per kind, unless they look at what tells one GPU fr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dra.cel.offers import (
@@ -54,6 +54,10 @@ class Match:
     costly: bool = False
 
 
+_Table = tuple[list[Match | None], dict[Match, Match]]
+"""Matches by the number of a GPU, and the different ones among them."""
+
+
 class Kinds:
     """Tells kinds apart, and which of their offers selectors select. Not thread-safe.
 
@@ -68,10 +72,7 @@ class Kinds:
         self._matches: BoundedCache[tuple[Expressions, GpuKind], Match] = BoundedCache(
             _BYTES, weigh=lambda key, match: _weight(key[0], len(match.error))
         )
-        # By the number of a GPU.
-        self._tables: BoundedCache[Expressions, list[Match | None]] = BoundedCache(
-            _BYTES, weigh=_table_weight
-        )
+        self._tables: BoundedCache[Expressions, _Table] = BoundedCache(_BYTES, weigh=_table_weight)
         self._costs: BoundedCache[Expressions, float] = BoundedCache(
             _BYTES, weigh=lambda texts, _: _weight(texts, 0)
         )
@@ -231,13 +232,12 @@ class Kinds:
             self._matches.put((expressions, kind), _read(kind, answer, 0))
         else:
             self._forget_numbers()
-            table = [*(self._tables.find(expressions) or ())]
-            same = {match: match for match in table if match is not None}
+            table, same = known = self._tables.find(expressions) or ([], {})
             for index, identity in enumerate(question.gpus):
                 found, number = _read(kind, answer, index), self._number(kind, identity)
                 table += [None] * (number + 1 - len(table))
                 table[number] = same.setdefault(found, found)
-            self._tables.put(expressions, table)
+            self._tables.put(expressions, known)
         if not question.driver and not question.others:
             self._costs.put(expressions, (self._costs.find(expressions) or 0.0) + answer.cost)
 
@@ -252,7 +252,7 @@ class Kinds:
             self._of_others.put(question.expressions, None)
 
     def _of_gpu(self, expressions: Expressions, kind: GpuKind, gpu: GpuIdentity) -> Match | None:
-        table, number = self._tables.find(expressions) or (), self._number(kind, gpu)
+        (table, _), number = self._tables.find(expressions) or ([], {}), self._number(kind, gpu)
         return table[number] if number < len(table) else None
 
     def _number(self, kind: GpuKind, gpu: GpuIdentity) -> int:
@@ -292,10 +292,9 @@ def _weight(texts: Expressions, more: int) -> int:
     return _OVERHEAD + sum(map(len, texts)) + more
 
 
-def _table_weight(texts: Expressions, table: Sequence[Match | None]) -> int:
-    different = {match for match in table if match is not None}
-    results = sum(_OVERHEAD + len(match.error) for match in different)
-    return _weight(texts, 8 * len(table) + results)
+def _table_weight(texts: Expressions, table: _Table) -> int:
+    results = sum(_OVERHEAD + len(match.error) for match in table[1])
+    return _weight(texts, 8 * len(table[0]) + results)
 
 
 def _facts_weight(expression: str, facts: Answer) -> int:
