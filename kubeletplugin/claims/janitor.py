@@ -433,7 +433,7 @@ class Janitor:
             self._reports.report_claim(entry.claim, NodeReason.LOST, message, warning=True)
         else:
             _log.info("slice found again", extra=device(entry))
-        self._hardware.look(entry.gpu)
+        self._hardware.look_soon(entry.gpu)
         return True
 
     def _alter(self, entry: Entry, changed: Entry) -> bool:

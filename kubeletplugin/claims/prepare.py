@@ -282,7 +282,8 @@ class Preparer:
         """
         for unit, entries in groups:
             if not any(e.state in HELD for e in entries):
-                self._slices.look(unit.uuid, [e.key for e in entries] if read_back else None)
+                keys = [e.key for e in entries] if read_back else None
+                self._hardware.look_soon(unit.uuid, keys)
                 continue
             with unit.lock:
                 self._hardware.observe(unit)

@@ -170,7 +170,7 @@ class Rebuild:
             self._found.append(entry)
             _log.warning("found on the hardware", extra=device_fields(entry))
             self._acted(Action.REBUILT)
-            self._hardware.look(entry.gpu)  # what was foreign there has an owner now
+            self._hardware.look_soon(entry.gpu)  # what was foreign there has an owner now
 
     def _seen(self, unit: GpuUnit, entry: Entry) -> Entry | None:
         if entry.view:

@@ -248,7 +248,7 @@ class ClaimRemoval:
                 read_back = [current.key]
         finally:
             unit.lock.leave()
-            self._slices.look(unit.uuid, read_back)
+            self.hardware.look_soon(unit.uuid, read_back)
 
     def _keep(
         self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
@@ -281,7 +281,7 @@ class ClaimRemoval:
         else:
             text = f"{entry.device} cannot be removed yet: {why}"
             self._reports.report_claim(entry.claim, reason, text, warning=True)
-        self._slices.look(entry.gpu, None)
+        self.hardware.look_soon(entry.gpu, None)
 
 
 def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:

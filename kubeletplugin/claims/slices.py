@@ -8,7 +8,7 @@ part in what is whole, and the entry that goes last removes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from dra.gpu.geometry import Placement, Profile
@@ -24,7 +24,6 @@ from kubeletplugin.journal.entries import (
     ARRIVING,
     LEAVING,
     Entry,
-    EntryKey,
     State,
     ready_entry,
     share_slice,
@@ -60,9 +59,8 @@ class Slices:
     """The slices of this boot. The lock of the entry's GPU is held wherever one is named.
 
     Every method raises NvmlError where the GPU cannot be asked, and HostError where the journal
-    cannot be written. ``look`` has a GPU looked at soon (``Looks.ask``). ``holders`` says who has
-    one open. ``doubt`` hears of claims whose slices, made before kubelet asked for them, are in the
-    way; neither must block.
+    cannot be written. ``holders`` says who has a GPU open. ``doubt`` hears of claims whose slices,
+    made before kubelet asked for them, are in the way; neither must block.
     """
 
     def __init__(
@@ -70,11 +68,9 @@ class Slices:
         hardware: Hardware,
         journal: Journal,
         *,
-        look: Callable[[str, Iterable[EntryKey] | None], None],
         holders: Holders = nobody_seen,
         doubt: Callable[[ClaimRef], None] = lambda _: None,
     ) -> None:
-        self.look = look
         self.hardware = hardware
         self.journal = journal
         self.holders = holders

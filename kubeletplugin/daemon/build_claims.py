@@ -79,7 +79,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
             return None, devices
         return claims.read_expected(ref, seen)
 
-    slices = Slices(hardware, common.journal, look=gpus.looks.ask, holders=who_holds, doubt=doubt)
+    slices = Slices(hardware, common.journal, holders=who_holds, doubt=doubt)
     idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=gpus.releasing.leaves)
     removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
     node = Node(

@@ -93,7 +93,7 @@ class Daemon:
         """Tell whoever has to know when something of this node may have changed."""
         common, gpus = self.common, self.gpus
         common.telemetry.watch(gpus.monitor.gpus, common.journal, common.readiness)
-        common.changed.add_first(gpus.looks.follow)
+        common.changed.add_first(gpus.hardware.follow)
         common.changed.add(
             lambda: common.reports.report_journal(common.journal.failure),
             self.kubelet.health.notify,
@@ -108,8 +108,9 @@ class Daemon:
     def _threads(self) -> tuple[Loop, ...]:
         """Threads that run before the first MigNode is written."""
         gpus, claims = self.gpus, self.claims
-        first = (self.common.changed, self.publishing.statuses, gpus.looks, gpus.loop, gpus.monitor)
-        return tuple(part.thread for part in (*first, claims.janitor, claims.early))
+        changed, statuses = self.common.changed.thread, self.publishing.statuses.thread
+        last = (gpus.loop, gpus.monitor, claims.janitor, claims.early)
+        return (changed, statuses, gpus.hardware.looks, *(part.thread for part in last))
 
     def _begin_probes(self) -> None:
         publishers = (self.publishing.mignode.thread, self.publishing.slices.thread)
@@ -144,7 +145,7 @@ class Daemon:
         self.claims.janitor.leave()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
-        _finish(self.gpus.loop.thread, self.gpus.looks.thread, self.common.changed.thread)
+        _finish(self.gpus.loop.thread, self.gpus.hardware.looks, self.common.changed.thread)
         self.publishing.slices.stop()
         self.publishing.mignode.stop()
         self.publishing.statuses.stop()

@@ -15,7 +15,7 @@ from kubeletplugin.claims.node import Node
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.loop import HardwareLoop, Looks
+from kubeletplugin.gpus.loop import HardwareLoop
 from kubeletplugin.gpus.migmode import MigMode
 from kubeletplugin.gpus.monitor import HealthMonitor, RefreshStatus
 from kubeletplugin.gpus.node import NodeWatch, Pause, ShareOffers
@@ -42,11 +42,10 @@ streamed, and kubelet registers the plugin anew beside all that."""
 class GpuParts:
     """Parts that look at the GPUs.
 
-    Threads: ``loop``, ``looks``, ``monitor`` and those of ``node_watch``.
+    Threads: ``loop``, ``monitor``, and those of ``hardware`` and ``node_watch``.
     """
 
     hardware: Hardware
-    looks: Looks
     monitor: HealthMonitor
     node_watch: NodeWatch
     mig_mode: MigMode
@@ -77,9 +76,6 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     def sharing() -> ShareOffers:
         return node_watch.shares()
 
-    def look_later(gpu: str) -> None:
-        looks.ask(gpu)
-
     def hurry() -> None:
         loop.hurry()
 
@@ -93,7 +89,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
 
     session = Session(seconds=options.nvml_timeout, on_call=common.telemetry.metrics.nvml_call)
     session.names_processes = sees_processes(options.roots)
-    hardware = Hardware(common, session, sharing=sharing, look_later=look_later)
+    hardware = Hardware(common, session, sharing=sharing)
     monitor = HealthMonitor(
         common,
         hardware,
@@ -122,9 +118,8 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     loop = HardwareLoop(
         common, hardware, releasing=releasing, library=library, recover=recover, settle=settle
     )
-    looks = Looks(hardware.try_look, follow=hardware.follow, on_read_back=common.changed)
     mig_mode = MigMode(common, hardware)
-    return GpuParts(hardware, looks, monitor, node_watch, mig_mode, library, releasing, loop)
+    return GpuParts(hardware, monitor, node_watch, mig_mode, library, releasing, loop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,9 @@ class GpuUnit:
         seen: what was published of it last.
         sharing: several claims may have it whole, while it is not in MIG mode.
         slice_sharing: several claims of shares may have one slice of it, while it is.
+        look_wanted: it is to be looked at once nobody works on it.
+        read_back: keys of entries whose slices were made or are gone since the last look, which
+            NVML has said when that was done.
     """
 
     def __init__(
@@ -208,6 +211,8 @@ class GpuUnit:
         self.seen: Gpu | None = None
         self.sharing: ShareOffer | None = None
         self.slice_sharing: ShareOffer | None = None
+        self.look_wanted = False
+        self.read_back: set[tuple[str, str]] = set()
         self.mode_change: ModeChange | None = None
         self._clock = clock or SystemClock()
         self._refusals: dict[int, _Refusal] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,9 @@ from pathlib import Path
 from cdi.files import write_durably
 from dra.gpu.inventory import Gpu, GpuReason
 from dra.gpu.names import parse_device
+from dra.kube.loop import Loop
 from dra.kube.timing import Clock, SystemClock
+from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HostError
 from kubeletplugin.gpus.gpu import Conflict, FifoLock, GpuUnit
@@ -41,8 +43,9 @@ _MOST_OPENERS = 8
 class Hardware:
     """All GPUs. Thread-safe.
 
-    ``sharing`` says at each look what several claims may have together. ``look_later`` has a GPU
-    looked at by :meth:`try_look` once nobody works on it; it waits for nothing.
+    ``sharing`` says at each look what several claims may have together. The thread ``looks`` looks
+    at GPUs after changes: soon, and not while somebody waits. One that hangs holds it up for the
+    deadline of one call.
     """
 
     def __init__(
@@ -51,7 +54,6 @@ class Hardware:
         session: Session,
         *,
         sharing: Callable[[], ShareOffers] = ShareOffers,
-        look_later: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -60,7 +62,6 @@ class Hardware:
         self._on_change = common.changed
         self._on_lock_wait = common.telemetry.metrics.lock_wait
         self._sharing = sharing
-        self._look_later = look_later
         self._numbers = used_names(common.journal.entries())
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
@@ -74,6 +75,7 @@ class Hardware:
         self.makes_nodes = True
         self.identity = Identity(session, boot_id=self.boot_id)
         self._reader = GpuReader(session, self._journal, self.identity, on_change=self._on_change)
+        self.looks = Loop("looks", self._look_turn, clock=clock)
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -183,7 +185,7 @@ class Hardware:
                 if free:
                     self._reader.show_again(unit)
             if not free:
-                self._look_later(unit.uuid)
+                self.look_soon(unit.uuid)
 
     def poll(self) -> bool:
         """Look at every GPU that nobody is working on; False if somebody is on one.
@@ -208,32 +210,52 @@ class Hardware:
         """Publish that a GPU is released; the caller holds its lock."""
         self._reader.show_released(unit)
 
-    def follow(self, uuid: str, read_back: Collection[EntryKey]) -> bool:
-        """Publish what this program did to a GPU, as ``GpuReader.follow``; False: have a look.
+    def look_soon(self, uuid: str, read_back: Iterable[EntryKey] | None = None) -> None:
+        """Have a GPU looked at once nobody works on it. Waits for nothing.
 
-        True also while somebody works on it, who asks for the same when done. A look that is under
-        way may have begun before that: False. Never raises.
+        ``read_back`` are keys of entries whose slices were made or are gone, where nothing else was
+        done and NVML has said so: that is done by :meth:`follow`.
         """
         unit = self.unit(uuid)
         if unit is None:
-            return True
-        with unit.lock.if_free() as free:
-            return self._reader.follow(unit, read_back) if free else unit.lock.is_worked_under
+            return
+        if read_back is None:
+            unit.look_wanted = True
+            self.looks.notify()
+            return
+        with self._mutex:
+            unit.read_back.update(read_back)
+        self._on_change()
 
-    def look(self, uuid: str) -> None:
-        """Look at a GPU now, or, while somebody works on it, soon. Never raises."""
-        if not self.try_look(uuid):
-            self._look_later(uuid)
+    def follow(self) -> None:
+        """Publish what was read back, asking no GPU; where that does not say all, have a look.
 
-    def try_look(self, uuid: str) -> bool:
-        """Look at a GPU; False, without a look, while somebody works on it. Never raises."""
-        unit = self.unit(uuid)
-        if unit is None:
-            return True
-        with unit.lock.if_free() as free:
-            if free:
-                self.observe(unit)
-            return free
+        Who works on a GPU meanwhile asks for the same when done. A look that is under way may have
+        begun before that was done.
+        """
+        for unit in [u for u in self.units() if u.read_back]:
+            with unit.lock.if_free() as free:
+                with self._mutex:
+                    read_back, unit.read_back = unit.read_back, set()
+                done = self._reader.follow(unit, read_back) if free else unit.lock.is_worked_under
+            if not done:
+                self.look_soon(unit.uuid)
+
+    def look_where_wanted(self) -> None:
+        """Look at all GPUs of which a look is wanted, except where somebody works."""
+        for unit in self._to_look_at():
+            with unit.lock.if_free() as free:
+                if free:
+                    unit.look_wanted = False
+                    self.observe(unit)
+
+    def _look_turn(self) -> float | None:
+        if self._to_look_at() and not self.looks.gather(times.LOOK_GATHER_SECONDS):
+            self.look_where_wanted()
+        return times.BUSY_GPU_LOOK_SECONDS if self._to_look_at() else None
+
+    def _to_look_at(self) -> list[GpuUnit]:
+        return [u for u in self.units() if u.look_wanted]
 
     def _conflict(self) -> Conflict | None:
         """The reason that counts of those that there are: one that freezes, else the oldest."""

@@ -1,10 +1,9 @@
-"""The two threads that look at GPUs: one brings them up and polls, one looks after changes."""
+"""The thread that brings the GPUs up, and then looks at them every few seconds."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 
 from dra.gpu.inventory import GpuReason
 from dra.kube.loop import Loop
@@ -15,7 +14,6 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.releasing import Releasing
-from kubeletplugin.journal.entries import EntryKey
 from kubeletplugin.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)
@@ -172,82 +170,3 @@ class Regaining:
         held = ((u.name, u.seen) for u in self._hardware.units() if not u.released)
         lost = {name for name, seen in held if seen and seen.reason == GpuReason.GPU_LOST}
         return frozenset(lost.union(self._hardware.problems))
-
-
-class Looks:
-    """Looks at GPUs after changes, for what is published: soon, and not while somebody waits.
-
-    One thread. Thread-safe. ``look`` looks at a GPU by UUID; False: somebody works on it, so that
-    it is tried again. A GPU that hangs holds it up for the deadline of one call. ``follow`` does
-    without a look where what was read back says all, which it answers; it asks no GPU.
-    ``on_read_back`` is called when there is something to follow.
-    """
-
-    def __init__(
-        self,
-        look: Callable[[str], bool],
-        *,
-        follow: Callable[[str, Collection[EntryKey]], bool],
-        on_read_back: Callable[[], None],
-        clock: Clock | None = None,
-    ) -> None:
-        self._look = look
-        self._follow = follow
-        self._on_read_back = on_read_back
-        self._lock = threading.Lock()
-        self._wanted: dict[str, None] = {}
-        self._read_back: dict[str, set[EntryKey]] = {}
-        self._busy = 0
-        self.thread = Loop("looks", self._turn, clock=clock)
-
-    def ask(self, gpu: str, read_back: Iterable[EntryKey] | None = None) -> None:
-        """Have a GPU looked at soon. Waits for nothing.
-
-        ``read_back`` are keys of entries whose slices were made or are gone, where nothing else was
-        done and NVML has said so: that is done by :meth:`follow`.
-        """
-        if read_back is None:
-            with self._lock:
-                self._wanted[gpu] = None
-            self.thread.notify()
-            return
-        with self._lock:
-            self._read_back.setdefault(gpu, set()).update(read_back)
-        self._on_read_back()
-
-    def follow(self) -> None:
-        """Publish what was read back; where that does not say all, ask for a look."""
-        with self._lock:
-            read_back, self._read_back = self._read_back, {}
-            self._busy += 1
-        try:
-            for gpu, keys in read_back.items():
-                if not self._follow(gpu, keys):
-                    self.ask(gpu)
-        finally:
-            with self._lock:
-                self._busy -= 1
-
-    @property
-    def idle(self) -> bool:
-        """True if no look is asked for or under way."""
-        with self._lock:
-            return not self._wanted and not self._read_back and not self._busy
-
-    def run(self) -> None:
-        """Take all looks that are asked for, except at GPUs on which somebody works."""
-        with self._lock:
-            wanted, self._wanted = self._wanted, {}
-            self._busy += 1
-        worked_on: list[str] = []
-        try:
-            worked_on += (gpu for gpu in wanted if not self._look(gpu))
-        finally:
-            with self._lock:
-                self._busy -= 1
-                self._wanted |= dict.fromkeys(worked_on)
-
-    def _turn(self) -> float | None:
-        if self._wanted and not self.thread.gather(times.LOOK_GATHER_SECONDS):
-            self.run()
-        return times.BUSY_GPU_LOOK_SECONDS if self._wanted else None

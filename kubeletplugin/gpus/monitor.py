@@ -242,10 +242,10 @@ class HealthMonitor:
             case Changed.RECOVERY:
                 self._on_doubt()
             case Changed.INSTANCES:
-                self._hardware.look(gpu)
+                self._hardware.look_soon(gpu)
                 self._on_instances()
             case GpuLostError():
-                self._hardware.look(gpu)
+                self._hardware.look_soon(gpu)
             case NotSupportedError() if not self._unsupported:
                 self._unsupported = True
                 text = f"XIDs are not heard on this node, lost GPUs are still noticed: {event}"

@@ -129,7 +129,7 @@ class Plant:
         self.run(self._publish)
 
     def _publish(self) -> None:
-        self.daemon.gpus.looks.run()
+        self.daemon.gpus.hardware.look_where_wanted()
         statuses = self.daemon.publishing.statuses
         while statuses._wanted:
             wanted = statuses._wanted.pop(next(iter(statuses._wanted)))

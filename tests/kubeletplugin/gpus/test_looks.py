@@ -42,7 +42,7 @@ def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
     assert unit is not None
     with unit.lock:
         rig.machine.create_slice(0, "1g.5gb", start=4)
-        hardware.look(gpu)
+        hardware.look_soon(gpu)
         _label(rig, "all-disabled")
         wait_for("the label", lambda: unit.conflict is not None)
         assert unit.seen is not None
@@ -82,9 +82,14 @@ def test_what_is_prepared_during_a_look_is_published_after_it(
     rig = make_rig()
     rig.start()
     assert rig.daemon is not None
-    hardware, looks = rig.daemon.gpus.hardware, rig.daemon.gpus.looks
+    hardware = rig.daemon.gpus.hardware
     unit = hardware.named("gpu-0")
-    looking = threading.Thread(target=hardware.look, args=(unit.uuid,))
+
+    def look() -> None:
+        with unit.lock.if_free():
+            hardware.observe(unit)
+
+    looking = threading.Thread(target=look)
     seen, prepared = threading.Event(), threading.Event()
     describe, write = reader.describe, Specs.write
 
@@ -105,7 +110,7 @@ def test_what_is_prepared_during_a_look_is_published_after_it(
     monkeypatch.setattr(reader, "describe", wait_before_it_is_shown)
     monkeypatch.setattr(Specs, "write", look_first)
     rig.prepare(rig.claim("gpu-0-mig-1g5gb-19-4"))
-    wait_for("what was read back to be taken", lambda: not looks._read_back)
+    wait_for("what was read back to be taken", lambda: not unit.read_back)
     prepared.set()
     looking.join()
     wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from kubeletplugin.claims.slices import Slices
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.identity import Identity
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import Entry, EntryKey, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
@@ -43,7 +44,7 @@ class BenchHardware(Hardware):
     def unit(self, uuid: str) -> GpuUnit | None:
         return self.found.get(uuid)
 
-    def look(self, uuid: str) -> None:
+    def look_soon(self, uuid: str, read_back: Iterable[EntryKey] | None = None) -> None:
         self.looked_at.append(uuid)
 
 
@@ -73,7 +74,6 @@ class GpuBench:
         self.slices = Slices(
             self.hardware,
             self.journal,
-            look=lambda gpu, _read_back: self.hardware.look(gpu),
             holders=lambda _gpu, _pids: "; held by nv-hostengine (7)",
             doubt=self.doubted.append,
         )

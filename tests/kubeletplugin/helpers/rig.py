@@ -323,7 +323,11 @@ class Rig:
 
     def has_looked(self) -> bool:
         """True if the GPUs were looked at after all that was done, or that cannot be told."""
-        return self.daemon is None or self.daemon.gpus.looks.idle
+        if self.daemon is None:
+            return True
+        units = self.daemon.gpus.hardware.units()
+        looked_at = any(u.lock.is_held and not u.lock.is_worked_under for u in units)
+        return not looked_at and not any(u.look_wanted or u.read_back for u in units)
 
     def poll(self) -> None:
         """Look at all GPUs, once nobody works on one."""

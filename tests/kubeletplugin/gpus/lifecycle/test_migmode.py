@@ -172,7 +172,7 @@ def test_pauses_between_attempts_grow(folder: Path) -> None:
     session = Session()
     session.names_processes = True
     session.open()
-    hardware = Hardware(common, session, look_later=lambda _: None, clock=clock)
+    hardware = Hardware(common, session, clock=clock)
     hardware.discover()
     mode = MigMode(common, hardware, clock=clock)
     tries: list[float] = []

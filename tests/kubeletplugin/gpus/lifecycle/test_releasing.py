@@ -89,7 +89,7 @@ def test_looking_at_the_hardware_does_not_open_what_is_released(rig: Rig) -> Non
     rig.poll()
     rig.daemon.gpus.hardware.discover()
     rig.daemon.claims.janitor.tend(everything=True)
-    rig.daemon.gpus.hardware.look(rig.machine.gpu(0).uuid)
+    rig.daemon.gpus.hardware.look_soon(rig.machine.gpu(0).uuid)
 
     def heard() -> bool:
         rig.machine.ask_recovery(1, 1)  # for its watch had to begin anew
