@@ -336,7 +336,7 @@ def test_one_that_changed_meanwhile_takes_nothing_back_of_what_did(
     for entry in gone:
         bench.machine.destroy_slice(0, entry.gi_id or 0)
     later = gone[1].at(State.LEFTOVER)
-    monkeypatch.setattr(bench.hardware, "look", lambda _: bench.journal.put(later))
+    monkeypatch.setattr(bench.hardware, "look_soon", lambda _: bench.journal.put(later))
     assert bench.janitor.check(UID)
     assert bench.states() == [State.LOST, State.LEFTOVER]
     assert bench.acts.seen == [Action.LOST]
