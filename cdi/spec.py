@@ -9,11 +9,9 @@ device".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 CLAIM_CLASS = "claim"
 DRIVER_CLASS = "driver"
 _READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
@@ -89,20 +87,20 @@ class Edits:
 
 def joined(*all_edits: Edits) -> Edits:
     """Several edits as one; of nodes and mounts at the same path the first counts."""
-    return Edits(
-        env=tuple(dict.fromkeys(text for e in all_edits for text in e.env)),
-        nodes=_first((n.path, n) for e in all_edits for n in e.nodes),
-        mounts=_first((m.container_path, m) for e in all_edits for m in e.mounts),
-        hooks=tuple(dict.fromkeys(hook for e in all_edits for hook in e.hooks)),
-        gids=tuple(dict.fromkeys(gid for e in all_edits for gid in e.gids)),
-    )
-
-
-def _first(pairs: Iterable[tuple[str, T]]) -> tuple[T, ...]:
-    found: dict[str, T] = {}
-    for path, edit in pairs:
-        found.setdefault(path, edit)
-    return tuple(found.values())
+    env: dict[str, None] = {}
+    nodes: dict[str, DeviceNode] = {}
+    mounts: dict[str, Mount] = {}
+    hooks: dict[Hook, None] = {}
+    gids: dict[int, None] = {}
+    for edits in all_edits:
+        env |= dict.fromkeys(edits.env)
+        hooks |= dict.fromkeys(edits.hooks)
+        gids |= dict.fromkeys(edits.gids)
+        for node in edits.nodes:
+            nodes.setdefault(node.path, node)
+        for mount in edits.mounts:
+            mounts.setdefault(mount.container_path, mount)
+    return Edits((*env,), (*nodes.values(),), (*mounts.values(),), (*hooks,), (*gids,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,40 +144,39 @@ def device_id(claim_uid: str, device: str) -> str:
     return f"{claim_uid}-{device}"
 
 
-def _minimum_version(spec: Spec) -> str:
-    """The oldest version of the specification that knows everything in ``spec``.
-
-    0.5.0 allows device names that begin with a digit (claim UIDs do) and ``hostPath`` of nodes,
-    0.6.0 a dot in the class, 0.7.0 ``additionalGids``. Hooks were there from the beginning.
-    """
-    edits = [spec.common, *(d.edits for d in spec.devices)]
-    if any(e.gids for e in edits):
-        return "0.7.0"
-    if "." in spec.kind.partition("/")[2]:
-        return "0.6.0"
-    digits = any(d.name[:1].isdigit() for d in spec.devices)
-    if digits or any(n.host_path for e in edits for n in e.nodes):
-        return "0.5.0"
-    return "0.3.0"
-
-
 def encode(spec: Spec) -> dict[str, Any]:
-    """The spec as a mapping in the words of the specification."""
-    encoded: dict[str, Any] = {
-        "cdiVersion": _minimum_version(spec),
-        "kind": spec.kind,
-        "devices": [{"name": d.name, "containerEdits": _edits(d.edits)} for d in spec.devices],
-    }
+    """The spec as a mapping in the words of the specification.
+
+    Its version is the oldest that knows everything in it: 0.5.0 allows device names that begin with
+    a digit (claim UIDs do) and ``hostPath`` of nodes, 0.6.0 a dot in the class, 0.7.0
+    ``additionalGids``. Hooks were there from the beginning.
+    """
+    version = "0.6.0" if "." in spec.kind.partition("/")[2] else "0.3.0"
+    devices = []
+    for device in spec.devices:
+        if device.name[:1].isdigit():
+            version = max(version, "0.5.0")
+        version = max(version, _version(device.edits))
+        devices.append({"name": device.name, "containerEdits": _edits(device.edits)})
+    version = max(version, _version(spec.common))
+    encoded: dict[str, Any] = {"cdiVersion": version, "kind": spec.kind, "devices": devices}
     if spec.common != Edits():
         encoded["containerEdits"] = _edits(spec.common)
     return encoded
 
 
+def _version(edits: Edits) -> str:
+    if edits.gids:
+        return "0.7.0"
+    return "0.5.0" if any(node.host_path for node in edits.nodes) else ""
+
+
 def _edits(edits: Edits) -> dict[str, Any]:
-    return _filled(
-        env=[*edits.env],
-        deviceNodes=[*map(_node, edits.nodes)],
-        mounts=[
+    """The fields that have a value."""
+    encoded: dict[str, Any] = {
+        "env": [*edits.env],
+        "deviceNodes": [*map(_node, edits.nodes)],
+        "mounts": [
             {
                 "hostPath": mount.host_path,
                 "containerPath": mount.container_path,
@@ -187,34 +184,29 @@ def _edits(edits: Edits) -> dict[str, Any]:
             }
             for mount in edits.mounts
         ],
-        hooks=[
-            {
-                "hookName": hook.moment,
-                "path": hook.path,
-                **_filled(args=[*hook.args], env=[*hook.env]),
-            }
+        "hooks": [
+            {"hookName": hook.moment, "path": hook.path}
+            | ({"args": [*hook.args]} if hook.args else {})
+            | ({"env": [*hook.env]} if hook.env else {})
             for hook in edits.hooks
         ],
-        additionalGids=[*edits.gids],
-    )
+        "additionalGids": [*edits.gids],
+    }
+    return {name: value for name, value in encoded.items() if value}
 
 
 def _node(node: DeviceNode) -> dict[str, Any]:
-    has_number = node.major is not None and node.minor is not None
-    return {"path": node.path} | _filled(
-        hostPath=node.host_path if node.host_path != node.path else None,
-        type="c" if has_number else None,
-        major=node.major if has_number else None,
-        minor=node.minor if has_number else None,
-        fileMode=node.file_mode,
-        permissions=node.permissions,
-        gid=node.gid,
-    )
-
-
-def _filled(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value; numbers may be 0."""
-    return {name: value for name, value in fields.items() if value or value == 0}
+    encoded: dict[str, Any] = {"path": node.path}
+    if node.host_path not in {"", node.path}:
+        encoded["hostPath"] = node.host_path
+    if node.major is not None and node.minor is not None:
+        encoded |= {"type": "c", "major": node.major, "minor": node.minor}
+    if node.file_mode is not None:
+        encoded["fileMode"] = node.file_mode
+    encoded["permissions"] = node.permissions
+    if node.gid is not None:
+        encoded["gid"] = node.gid
+    return encoded
 
 
 def validate(spec: Spec) -> None:
@@ -224,36 +216,41 @@ def validate(spec: Spec) -> None:
         CdiError: names the first field that breaks a rule.
     """
     vendor, _, device_class = spec.kind.partition("/")
+    where = f"CDI spec {spec.kind}"
     if not _NAME.fullmatch(vendor) or not _NAME.fullmatch(device_class):
         raise CdiError(f"CDI spec: kind {spec.kind!r} is not <vendor>/<class>")
-    names = [device.name for device in spec.devices]
-    for name in names:
-        if not _DEVICE.fullmatch(name):
-            raise CdiError(f"CDI spec {spec.kind}: device name {name!r} is not allowed")
-    _check_unique(names, f"CDI spec {spec.kind}: device")
-    for device in spec.devices:
-        if device.edits == Edits():
-            raise CdiError(f"CDI spec {spec.kind}: device {device.name!r} changes nothing")
-    for edits in (spec.common, *(device.edits for device in spec.devices)):
-        _check_edits(edits, f"CDI spec {spec.kind}")
     if not spec.devices:
-        raise CdiError(f"CDI spec {spec.kind}: no devices")
+        raise CdiError(f"{where}: no devices")
+    names: set[str] = set()
+    for device in spec.devices:
+        if not _DEVICE.fullmatch(device.name):
+            raise CdiError(f"{where}: device name {device.name!r} is not allowed")
+        if device.edits == Edits():
+            raise CdiError(f"{where}: device {device.name!r} changes nothing")
+        _take(names, device.name, f"{where}: device")
+        _check_edits(device.edits, where)
+    _check_edits(spec.common, where)
 
 
 def _check_edits(edits: Edits, where: str) -> None:
     for entry in edits.env:
         if not _ENV.fullmatch(entry):
             raise CdiError(f"{where}: env {entry!r} is not NAME=value")
-    paths = [path for n in edits.nodes for path in (n.path, n.host_path or n.path)]
-    paths += [path for m in edits.mounts for path in (m.host_path, m.container_path)]
-    for path in (*paths, *(hook.path for hook in edits.hooks)):
+    taken: set[str] = set()
+    paths = [hook.path for hook in edits.hooks]
+    for node in edits.nodes:
+        _take(taken, node.path, f"{where}: device node")
+        paths += (node.path, node.host_path or node.path)
+    taken = set()
+    for mount in edits.mounts:
+        _take(taken, mount.container_path, f"{where}: containerPath")
+        paths += (mount.host_path, mount.container_path)
+    for path in paths:
         if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
             raise CdiError(f"{where}: {path!r} is not an absolute path")
-    _check_unique([n.path for n in edits.nodes], f"{where}: device node")
-    _check_unique([m.container_path for m in edits.mounts], f"{where}: containerPath")
 
 
-def _check_unique(names: list[str], what: str) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise CdiError(f"{what} {twice} stands there twice")
+def _take(taken: set[str], name: str, what: str) -> None:
+    if name in taken:
+        raise CdiError(f"{what} {name} stands there twice")
+    taken.add(name)

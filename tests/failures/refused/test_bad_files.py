@@ -24,7 +24,7 @@ CLAIMS = {
     "two": ("gpu-0-mig-2g10gb-14-0", "gpu-1-mig-3g20gb-9-4"),
 }
 NEW = ("gpu-1-mig-1g5gb-19-0",)
-MOST_OFFSETS = 4000 if os.environ.get("MIG_SOAK") else 20
+MOST_OFFSETS = 4000 if os.environ.get("MIG_SOAK") else 8
 
 
 class Bench:
@@ -145,9 +145,11 @@ def gone(journal: Path) -> None:
     journal.unlink()
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["newest", "both generations"])
+DAMAGES = (empty, directory, newer, noise, nested, wrong_types, gone)
+
+
 @pytest.mark.parametrize(
-    "damage", [empty, directory, newer, noise, nested, wrong_types, gone], ids=lambda d: d.__name__
+    ("damage", "both"), [(newer, False), (directory, False), *((d, True) for d in DAMAGES)]
 )
 def test_a_journal_that_is_no_journal_is_rebuilt_from_hardware_and_claims(
     bench: Bench,
@@ -184,24 +186,18 @@ def test_a_journal_that_cannot_be_written_refuses_claims_and_touches_nothing(ben
     bench.serves(plant)
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [(errno.EROFS, "Read-only"), (errno.ENOSPC, "No space left"), (errno.EACCES, "Permission")],
-)
-def test_a_cdi_directory_that_refuses_undoes_the_slice_and_names_the_path(
-    bench: Bench, code: int, words: str
-) -> None:
+def test_a_cdi_directory_that_refuses_undoes_the_slice_and_names_the_path(bench: Bench) -> None:
     plant = bench.start()
     cdi = bench.site.roots.cdi
 
     def refuse(step: Step) -> OSError | None:
         if step.kind == "file" and Path(step.path).is_relative_to(cdi):
-            return OSError(code, os.strerror(code), step.path)
+            return OSError(errno.EACCES, os.strerror(errno.EACCES), step.path)
         return None
 
     bench.recorder.refuse = refuse
     error = plant.prepare(bench.site.claim("new", NEW)).error
-    assert words in error
+    assert "Permission denied" in error
     assert str(cdi) in error
     assert bench.hardware() == bench.before
     for ref, devices in bench.claims.items():

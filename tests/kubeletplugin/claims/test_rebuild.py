@@ -214,6 +214,7 @@ def test_a_gpu_that_fails_at_the_start_keeps_its_claims_of_a_lost_journal(rig: R
     assert rig.specs() == [spec_of(first)]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_with_a_silent_api_server_no_spec_is_swept_until_the_claims_were_read(rig: Rig) -> None:
     ref = prepared(rig)
     stray = rig.roots.cdi / f"k8s.{DRIVER}-claim_gone.yaml"

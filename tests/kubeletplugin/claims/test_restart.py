@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
-
 import pytest
 
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import Journal, exclusive
+from kubeletplugin.journal.journal import Journal
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
@@ -143,7 +139,6 @@ def test_a_gpu_keeps_its_name_when_minors_change_places(rig: Rig) -> None:
     )
 
 
-@pytest.mark.every_variant
 def test_a_claim_that_is_gone_or_replaced_is_unprepared(rig: Rig) -> None:
     gone, replaced, kept = (
         rig.claim(SLICE),
@@ -201,27 +196,6 @@ def test_what_was_left_half_made_stays_until_the_api_server_says_what_became_of_
     else:
         rig.daemon.claims.janitor.tend(everything=True)
         assert rig.clean()
-
-
-def test_a_second_plugin_on_the_same_state_waits_for_the_first(rig: Rig) -> None:
-    command = [
-        *(sys.executable, "-m", "sim", "plugin", "--hardware", str(rig.machine.directory)),
-        *("--", "--node-name", rig.node, "--kubeconfig", str(rig.kubeconfig)),
-        *("--kubelet-root", str(rig.roots.kubelet), "--cdi-root", str(rig.roots.cdi)),
-        *("--state-dir", str(rig.roots.state)),
-    ]
-    with exclusive(rig.roots.state, threading.Event()) as alone:
-        assert alone
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            assert "another plugin owns" in line
-            process.terminate()
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
-            process.communicate()
 
 
 def test_state_left_by_kill_is_readable_by_root_only(rig: Rig) -> None:

@@ -21,11 +21,9 @@ from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import translate
 from sim.nvml import install, uninstall
-from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.daemon.test_program import Process, arguments, running
-from tests.kubeletplugin.helpers.lostjournals import reserve
 from tests.kubeletplugin.helpers.releasing import drain, resume, wait_released
 from tests.kubeletplugin.helpers.reported import reasons
 from tests.kubeletplugin.helpers.rig import A100, Rig
@@ -221,29 +219,6 @@ def test_a_drained_node_gets_a_new_driver_while_the_plugin_runs(
         wait_for("the MigNode", lambda: published(rig) == [""])
         assert rig.mignode()["status"]["driverVersion"] == NEW
         assert rig.prepared(rig.claim(SLICE))
-
-
-def test_claims_survive_the_exchange_of_the_library(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(A100))
-    kept, leaving = rig.claim(SLICE), rig.claim("gpu-0-mig-1g5gb-19-0")
-    reserve(rig, kept)
-    with plugin(rig) as process:
-        for ref in (kept, leaving):
-            rig.prepared(ref)
-        # The driver goes under it, and comes back as another.
-        for function in ("nvmlDevice*", "nvmlInit*"):
-            rig.machine.inject(Fault(function=function, action="return", code=9, times=0))
-        wait_for("NVML to be closed", lambda: rig.machine.clients() == [])
-        rig.machine.upgrade_driver(NEW)
-        rig.machine.clear_faults()
-        ended(process)
-    assert {e.claim for e in rig.journal()} == {kept, leaving}
-    with plugin(rig):
-        wait_for("the slice", lambda: [s[2] for s in rig.slices()] == [4])
-        assert rig.prepared(kept)
-        assert rig.unprepare(leaving) == ""
-        assert rig.unprepare(kept) == ""
-        assert rig.clean()
 
 
 def published(rig: Rig) -> list[str]:

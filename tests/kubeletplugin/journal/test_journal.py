@@ -18,7 +18,14 @@ from dra.gpu.shares import Share
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal import journal as module
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import Contents, Journal, decode, encode, previous
+from kubeletplugin.journal.journal import (
+    Contents,
+    Journal,
+    decode,
+    encode,
+    exclusive,
+    previous,
+)
 from tests.helpers.waiting import PATIENCE
 
 SHARE = "gpu-0-mig-1g5gb-19-4-share"
@@ -235,3 +242,23 @@ def test_who_reads_does_not_wait_for_the_disk(
             go_on.set()
         writing.result(PATIENCE)
     assert journal.entries() == (entry(), entry("u2"))
+
+
+def test_who_waits_for_the_state_of_another_process_says_so_and_leaves_when_told(
+    tmp_path: Path,
+) -> None:
+    stop, waiting = threading.Event(), threading.Event()
+
+    def second() -> bool:
+        with exclusive(tmp_path, stop, waits=waiting.set) as alone:
+            return alone
+
+    with exclusive(tmp_path, threading.Event()) as first, ThreadPoolExecutor() as threads:
+        assert first
+        result = threads.submit(second)
+        assert waiting.wait(PATIENCE)
+        assert not result.done()
+        stop.set()
+        assert result.result(PATIENCE) is False
+    stop.clear()
+    assert second(), "it is free again"

@@ -347,19 +347,20 @@ def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric
     def down() -> float | None:
         return sharing.telemetry.registry.get_sample_value("mig_dra_mps_daemons_down")
 
-    def ready() -> str:
+    def ready(*, tended: bool = True) -> str:
+        assert sharing.daemon is not None
+        if tended:  # a round leaves out a claim on which the janitor's own thread is at work
+            sharing.daemon.claims.janitor.tend(everything=True)
         assert sharing.statuses_idle()
         [shown] = sharing.claim_status(ref)
         return str(next(c["reason"] for c in shown["conditions"] if c["type"] == "Ready"))
 
     ref = sharing.claim(SLICE, config=[mps()])
     sharing.prepared(ref)
-    assert (ready(), down()) == ("Prepared", 0)
+    assert (ready(tended=False), down()) == ("Prepared", 0)
     sharing.http.refuse = refuse
     pods.crash(ref.uid)
     pods.runs = False
-    assert sharing.daemon is not None
-    sharing.daemon.claims.janitor.tend(everything=True)
     wait_for("the condition", lambda: ready() == "MpsDaemonDown")
     wait_for("the event", lambda: any(r == "MpsDaemonDown" for r, _ in events(sharing, ref.name)))
     [message] = {m for r, m in events(sharing, ref.name) if r == "MpsDaemonDown"}
@@ -368,7 +369,6 @@ def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric
     sharing.http.refuse = lambda method, path: None
     pods.runs = True
     wait_for("the daemon", lambda: control(sharing, ref.uid, "get_server_list") == "")
-    sharing.daemon.claims.janitor.tend(everything=True)
     wait_for("the condition", lambda: ready() == "Prepared")
     assert down() == 0
 
