@@ -63,7 +63,6 @@ class Outcomes:
         self._monitor = monitor
         self._statuses = statuses
         self._failed_gpus = failed_gpus
-        self._pool = common.reports.node_name
         self._on_change = common.changed
         self._lock = threading.Lock()
         self._of: dict[str, _Outcome] = {}
@@ -94,11 +93,11 @@ class Outcomes:
             self._monitor.take_denial(gpu, str(error))
         held = self._is_held(ref)
         if is_permanent(error, held=held):
-            self._statuses.show_failure(ref, str(error), pool=self._pool)
+            self._statuses.show_failure(ref, str(error))
             self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
         elif failures >= SEVERAL and not held:
             text = f"{failures} times in a row: {error}"
-            self._statuses.show_failure(ref, text, pool=self._pool, reason=PREPARE_FAILING)
+            self._statuses.show_failure(ref, text, reason=PREPARE_FAILING)
 
     def answered(self, ref: ClaimRef) -> None:
         """Kubelet got what it asked for: the devices of a claim, or that it has none any more."""
@@ -111,7 +110,7 @@ class Outcomes:
 
     def show(self, ref: ClaimRef) -> None:
         """Show the devices of a claim in its status as they are."""
-        self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
+        self._statuses.show(ref)
 
     # -- slices made before kubelet asks
 
@@ -141,7 +140,7 @@ class Outcomes:
     def made_early(self, ref: ClaimRef) -> None:
         """All slices of a claim are there."""
         if self.is_awaited(ref.uid):
-            self._statuses.show_made(ref, lambda: self._journal.of_claim(ref.uid))
+            self._statuses.show(ref, awaited=True)
 
     def not_made_early(self, ref: ClaimRef, error: PluginError) -> None:
         """They cannot be made: where kube-scheduler waits it is to take the allocation back."""
@@ -149,11 +148,11 @@ class Outcomes:
             self._list(ref, passing=False, gpu=failing_gpu(error))
         self._note_gpu(error)
         if self.is_awaited(ref.uid):
-            self._statuses.show_refused(ref, str(error), pool=self._pool)
+            self._statuses.show_refused(ref, str(error))
 
     def overdue(self, ref: ClaimRef) -> None:
         """Kubelet should have asked for the slices of a claim by now."""
-        self._statuses.show_overdue(ref, lambda: self._journal.of_claim(ref.uid))
+        self._statuses.show(ref, overdue=True)
 
     def given_back(self, ref: ClaimRef) -> None:
         """The slices of a claim that was said to be overdue are gone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import (
@@ -22,7 +21,7 @@ from kubeletplugin.common import build_common
 from kubeletplugin.daemon.build_claims import build_claims
 from kubeletplugin.daemon.parts import build_gpus, build_kubelet, build_publishing
 from kubeletplugin.gpus.node import refuse_namesake
-from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import exclusive
 from kubeletplugin.options import Options
 from kubeletplugin.publishing.mignode import NodeFacts
@@ -181,8 +180,8 @@ class Daemon:
         by_us = self.common.options.allocator is AllocatorKind.CONTROLLER
         return by_us and self.claims.claim_watch is not None
 
-    def _refresh_status(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
-        self.publishing.statuses.refresh(ref, read)
+    def _refresh_status(self, ref: ClaimRef) -> None:
+        self.publishing.statuses.show(ref)
 
     def _check_soon(self) -> None:
         self.claims.janitor.check_soon()
@@ -208,7 +207,7 @@ class Daemon:
         self.claims.janitor.recover()
         self.claims.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
-            statuses.show_devices(ref, common.journal.of_claim(ref.uid))
+            statuses.show(ref)
 
 
 def _finish(*threads: Loop) -> None:

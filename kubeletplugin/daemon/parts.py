@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import grpc
 
-from dra.gpu.inventory import Drain, Inventory, Reservation
+from dra.gpu.inventory import ClaimRef, Drain, Inventory, Reservation
 from kubeletplugin.claims.node import Node
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.loop import HardwareLoop
 from kubeletplugin.gpus.migmode import MigMode
-from kubeletplugin.gpus.monitor import HealthMonitor, RefreshStatus
+from kubeletplugin.gpus.monitor import HealthMonitor
 from kubeletplugin.gpus.node import NodeWatch, Pause, ShareOffers
 from kubeletplugin.gpus.releasing import Releasing
 from kubeletplugin.host.processes import sees_processes
@@ -59,7 +59,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     *,
     drain: Callable[[], Drain | None],
     read_mignode: Callable[[], Inventory | None],
-    refresh_status: RefreshStatus,
+    refresh_status: Callable[[ClaimRef], None],
     on_instances: Callable[[], None],
     recover: Callable[[], None],
     settle: Callable[[], float | None],
@@ -142,13 +142,7 @@ def build_publishing(
 ) -> PublishingParts:
     """Build the publishing parts; ``facts`` are NodeInventory's."""
     options = common.options
-    statuses = ClaimStatuses(
-        common.api,
-        options.driver_name,
-        later=common.changed,
-        problem=gpus.monitor.problem_of,
-        seen=common.telemetry.metrics.claim_seen,
-    )
+    statuses = ClaimStatuses(common, problem=gpus.monitor.problem_of)
     mode = AllocatorMode(options.allocator, on_change=common.changed)
     inventory = NodeInventory(
         common,

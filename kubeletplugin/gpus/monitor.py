@@ -41,14 +41,11 @@ from kubeletplugin.nvml.session import Session
 
 _log = logging.getLogger(__name__)
 
-RefreshStatus = Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None]
-"""Shows the devices of a claim, as they are when they are written."""
-
 
 class HealthMonitor:
     """Monitor with one thread, and one more for each GPU. Thread-safe.
 
-    ``refresh_status`` shows the devices of a claim as they are when they are written.
+    ``refresh_status`` shows the devices of a claim anew.
     ``on_instances`` is called when instances came or went, ``on_doubt`` when the driver may judge a
     GPU anew. Nothing is said while the GPUs cannot be asked.
     """
@@ -58,7 +55,7 @@ class HealthMonitor:
         common: Common,
         hardware: Hardware,
         *,
-        refresh_status: RefreshStatus,
+        refresh_status: Callable[[ClaimRef], None],
         on_instances: Callable[[], None],
         on_doubt: Callable[[], None],
         clock: Clock | None = None,
@@ -210,11 +207,8 @@ class HealthMonitor:
                 reason, text = NodeReason(problem.reason), f"{entry.device}: {problem.message}"
                 self._reports.report_claim(entry.claim, reason, text, warning=True)
         for ref in changed.values():
-            self._refresh_status(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
+            self._refresh_status(ref)
         return bool(changed)
-
-    def _held(self, uid: str) -> tuple[Entry, ...]:
-        return tuple(e for e in self._journal.of_claim(uid) if e.state in HELD)
 
     def _turn(self) -> float:
         if self._doubt:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dra.claims.allocation import read_allocation
-from dra.claims.claims import Claim, read_claim
+from dra.claims.claims import read_claim
 from dra.claims.conditions import (
     MADE,
     PREPARE_FAILED,
@@ -26,12 +27,12 @@ from dra.claims.conditions import (
 from dra.claims.trimming import AllocatedClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef, GpuReason
-from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
-from dra.kube.timing import Backoff, Clock, rfc3339
+from dra.kube.timing import Backoff, rfc3339
 from kubeletplugin import times
+from kubeletplugin.common import Common
 from kubeletplugin.gpus.health import DeviceProblem
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import HELD, Entry, State
 from kubeletplugin.publishing.writeloop import WriteLoop
 from kubeletplugin.telemetry.reports import about
 
@@ -62,28 +63,23 @@ class _Wanted:
 class ClaimStatuses(WriteLoop):
     """Writer with one thread, which applies the latest wanted status of each claim.
 
-    ``seen`` gets every claim that it looks at. ``later`` has ``notify`` called when other changes
-    of the node are told of, by which time kubelet has its answer; for a wish that somebody waits
-    for it is called at once. It is called without a lock.
+    Devices are shown as the journal has them at the time of writing, with the ``problem`` of each.
+    That is when other changes of the node are told of, by which time kubelet has its answer; what
+    somebody waits for is written at once.
     """
 
-    def __init__(  # noqa: PLR0913 - what it writes with, and who listens
-        self,
-        api: KubeApi,
-        driver: str,
-        *,
-        later: Callable[[], None],
-        problem: Callable[[Entry], DeviceProblem | None] = lambda _: None,
-        clock: Clock | None = None,
-        seen: Callable[[Claim], None] = lambda _: None,
+    def __init__(
+        self, common: Common, *, problem: Callable[[Entry], DeviceProblem | None] = lambda _: None
     ) -> None:
-        super().__init__("claim status", backoff=Backoff(limit=1.0), clock=clock)
-        self._seen = seen
-        self._later = later
-        self._api = api
-        self._driver = driver
+        super().__init__("claim status", backoff=Backoff(limit=1.0), clock=common.clock)
+        self._seen = common.telemetry.metrics.claim_seen
+        self._later = common.changed
+        self._api = common.api
+        self._journal = common.journal
+        self._driver = common.options.driver_name
+        self._pool = common.options.pool
         self._problem = problem
-        self._manager = f"{driver}/kubelet-plugin"
+        self._manager = f"{self._driver}/kubelet-plugin"
         self._condition = threading.Condition()
         self._wanted: dict[str, _Wanted] = {}
         self._known: dict[str, tuple[Obj, float]] = {}
@@ -98,31 +94,23 @@ class ClaimStatuses(WriteLoop):
             while len(self._known) > _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
 
-    def show_devices(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
-        """Show these devices as they are, ready or not."""
-        self.refresh(ref, lambda: entries)
+    def show(self, ref: ClaimRef, *, awaited: bool = False, overdue: bool = False) -> None:
+        """Show the devices of a claim as they are, ready or not.
 
-    def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
-        """Show the devices that ``read`` gives at the time of writing."""
-        self._want(ref, lambda claim: self._present(claim, read()))
+        ``awaited``: kube-scheduler waits for them. ``overdue``: kubelet should have asked for them
+        by now, and has not.
+        """
+        self._want(ref, partial(self._present, overdue=overdue), awaited=awaited)
 
-    def show_made(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
-        """The same, while kube-scheduler waits for it."""
-        self._want(ref, lambda claim: self._present(claim, read()), awaited=True)
-
-    def show_overdue(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
-        """The same, where kubelet should have asked for them by now: of those it has not."""
-        self._want(ref, lambda claim: self._present(claim, read(), overdue=True))
-
-    def show_refused(self, ref: ClaimRef, message: str, *, pool: str) -> None:
+    def show_refused(self, ref: ClaimRef, message: str) -> None:
         """Tell kube-scheduler that slices for which it waits cannot be made."""
 
         def wish(claim: Obj) -> list[Obj]:
-            awaited = awaited_devices(claim, driver=self._driver, pool=pool)
+            awaited = awaited_devices(claim, driver=self._driver, pool=self._pool)
             return [
                 _device(
                     self._driver,
-                    pool,
+                    self._pool,
                     device,
                     [
                         _condition(name, "True", GpuReason.CREATION_FAILED, message)
@@ -134,19 +122,17 @@ class ClaimStatuses(WriteLoop):
 
         self._want(ref, wish, awaited=True)
 
-    def show_failure(
-        self, ref: ClaimRef, message: str, *, pool: str, reason: str = PREPARE_FAILED
-    ) -> None:
-        """Show the devices that the claim was given in ``pool`` as not prepared for ``reason``."""
+    def show_failure(self, ref: ClaimRef, message: str, *, reason: str = PREPARE_FAILED) -> None:
+        """Show the devices that the claim was given here as not prepared for ``reason``."""
 
         def wish(claim: Obj) -> list[Obj]:
             allocation = read_claim(claim).allocation
             ours = allocation.of_driver(self._driver) if allocation else ()
             failed = [_condition(READY, "False", reason, message)]
             return [
-                _device(self._driver, pool, d.device, failed, share_id=d.share_id)
+                _device(self._driver, d.pool, d.device, failed, share_id=d.share_id)
                 for d in ours
-                if d.pool == pool
+                if d.pool == self._pool
             ]
 
         self._want(ref, wish)
@@ -164,14 +150,15 @@ class ClaimStatuses(WriteLoop):
         with self._condition:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
-    def _present(self, claim: Obj, entries: Iterable[Entry], *, overdue: bool = False) -> list[Obj]:
-        """Those of the entries that the claim still has."""
+    def _present(self, claim: Obj, *, overdue: bool) -> list[Obj]:
+        """The devices that are made for the claim, and that it still has."""
         found = at(claim, "status", "allocation", default=None)
         given = () if found is None else read_allocation(found).of_driver(self._driver)
         places = {(d.pool, d.device) for d in given}
         shown = []
-        for entry in entries:
-            if (entry.pool, entry.device) not in places:
+        for entry in self._journal.of_claim(claim["metadata"]["uid"]):
+            is_made = entry.state in HELD or entry.early
+            if not is_made or (entry.pool, entry.device) not in places:
                 continue
             awaited = awaited_devices(claim, driver=self._driver, pool=entry.pool)
             problem, binding = self._problem(entry), awaited.get(entry.device)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
-from dra.kube.http import HttpClient, T
+from dra.kube.http import T
+from dra.kube.timing import SystemClock
 from kubeletplugin.publishing.statuses import ClaimStatuses
+from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
@@ -57,13 +61,20 @@ def test_a_claim_is_read_once_for_prepare_and_its_statuses(rig: Rig) -> None:
 
 def test_a_status_is_written_with_other_changes_unless_somebody_waits_for_it() -> None:
     told: list[str] = []
-    api = KubeApi(HttpClient(None, user_agent="t", timeout_seconds=1))  # type: ignore[arg-type]
-    statuses = ClaimStatuses(api, DRIVER, later=lambda: told.append("later"))
+    common: Any = SimpleNamespace(
+        api=None,
+        changed=lambda: told.append("later"),
+        clock=SystemClock(),
+        journal=None,
+        options=SimpleNamespace(driver_name=DRIVER, pool="n"),
+        telemetry=Telemetry(),
+    )
+    statuses = ClaimStatuses(common)
     ref = ClaimRef("default", "c", "u")
-    statuses.show_made(ref, tuple)
-    statuses.show_refused(ref, "full", pool="n")
+    statuses.show(ref, awaited=True)
+    statuses.show_refused(ref, "full")
     assert told == []
-    statuses.show_devices(ref, ())
+    statuses.show(ref)
     statuses.clear(ref)
     assert told == ["later", "later"]
 
@@ -119,7 +130,7 @@ def test_a_claim_that_replaced_ours_is_not_written_to(rig: Rig) -> None:
     new = rig.claim(SLICE, name=ref.name)
     rig.http.writes = []
     assert rig.daemon is not None
-    rig.daemon.publishing.statuses.show_devices(ref, rig.journal())
+    rig.daemon.publishing.statuses.show(ref)
     assert rig.claim_status(ClaimRef("default", new.name, new.uid)) == []
     assert not [path for _, path in rig.http.writes if "resourceclaims" in path]
 

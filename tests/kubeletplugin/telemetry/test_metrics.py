@@ -117,7 +117,7 @@ def test_a_fault_of_our_own_is_a_result_of_its_own(
         raise ZeroDivisionError
 
     assert rig.daemon is not None
-    monkeypatch.setattr(rig.daemon.publishing.statuses, "show_devices", broken)
+    monkeypatch.setattr(rig.daemon.publishing.statuses, "show", broken)
     rig.refused(rig.claim(SLICE))
     assert calls(scrape(rig), "prepare", result="internal") == 1
 
