@@ -253,7 +253,7 @@ def test_who_waits_for_the_state_of_another_process_says_so_and_leaves_when_told
         with exclusive(tmp_path, stop, waits=waiting.set) as alone:
             return alone
 
-    with exclusive(tmp_path, threading.Event()) as first, ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, exclusive(tmp_path, threading.Event()) as first:
         assert first
         result = threads.submit(second)
         assert waiting.wait(PATIENCE)

@@ -13,6 +13,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from dra.kube.http import T
 from dra.kube.timing import SystemClock
+from kubeletplugin.journal.entries import State
 from kubeletplugin.publishing.statuses import ClaimStatuses
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.helpers.waiting import wait_for
@@ -77,6 +78,18 @@ def test_a_status_is_written_with_other_changes_unless_somebody_waits_for_it() -
     statuses.show(ref)
     statuses.clear(ref)
     assert told == ["later", "later"]
+
+
+@pytest.mark.parametrize("state", [State.LEFTOVER, State.CI_CREATED])
+def test_what_is_half_made_or_on_its_way_out_is_not_shown(rig: Rig, state: State) -> None:
+    assert rig.daemon is not None
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.claim_status(ref)
+    journal = rig.daemon.common.journal
+    journal.put(*(e.at(state) for e in journal.entries()))
+    rig.daemon.publishing.statuses.show(ref)
+    assert rig.claim_status(ref) == []
 
 
 def test_entries_of_another_driver_stay(rig: Rig) -> None:
