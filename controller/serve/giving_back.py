@@ -175,7 +175,8 @@ def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
     end = record.idle.reason_since + patience
     if now < end:
         return Cause(min(end, kept_until) if now < kept_until else end)
-    return Cause(end, _hindered_claims(world, record, unused, hindrance))
+    claims = _hindered_claims(world, record, unused, hindrance)
+    return Cause(end if claims or kept_until <= now else kept_until, claims)
 
 
 def _hindrance(world: World, record: PodRecord) -> Obstacle | None:

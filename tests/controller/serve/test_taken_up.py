@@ -68,6 +68,19 @@ def test_what_an_allocated_pod_asks_for_is_kept_free_for_a_minute(
     assert bench.devices("p")
 
 
+def test_nor_is_it_for_a_pod_that_cannot_run_and_whose_claim_another_may_use(bench: Bench) -> None:
+    for name in ("c", "d"):
+        bench.claim(claim(name))
+    bench.pod(pod("p", "c", "d", cpu="7"))
+    bench.run()
+    bench.pod(pod("sharer", "c"))
+    bench.lose_claim("d")
+    for seconds in (0.0, times.POD_HINDERED, times.CHARGED - times.POD_HINDERED):
+        bench.run(seconds=seconds)
+    assert bench.devices("c")
+    assert add(bench, "other", cpu="2")
+
+
 def test_a_pod_that_is_bound_is_charged_for_good(bench: Bench) -> None:
     assert add(bench, "p", cpu="7")
     bench.run(seconds=times.CHARGED)
