@@ -87,6 +87,8 @@ class World:
         api.put = self._put  # type: ignore[method-assign]
         self.list_volumes()
         self.nodes = Nodes(self.bench.cluster, self.draw)
+        while not self.nodes.told:  # classes are of what some node has told
+            self.nodes.be_seen_by(self.bench.cluster)
         self.told["nodes"] = self.nodes.told
         self.settle()
         self.quotas = _QUOTAS if seed % 3 == 0 else {}

@@ -37,7 +37,7 @@ class Nodes:
     def be_seen_by(self, cluster: Cluster) -> None:
         """Those that are there are listed by somebody, to whom all is told from now on."""
         self._cluster = cluster
-        for name in GPUS.keys() - self.away:
+        for name in sorted(GPUS.keys() - self.away):
             cluster.set_node(_node(name))
             self.report(name)
 
