@@ -281,7 +281,7 @@ class Named(NamedTuple):
 
 
 def decode_named(parameters: object, *, of_class: bool) -> Named:
-    """What ``parameters`` of a class, or of a claim, name.
+    """The parts that ``parameters`` of a class, or of a claim, name.
 
     Raises:
         InvalidObjectError: as ``decode``; also for ``share.tenants``, unless a class says it.

@@ -73,7 +73,7 @@ class Setting:
         return not names or request in names or request.partition("/")[0] in names
 
     def read(self) -> Named:
-        """What it says.
+        """The parts that its parameters name.
 
         Raises:
             InvalidObjectError: it cannot be understood.

@@ -101,7 +101,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """What may be done ``burst`` times at once, then once every ``refill_seconds``."""
+    """Allowance: ``burst`` times at once, then once every ``refill_seconds``."""
 
     burst: int
     refill_seconds: float
