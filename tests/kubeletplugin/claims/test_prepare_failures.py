@@ -13,8 +13,6 @@ from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
 
-TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
-
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,18 +65,6 @@ def test_a_rollback_that_fails_is_told_and_finished_later(rig: Rig) -> None:
     assert rig.slices() == [(0, "1g.5gb", 4, False)]
     rig.prepared(ref)
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
-
-
-def test_a_cdi_spec_that_cannot_be_written_undoes_the_hardware(rig: Rig) -> None:
-    ref = rig.claim(*TWO_SLICES)
-    in_the_way = rig.roots.cdi / f"k8s.mig.dra.dev-claim_{ref.uid}.yaml"
-    in_the_way.mkdir(parents=True)
-    assert str(in_the_way) in rig.refused(ref)
-    assert rig.mutations()
-    assert rig.slices() == []
-    assert rig.journal() == ()
-    in_the_way.rmdir()
-    rig.prepared(ref)
 
 
 def test_capacity_that_the_driver_refuses_names_what_is_on_the_gpu(rig: Rig) -> None:
