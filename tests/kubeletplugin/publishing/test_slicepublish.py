@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES
+from dra.gpu.inventory import AllocatorKind
 from kubeletplugin import times
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
@@ -13,6 +16,7 @@ from tests.kubeletplugin.helpers.publishedslices import (
     devices,
     generations,
     idle,
+    keep_counters_apart,
     look_again,
     looked,
     published,
@@ -113,8 +117,14 @@ def test_what_pods_do_changes_no_slice(scheduled: Rig) -> None:
     assert writes(rig) == []
 
 
-def test_a_foreign_instance_takes_its_room_away_until_it_is_gone(scheduled: Rig) -> None:
-    rig = scheduled
+def test_a_foreign_instance_takes_its_room_away_until_it_is_gone(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig()
+    keep_counters_apart(rig, monkeypatch)
+    rig.allocator = AllocatorKind.SCHEDULER
+    rig.start()
+    wait_for("slices", lambda: published(rig))
     made = rig.machine.create_slice(0, "3g.20gb", start=4)
     look_again(rig)
     wait_for("less room", lambda: "gpu-0-mig-7g40gb-0-0" not in devices(rig))
