@@ -51,7 +51,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         common.api,
         driver=options.driver_name,
         pool=options.pool,
-        seen=common.telemetry.metrics.claim_seen,
+        seen=common.telemetry.claims.see,
         asked=publishing.statuses.know,
     )
     search = DriverSearch(

@@ -72,7 +72,7 @@ class ClaimStatuses(WriteLoop):
         self, common: Common, *, problem: Callable[[Entry], DeviceProblem | None] = lambda _: None
     ) -> None:
         super().__init__("claim status", backoff=Backoff(limit=1.0), clock=common.clock)
-        self._seen = common.telemetry.metrics.claim_seen
+        self._seen = common.telemetry.claims.see
         self._later = common.changed
         self._api = common.api
         self._journal = common.journal

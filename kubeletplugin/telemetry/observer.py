@@ -217,10 +217,6 @@ class NodeObserver:
         """The node did something of its own accord."""
         self._actions.labels(action.value).inc()
 
-    def claim_seen(self, claim: Claim) -> None:
-        """The API server showed a claim."""
-        self._claims.see(claim)
-
 
 def _one(profiles: Iterable[str]) -> str:
     found = set(profiles)
