@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
@@ -10,6 +11,8 @@ from cli.exits import CliError, Exit
 from cli.facts import ClusterFacts, read_facts
 from cli.session import Session
 from cli.site import GpuView, Slot
+from dra.allocator.quotas import charges_for
+from dra.claims.classes import Quota
 from dra.common.resources import MIG_NODES, at
 
 _SHOWN = 20
@@ -40,30 +43,64 @@ class Use:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Devices of a class that a namespace holds, and what it may hold."""
+
+    namespace: str
+    device_class: str
+    devices: int
+    memory_mib: int
+    quota: Quota
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        most, memory = self.quota.devices, self.quota.memory_mib
+        devices = f"{self.devices} of {most}" if most is not None else str(self.devices)
+        of_memory = f" of {_gib(memory)}" if memory is not None else ""
+        return self.namespace, self.device_class, devices, f"{_gib(self.memory_mib)}{of_memory}"
+
+    @property
+    def as_json(self) -> dict[str, object]:
+        return {
+            "namespace": self.namespace,
+            "deviceClass": self.device_class,
+            "devices": self.devices,
+            "mostDevices": self.quota.devices,
+            "memoryMiB": self.memory_mib,
+            "mostMemoryMiB": self.quota.memory_mib,
+        }
+
+
 def run(session: Session, *, all_namespaces: bool) -> int:
     """List the namespace's pods by the memory that they have, or all namespaces and pods."""
     namespace = "" if all_namespaces else session.namespace
     facts = read_facts(session, namespace)
     if str(MIG_NODES) in facts.unread:
         raise CliError(Exit.FORBIDDEN, f"not allowed to list {MIG_NODES}")
-    held = [*_uses(facts, session.now(), namespace)]
+    held, quotas = [*_uses(facts, session.now(), namespace)], [*_quotas(facts, namespace)]
     pods = _together(held)
     spaces = _together(replace(use, pod="") for use in held)
     if session.out.is_json:
         content = {"namespaces": [_json(u) for u in spaces], "pods": [_json(u) for u in pods]}
+        content["quotas"] = [each.as_json for each in quotas]
         session.out.json("Use", content)
         return Exit.OK
     out = session.out
     if not pods:
         out.line("nobody has a device" if all_namespaces else f"no pod of {namespace} has a device")
-        return Exit.OK
-    if all_namespaces:
+    if pods and all_namespaces:
         out.table(("NAMESPACE", *_COLUMNS), [(u.namespace, *_row(u)) for u in spaces])
         out.line()
-    rows = [(u.namespace, u.pod, *_row(u)) for u in pods[:_SHOWN]]
-    out.table(("NAMESPACE", "POD", *_COLUMNS), rows)
+    if pods:
+        rows = [(u.namespace, u.pod, *_row(u)) for u in pods[:_SHOWN]]
+        out.table(("NAMESPACE", "POD", *_COLUMNS), rows)
     if len(pods) > _SHOWN:
         out.line(f"and {len(pods) - _SHOWN} more with less memory (-o json lists all)")
+    if quotas:
+        out.line()
+        out.table(("NAMESPACE", "CLASS", "DEVICES", "MEMORY"), [each.row for each in quotas])
+        out.line("what a namespace holds of a class, of what it may hold at a time")
     return Exit.OK
 
 
@@ -71,8 +108,11 @@ _COLUMNS = ("DEVICES", "MEMORY", "GPUS", "GPU HOURS")
 
 
 def _row(use: Use) -> tuple[str, ...]:
-    memory = f"{use.memory_mib / 1024:.1f}Gi"
-    return str(use.devices), memory, f"{use.gpus:.2f}", f"{use.hours:.1f}"
+    return str(use.devices), _gib(use.memory_mib), f"{use.gpus:.2f}", f"{use.hours:.1f}"
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.1f}Gi"
 
 
 def _json(use: Use) -> dict[str, object]:
@@ -88,6 +128,24 @@ def _together(uses: Iterable[Use]) -> list[Use]:
         key = (use.namespace, use.pod)
         found[key] = found[key] + use if key in found else use
     return sorted(found.values(), key=lambda u: (-u.memory_mib, -u.hours, u.namespace, u.pod))
+
+
+def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
+    """What namespaces hold of classes with a quota; of a named one also where that is nothing."""
+    quotas = {c.name: c.quota for c in facts.classes.values() if c.quota and not c.quota.fault}
+    gpus = {node.name: [view.gpu for view in node.gpus] for node in facts.site.nodes}
+    devices: Counter[tuple[str, str]] = Counter({(namespace, n): 0 for n in quotas if namespace})
+    memory: Counter[tuple[str, str]] = Counter()
+    for (space, _), known in facts.claims.items():
+        allocation = known.claim.allocation
+        if allocation is None or namespace not in ("", space):
+            continue
+        on_node = gpus.get(allocation.node, [])
+        for name, number, mib in charges_for(allocation, on_node, quotas, driver=facts.driver):
+            devices[space, name] += number
+            memory[space, name] += mib
+    for (space, name), number in sorted(devices.items()):
+        yield _Held(space, name, number, memory[space, name], quotas[name])
 
 
 def _uses(facts: ClusterFacts, now: datetime, namespace: str) -> Iterable[Use]:

@@ -8,7 +8,7 @@ what it states, or as its part of that. What only looks (``adminAccess``) counts
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dra.cel.kinds import Kinds
@@ -33,6 +33,15 @@ class Charge(NamedTuple):
     device_class: str
     devices: int
     memory_mib: int
+
+
+def charges_for(
+    allocation: Allocation, gpus: Collection[Gpu], classes: Container[str], *, driver: str
+) -> Iterator[Charge]:
+    """The devices of ``classes`` that an allocation has on a node with ``gpus``, one by one."""
+    for device in allocation.of_driver(driver):
+        if device.class_name in classes and not device.admin_access:
+            yield Charge(device.class_name, 1, _memory_of(device, gpus))
 
 
 class Quotas:
@@ -143,9 +152,7 @@ class Quotas:
         return None
 
     def _given(self, allocation: Allocation, gpus: Collection[Gpu]) -> Iterator[Charge]:
-        for device in allocation.of_driver(self._driver):
-            if device.class_name in self.limits and not device.admin_access:
-                yield Charge(device.class_name, 1, _memory_of(device, gpus))
+        return charges_for(allocation, gpus, self.limits, driver=self._driver)
 
     def _least(self, want: Want) -> int:
         """MiB that one device for ``want`` has at the least; 0 where that cannot be told."""

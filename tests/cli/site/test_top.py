@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
@@ -57,3 +57,19 @@ def test_a_namespace_without_devices_says_so(world: World, mig: Mig) -> None:
     world.add_node("node-a", gpu(0, "node-a"))
     holds(world, "one", "gpu-0-mig-1g5gb-19-0", hours=1)
     assert mig("top", "-n", "kube-system").out == "no pod of kube-system has a device\n"
+
+
+def test_what_a_namespace_holds_stands_beside_what_it_may_hold(world: World, mig: Mig) -> None:
+    world.add_node("node-a", gpu(0, "node-a"))
+    world.add_classes("1g.5gb")
+    limits = {"mig.dra.dev/devices-per-namespace": "3", "mig.dra.dev/memory-per-namespace": "20Gi"}
+    world.api.patch(DEVICE_CLASSES, "mig.dra.dev", {"metadata": {"annotations": limits}})
+    holds(world, "one", "gpu-0-mig-1g5gb-19-0", hours=1)
+    holds(world, "two", "gpu-0-mig-1g5gb-19-1", hours=1)
+    row = ["default", "mig.dra.dev", "2", "of", "3", "10.0Gi", "of", "20.0Gi"]
+    for more in ((), ("-A",)):
+        assert row in [columns(line) for line in mig("top", *more).out.splitlines()]
+    none = [columns(line) for line in mig("top", "-n", "kube-system").out.splitlines()]
+    assert ["kube-system", "mig.dra.dev", "0", "of", "3", "0.0Gi", "of", "20.0Gi"] in none
+    [held] = mig("top", "-o", "json").json["quotas"]
+    assert (held["devices"], held["mostDevices"], held["mostMemoryMiB"]) == (2, 3, 20480)
