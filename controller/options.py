@@ -31,7 +31,7 @@ class Options:
         "Kubeconfig file; without it in-cluster, then KUBECONFIG.",
         metavar="PATH",
     )
-    driver_name: str = _flag("--driver-name", DEFAULT_DRIVER)
+    driver_name: str = _flag("--driver-name", DEFAULT_DRIVER, "Name of the DRA driver.")
     namespace: str = _flag("--namespace", "mig-dra-driver", "Where the lease is kept.")
     leader_elect: bool = _flag(
         "--leader-elect/--no-leader-elect", True, "Only one of several controllers allocates."
@@ -121,9 +121,17 @@ class Options:
         metavar="HOST:PORT",
     )
     log_level: str = _flag(
-        "--log-level", "info", type=click.Choice(["debug", "info", "warning", "error"])
+        "--log-level",
+        "info",
+        "How much is logged.",
+        type=click.Choice(["debug", "info", "warning", "error"]),
     )
-    log_format: str = _flag("--log-format", "text", type=click.Choice(["text", "json"]))
+    log_format: str = _flag(
+        "--log-format",
+        "text",
+        "For people, or for log collectors.",
+        type=click.Choice(["text", "json"]),
+    )
 
     @property
     def finalizer(self) -> str:

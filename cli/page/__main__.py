@@ -25,7 +25,9 @@ from dra.kube.errors import KubeError
 @click.option(
     "--kubeconfig", metavar="PATH", help="Kubeconfig file; without it in-cluster, then KUBECONFIG."
 )
-@click.option("--driver-name", default=DEFAULT_DRIVER, show_default=True)
+@click.option(
+    "--driver-name", default=DEFAULT_DRIVER, show_default=True, help="Name of the DRA driver."
+)
 @click.option("--port", default=8444, show_default=True, type=click.IntRange(0, 65535))
 @click.option(
     "--tls",

@@ -19,7 +19,9 @@ from dra.kube.errors import KubeConfigError
 @click.option(
     "--kubeconfig", metavar="PATH", help="Kubeconfig file; without it in-cluster, then KUBECONFIG."
 )
-@click.option("--driver-name", default=DEFAULT_DRIVER, show_default=True)
+@click.option(
+    "--driver-name", default=DEFAULT_DRIVER, show_default=True, help="Name of the DRA driver."
+)
 @click.option("--namespace", default="mig-dra-driver", show_default=True, help="Of the Secret.")
 @click.option("--secret", required=True, help="Keeps the certificate; it must exist.")
 @click.option(

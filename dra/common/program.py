@@ -48,11 +48,12 @@ def configure(
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``command`` with the options ``--log-level`` and ``--log-format``, for ``configure``."""
-    for flag, default, allowed in (
-        ("--log-format", "text", ["text", "json"]),
-        ("--log-level", "info", ["debug", "info", "warning", "error"]),
+    for flag, allowed, text in (
+        ("--log-format", ["text", "json"], "For people, or for log collectors."),
+        ("--log-level", ["info", "debug", "warning", "error"], "How much is logged."),
     ):
-        option = click.option(flag, default=default, type=click.Choice(allowed), show_default=True)
+        kind, default = click.Choice(allowed), allowed[0]
+        option = click.option(flag, default=default, type=kind, show_default=True, help=text)
         command = option(command)
     return command
 
