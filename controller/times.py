@@ -268,6 +268,9 @@ def growing(pauses: tuple[float, float]) -> Backoff:
 # Changes of nodes are recorded without a decision: so exact is the end of a claim.
 DECISION_LOG_STATE = 1.0
 
+# Lines are written together.
+DECISION_LOG_WRITES = 0.2
+
 # A recording begins anew after lines were lost: its state may take a tenth of a second.
 DECISION_LOG_AGAIN = 60.0
 

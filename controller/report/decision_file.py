@@ -6,8 +6,8 @@ Half of the bound is for the file, half for the one before it, which is called `
 from __future__ import annotations
 
 import logging
-import queue
 import threading
+from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +29,8 @@ class DecisionFile:
         self._path = path
         self._left = 0
         self._lost = threading.Event()
-        self._queue: queue.SimpleQueue[tuple[bytes, bool] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._queue: deque[tuple[bytes, bool]] = deque()
         self._thread = threading.Thread(target=self._run, name="decision log", daemon=True)
         self._thread.start()
 
@@ -37,7 +38,7 @@ class DecisionFile:
         """Have the lines after ``header`` in a file of their own; the one before is kept."""
         self._lost.clear()
         self._left = self.room - len(header)
-        self._queue.put((header, True))
+        self._queue.append((header, True))
 
     def put(self, line: bytes) -> bool:
         """Queue a line; False if it is lost."""
@@ -45,7 +46,7 @@ class DecisionFile:
         if self._left < 0:
             self._lost.set()
         if not self._lost.is_set():
-            self._queue.put((line, False))
+            self._queue.append((line, False))
         return not self._lost.is_set()
 
     @property
@@ -55,20 +56,24 @@ class DecisionFile:
 
     def close(self) -> None:
         """Write what is queued; it takes a bounded time."""
-        self._queue.put(None)
+        self._closing.set()
         self._thread.join(times.DECISION_LOG_CLOSES)
 
     def _run(self) -> None:
         file: BinaryIO | None = None
-        while (entry := self._queue.get()) is not None:
-            line, begins = entry
+        is_open = True
+        while is_open:
+            # Nobody wakes it: that would cost whoever decides more than its lines.
+            is_open = not self._closing.wait(times.DECISION_LOG_WRITES)
             try:
-                if begins:
-                    file = self._next(file)
+                while self._queue:
+                    line, begins = self._queue.popleft()
+                    if begins:
+                        file = self._next(file)
+                    if file is not None:
+                        file.write(line)
                 if file is not None:
-                    file.write(line)
-                    if self._queue.empty():
-                        file.flush()
+                    file.flush()
             except OSError as error:
                 _log.warning("decisions are not recorded for a while: %s", error)
                 self._lost.set()

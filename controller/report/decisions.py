@@ -43,6 +43,14 @@ _NEEDS = 1024
 _MICROSECONDS = 1_000_000
 
 
+class _Node(NamedTuple):
+    """A node as it was ``seen``, ``parts`` of what it was made of, and its line."""
+
+    parts: object
+    seen: Inventory
+    line: form.NodeState
+
+
 class _Open(NamedTuple):
     """Something that was asked and is not placed, and its line."""
 
@@ -78,7 +86,7 @@ class DecisionLog:
         self._observed = -1
         self._held: dict[str, form.Held] = {}
         self._on: dict[str, set[str]] = {}
-        self._nodes: dict[str, tuple[Inventory, form.NodeState]] = {}
+        self._nodes: dict[str, _Node] = {}
         self._open: dict[str, _Open] = {}
         self._barred: dict[PodNeeds, tuple[str, ...]] = {}
 
@@ -155,8 +163,8 @@ class DecisionLog:
         )
         self._not_before, self._dropped, self._observed = None, 0, -1
         self._file.begin(_line(header))
-        for _, node in self._nodes.values():
-            self._put(node)
+        for node in self._nodes.values():
+            self._put(node.line)
         for held in self._held.values():
             self._put(held)
         fleet.changed = {*fleet.nodes, *self._nodes}
@@ -207,12 +215,18 @@ class DecisionLog:
             self._put(form.NodeState(t=self._time(), node=name))
 
     def _note_gpus(self, node: NodeGpus) -> None:
-        name, seen = node.inventory.node, self._seen(node)
-        if name not in self._nodes or seen != self._nodes[name][0]:
-            mignode = form.as_recorded(seen)
-            line = form.NodeState(t=self._time(), node=name, mignode=mignode)
-            self._nodes[name] = seen, line
+        name, inventory = node.inventory.node, node.inventory
+        parts = [(s.gpu, s.blocked, *_left(s)) for s in node.gpus], inventory.capabilities
+        known = self._nodes.get(name)
+        if known is not None and known.parts == parts:
+            return  # mostly: nothing has to be made of them
+        seen = self._seen(node)
+        line = known.line if known is not None else None
+        if known is None or seen != known.seen:
+            line = form.NodeState(t=self._time(), node=name, mignode=form.as_recorded(seen))
             self._put(line)
+        if line is not None:
+            self._nodes[name] = _Node(parts, seen, line)
 
     def _note_holders(self, name: str, node: NodeGpus) -> None:
         found: dict[str, tuple[str, list[form.Device]]] = {}
@@ -385,6 +399,8 @@ def _line(line: form.Line) -> bytes:
 def _left(state: GpuState) -> Iterator[Instance]:
     """Instances that no claim holds: those of claims that have ended are on their way out."""
     geometry = state.gpu.geometry
+    if not state.gpu.instances:
+        return
     held = {o.placement for _, d in state.claims if (o := occupant_of(d, geometry)) is not None}
     for instance in state.gpu.instances:
         if instance.placement not in held:
