@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
@@ -18,10 +19,12 @@ API_VERSION = "cli.mig.dra.dev/v1"
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+_UNUSUAL = re.compile(r"[^\t\n -~]")
+_STRAY = re.compile(rf"(?!\x1b\[[0-9;]*m){_UNUSUAL.pattern}")
+_IGNORED = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-_STRAY = re.compile(rf"(?!\x1b\[[0-9;]*m){_UNSAFE.pattern}")
+"""Unicode's Default_Ignorable_Code_Point where the category does not say it: nothing is shown."""
 NAME = "\0"
 """Stands for the names of objects in a text that is said of several."""
 
@@ -29,12 +32,19 @@ _BREAKS = str.maketrans("\n\t", "  ")
 
 
 def harmless(text: str, *, newlines: bool = False) -> str:
-    """``text`` without characters that a terminal obeys, or that change the order of others.
+    """``text`` without characters that a terminal obeys, that change others, or that nobody sees.
 
     With ``newlines`` it is one line as well: what stands there begins none of its own.
     """
-    text = _UNSAFE.sub("\ufffd", text)
+    text = _UNUSUAL.sub(_seen, text)
     return text.translate(_BREAKS) if newlines else text
+
+
+def _seen(found: re.Match[str]) -> str:
+    """A character, or a sign for one that is a control, without a form, or unassigned."""
+    char = found[0]
+    kind = unicodedata.category(char)
+    return "\ufffd" if kind[0] == "C" or kind in ("Zl", "Zp") or _IGNORED.match(char) else char
 
 
 def counted(number: int, noun: str) -> str:
@@ -87,7 +97,7 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """Write one line, not wrapped, whatever is in it; of escapes only colours are obeyed."""
-        text = _STRAY.sub("\ufffd", text).translate(_BREAKS)
+        text = _STRAY.sub(_seen, text).translate(_BREAKS)
         if self.style.ascii_only:
             text = text.encode("ascii", "replace").decode()
         self._stream.write(text.rstrip() + "\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from cli.output import harmless
+from cli.output import Output, harmless
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import World
@@ -23,6 +25,13 @@ BAD = [
     "\u200bx",
     "line\u2028line",
 ]
+UNSEEN = (
+    *("\u00ad", "\u034f", "\u115f\u1160", "\u17b4\u17b5", "\u180b-\u180f", "\u200b-\u200f"),
+    *("\u2028-\u202e", "\u2060-\u206f", "\u3164", "\ud800-\udfff", "\ue000-\uf8ff"),
+    *("\ufe00-\ufe0f", "\ufeff", "\uffa0", "\ufff0-\ufffb", "\U0001d173-\U0001d17a"),
+    "\U000e0000-\U000e0fff",
+)
+"""Ranges without a form of their own, as DerivedCoreProperties.txt of Unicode and others say."""
 FORGED = "nothing\ndoctor    ok    all is well"
 
 
@@ -33,6 +42,23 @@ def is_harmless(text: str) -> bool:
 @pytest.mark.parametrize("text", BAD, ids=ascii)
 def test_each_is_replaced(text: str) -> None:
     assert harmless(text).isprintable()
+
+
+@pytest.mark.parametrize("characters", UNSEEN, ids=ascii)
+def test_a_character_that_nobody_sees_is_shown(characters: str) -> None:
+    first, last = characters[0], characters[-1]
+    for code in range(ord(first), ord(last) + 1):
+        shown = io.StringIO()
+        assert harmless(f"pod{chr(code)}-a") == "pod\ufffd-a", hex(code)
+        Output(shown, color=False).line(f"pod{chr(code)}-a")
+        assert {*shown.getvalue().split()} <= {"pod\ufffd-a", "pod?-a"}, hex(code)
+
+
+def test_what_is_seen_stays_as_it_is() -> None:
+    text = (
+        "na\u00efve e\u0301 \u540d\u524d \u05e2\u05d1 \u0928\u0940 \ud55c \u00a0\u2026 \U0001f600"
+    )
+    assert harmless(text) == text
 
 
 @pytest.mark.parametrize("bad", [*BAD, FORGED], ids=ascii)
