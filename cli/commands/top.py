@@ -131,7 +131,7 @@ def _together(uses: Iterable[Use]) -> list[Use]:
 
 
 def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
-    """What namespaces hold of classes with a quota; of a named one also where that is nothing."""
+    """Holdings of namespaces in classes with a quota; of a named one also where that is nothing."""
     quotas = {c.name: c.quota for c in facts.classes.values() if c.quota and not c.quota.fault}
     gpus = {node.name: [view.gpu for view in node.gpus] for node in facts.site.nodes}
     devices: Counter[tuple[str, str]] = Counter({(namespace, n): 0 for n in quotas if namespace})
