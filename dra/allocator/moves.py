@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +39,37 @@ class Move:
 
 
 MOST_STATES = 2048
-"""States that a GPU of one geometry may get into; products have up to a thousand."""
+"""States that instances of its own bring a GPU of one geometry into; products have up to 1,000."""
+MOST_KNOWN = 2**14
+"""Results of one kind that are kept; a GPU with foreign instances may be in any state."""
 
 
 class TooManyStatesError(ValueError):
     """A GPU could be cut in more ways than can be judged: no product is like that."""
 
 
+def _keep(known: dict[_K, _V], key: _K, result: _V) -> None:
+    """Keep a result; those of the geometry itself are soon there again."""
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+    known[key] = result
+
+
 class MoveTable:
     """The moves of one geometry, by usage and profile."""
 
     def __init__(self, geometry: Geometry) -> None:
+        """Raise TooManyStatesError if no GPU has such a geometry."""
         self.geometry = geometry
+        self._is_built = False
         self._feasible: dict[Usage, tuple[int, ...]] = {}
         self._usable: dict[tuple[Usage, int], int] = {}
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
         self._most: dict[tuple[Usage, int], int] = {}
         self._covers: dict[tuple[int, int], bool] = {}
+        # The expensive part, now instead of at the first decision.
+        self.usable(EMPTY, self.every)
+        self._is_built = True
 
     def feasible(self, usage: Usage) -> tuple[int, ...]:
         """Per profile of the geometry, the number of placements that fit beside ``usage``."""
@@ -60,7 +78,7 @@ class MoveTable:
             known = tuple(
                 len(self.geometry.free_placements(usage, p)) for p in self.geometry.profiles
             )
-            self._feasible[usage] = known
+            _keep(self._feasible, usage, known)
         return known
 
     @property
@@ -72,9 +90,6 @@ class MoveTable:
         """The most memory slices that instances added to ``usage`` could still take together.
 
         Only of the profiles ``wanted``, a bit per profile of the geometry.
-
-        Raises:
-            TooManyStatesError: a GPU of this geometry may get into more than MOST_STATES.
         """
         known = self._usable.get((usage, wanted))
         if known is None:
@@ -87,11 +102,11 @@ class MoveTable:
                 ),
                 default=0,
             )
-            if len(self._usable) >= MOST_STATES and wanted == self.every:
+            if not self._is_built and len(self._usable) >= MOST_STATES:
                 raise TooManyStatesError(
                     f"a GPU of one of its geometries may get into more than {MOST_STATES} states"
                 )
-            self._usable[usage, wanted] = known
+            _keep(self._usable, (usage, wanted), known)
         return known
 
     def most(self, usage: Usage, profile: Profile) -> int:
@@ -100,7 +115,8 @@ class MoveTable:
         known = self._most.get(key)
         if known is None:
             after = (move.after for move in self.moves(usage, profile))
-            known = self._most[key] = max((1 + self.most(u, profile) for u in after), default=0)
+            known = max((1 + self.most(u, profile) for u in after), default=0)
+            _keep(self._most, key, known)
         return known
 
     def covers(self, small: Profile, large: Profile) -> bool:
@@ -139,7 +155,7 @@ class MoveTable:
         if known is None:
             free = sorted(self.geometry.free_placements(usage, profile))
             known = tuple(self._move(usage, profile, placement) for placement in free)
-            self._moves[key] = known
+            _keep(self._moves, key, known)
         return known
 
     def _after(self, usage: Usage, profile: Profile, placement: Placement) -> Usage:
@@ -185,7 +201,4 @@ def move_table(geometry: Geometry) -> MoveTable:
     Raises:
         TooManyStatesError: no GPU has such a geometry.
     """
-    table = MoveTable(geometry)
-    # The expensive part, now instead of at the first decision.
-    table.usable(EMPTY, table.every)
-    return table
+    return MoveTable(geometry)

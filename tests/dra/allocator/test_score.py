@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import math
+import random
+import tracemalloc
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.allocator.moves import Move, MoveTable
+from dra.allocator import moves
+from dra.allocator.moves import Move, MoveTable, TooManyStatesError
 from dra.allocator.score import (
     MOST_COSTS,
     POLICIES,
@@ -81,6 +86,52 @@ def test_slices_that_no_packing_can_use_are_waste() -> None:
     assert list(last) == [6]
     assert table.usable(almost_full, table.every) == 2, "1g.10gb at 6 would use both that are left"
     assert last[6].waste[table.every] == 1
+
+
+def strange_usages(number: int) -> list[Usage]:
+    """Usages of A100s with foreign instances of no known profile, or where none can be."""
+    draw, profiles = random.Random(1), [None, *(p.id for p in A100.profiles)]
+    places = [Placement(start, size) for start in range(8) for size in range(1, 9 - start)]
+    return [
+        A100.usage(Occupant(draw.choice(places), draw.choice(profiles)) for _ in range(4))
+        for _ in range(number)
+    ]
+
+
+def judged(table: MoveTable, usages: Iterable[Usage]) -> list[tuple[int, object]]:
+    return [
+        (
+            table.usable(u, table.every),
+            [(table.moves(u, p), table.most(u, p)) for p in A100.profiles],
+        )
+        for u in usages
+    ]
+
+
+def test_foreign_instances_bring_a_gpu_into_any_number_of_states() -> None:
+    usages = strange_usages(12000)
+    assert len({*usages}) > moves.MOST_STATES
+    assert all(usable <= 8 for usable, _ in judged(MoveTable(A100), usages))
+
+
+def test_what_is_known_of_states_is_bounded_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    usages, kept = strange_usages(600), list[int]()
+    expected = judged(MoveTable(A100), usages)
+    for bound in (moves.MOST_KNOWN, 300):
+        table = MoveTable(A100)
+        monkeypatch.setattr(moves, "MOST_KNOWN", bound)
+        tracemalloc.start()
+        assert all(judged(table, [u]) == [e] for u, e in zip(usages, expected, strict=True))
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert kept[1] < kept[0] / 3
+
+
+def test_a_geometry_of_too_many_states_is_refused() -> None:
+    places = tuple(Placement(start, 1) for start in range(12))
+    one = replace(A100.profiles[0], placements=places)
+    with pytest.raises(TooManyStatesError, match="2048"):
+        MoveTable(Geometry((one, replace(one, id=1, name="12g", compute_slices=12))))
 
 
 def test_a_slice_that_only_an_unwanted_profile_can_use_is_waste() -> None:
