@@ -22,6 +22,7 @@ from dra.claims.classes import no_such_class
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import Obj, ObjectKey
+from dra.gangs.membership import GangKey, read_membership
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, class_name, mig_device, parse_device
@@ -101,7 +102,11 @@ def _find(
 def first_in_line(
     facts: ClusterFacts, judge: Judge, profile: str, pod: ObjectKey | None
 ) -> tuple[Pod, Problem] | None:
-    """The most urgent pod that waits for a slice of the profile alone, or ``pod`` if it does."""
+    """The most urgent pod that waits for a slice of the profile alone, or ``pod`` if it does.
+
+    A pod that lacks its gang as well is none: the controller has nobody leave for a gang.
+    """
+    hindered: dict[GangKey, bool] = {}
     waiting = [p for p in facts.pods.values() if p.pending and not p.node and p.claim_keys]
     for each in sorted(waiting, key=lambda p: (-p.priority, p.created, p.key)):
         if pod not in (None, each.key):
@@ -112,8 +117,14 @@ def first_in_line(
         read = judge.read(known)
         posed = pose_problem(each, read, facts.hosts) if read.wants and not read.faults else None
         asked = find_asked(posed, judge.allocator.fleet) if isinstance(posed, Problem) else None
-        if asked is not None and asked.profile == profile and isinstance(posed, Problem):
-            return each, posed
+        if asked is None or asked.profile != profile or not isinstance(posed, Problem):
+            continue
+        if (membership := read_membership(each.obj)) is not None:
+            if membership.gang not in hindered:
+                hindered[membership.gang] = judge.gang_obstacle(each) is not None
+            if hindered[membership.gang]:
+                continue
+        return each, posed
     return None
 
 

@@ -35,6 +35,10 @@ _MANAGER = "kubectl-mig"
 _POLL_SECONDS = 1.0
 _BEAT_SECONDS = 10.0
 """The controller forgets a request that is not renewed within 45 s."""
+_WHY = (
+    "pods are not moved for gangs, whole GPUs or claims of several slices; "
+    "see who is in the way of those: kubectl mig explain pod NAME"
+)
 
 
 def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: float) -> int:
@@ -45,7 +49,7 @@ def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: flo
         judge = Judge(facts, asked)
         waiting = first_in_line(facts, judge, profile, key)
         if waiting is None and (execute or key):
-            raise CliError(Exit.NOT_FOUND, _nobody(profile, key))
+            raise CliError(Exit.NOT_FOUND, f"{_nobody(profile, key)}, so nothing was done: {_WHY}")
         found = _look(facts, judge, profile, waiting)
     if isinstance(found, Obstacle):
         raise CliError(Exit.NOT_FOUND, found.message)
@@ -58,6 +62,8 @@ def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: flo
     elif not session.out.is_json:
         if who is not None:
             session.out.line(f"for pod {who}, which waits first of those that ask for {profile}:")
+        else:
+            session.out.line(f"{_nobody(profile, None)}; for one that did:")
         plan.show(found, profile, 1, session.out)
         _tell_unwilling(session, unwilling)
     if not execute:
@@ -70,10 +76,7 @@ def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: flo
 
 def _nobody(profile: str, key: ObjectKey | None) -> str:
     which = f"pod {'/'.join(key)} does not wait" if key is not None else "no pod waits"
-    return (
-        f"{which} for one slice of {profile} and nothing else, so nothing was done; "
-        "see what pods wait for: kubectl mig explain pod NAME"
-    )
+    return f"{which} by itself for one slice of {profile} and nothing else"
 
 
 def _look(

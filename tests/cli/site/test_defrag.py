@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from api.mignode import RoomRequest
-from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.site.test_plan import holds, with_gpus
 from tests.cli.world import World
@@ -86,6 +87,39 @@ def test_without_anybody_who_waits_nothing_is_done(
     assert "so nothing was done" in ran.err
     assert "kubectl mig explain" in ran.err
     assert annotation(world) == ""
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [request("r", DRIVER)],
+        [request("r", "mig-7g.40gb", count=2)],
+        [request("r", "mig-7g.40gb"), request("s", "mig-1g.5gb")],
+        [],
+    ],
+    ids=["a whole GPU", "several slices", "two requests", "a gang"],
+)
+def test_nobody_is_moved_for_who_asks_for_more_than_a_slice(
+    world: World, mig: Mig, requests: list[Obj]
+) -> None:
+    crowded(world, waits=False)
+    lets_move(world, "a")
+    for name in ("g1", "g2"):
+        world.add_claim(f"c-{name}", *(requests or [request("r", "mig-7g.40gb")]))
+        world.add_pod(name, f"c-{name}")
+        if not requests:
+            labels = {"metadata": {"labels": {NAME_LABEL: "g", COUNT_LABEL: "2"}}}
+            world.api.patch(PODS, name, labels, namespace="default")
+    ran = mig("defrag", "-p", "7g.40gb", "--execute", "--pod", "g1", "--timeout", "1")
+    assert ran.code == 4
+    assert "pod default/g1 does not wait by itself for one slice of 7g.40gb" in ran.err
+    assert "pods are not moved for gangs, whole GPUs or claims of several slices" in ran.err
+    head = mig("defrag", "-p", "7g.40gb").out.splitlines()[0]
+    assert head.startswith("no pod waits by itself for one slice of 7g.40gb")
+    world.add_claim("c-big", request("r", "mig-7g.40gb"))
+    world.add_pod("big", "c-big")
+    head = mig("defrag", "-p", "7g.40gb").out.splitlines()[0]
+    assert head.startswith("for pod default/big, which waits first")
 
 
 def in_the_place_of_the_controller(world: World, act: Callable[[RoomRequest], None]) -> None:
