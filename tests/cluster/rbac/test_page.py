@@ -10,7 +10,7 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api
-from hack.cluster.chart import NAMESPACE, render
+from hack.cluster.chart import NAMESPACE, pod_spec, render
 from hack.cluster.controlplane import ControlPlane, write_kubeconfig
 from hack.cluster.installation import Installation, apply, path
 from tests.cli.page.scenes import CONDITION
@@ -18,6 +18,7 @@ from tests.cli.page.served import Page, running_program, running_ui
 from tests.cluster.rbac.requests import MERGE, refusal
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-page"
+VALUES = {"page": {"enabled": True}}
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -26,7 +27,7 @@ def account(installation: Installation, admin: Api) -> Iterator[str]:
     """The page's account as the chart makes it."""
     objects = [
         each
-        for each in render({"page": {"enabled": True}})
+        for each in render(VALUES)
         if each["metadata"]["name"] == ACCOUNT and each["kind"] != "Deployment"
     ]
     for each in objects:
@@ -41,8 +42,7 @@ def reader(admin: Api, name: str, *resources: str, namespace: str = "") -> Itera
     """An account that may list some kinds."""
     kind = "Role" if namespace else "ClusterRole"
     where = {"namespace": namespace} if namespace else {}
-    groups = ["", "resource.k8s.io", "mig.dra.dev"]
-    rule = {"apiGroups": groups, "resources": [*resources], "verbs": ["list", "watch"]}
+    rule = {"apiGroups": ["*"], "resources": [*resources], "verbs": ["list", "watch"]}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
     ref = {"apiGroup": RBAC, "kind": kind, "name": name}
     metadata = {"name": name, "namespace": NAMESPACE}
@@ -95,21 +95,31 @@ def test_readers_see_what_a_real_api_server_allows_them(
     with contextlib.ExitStack() as stack:
         stack.enter_context(waiting_pod(admin))
         stack.enter_context(reader(admin, "sees-all", *kinds))
+        stack.enter_context(reader(admin, "sees-all-kinds", "*"))
         stack.enter_context(reader(admin, "sees-gpus", "mignodes"))
         stack.enter_context(reader(admin, "sees-one", "pods", namespace="default"))
-        page = stack.enter_context(running_program(config))
+        (container,) = pod_spec(render(VALUES), "page")["containers"]
+        assert container["command"] == ["python", "-m", "cli.page"]
+        given = [each for each in container["args"] if not each.startswith("--port=")]
+        page = stack.enter_context(running_program(config, *given))
         assert seen(page, installation.token("sees-all")) == ({"node-b"}, ["waits"], [])
         others = ["resourceclaims.resource.k8s.io", "pods", "events"]
         assert seen(page, installation.token("sees-gpus"), "default") == ({"node-b"}, [], others)
         one = installation.token("sees-one")
         assert seen(page, one, "default")[:2] == (set(), ["waits"])
         assert seen(page, one, "kube-system")[:2] == (set(), [])
+        assert seen(page, installation.token("default"), "default")[:2] == (set(), [])
+        asked = "/why?pod=default/waits"
+        why = page.ask(asked, token=installation.token("sees-all-kinds"))
+        assert (why.status, why.json["state"], why.json["unread"]) == (200, "Waiting", []), why
+        assert page.ask(asked, token=installation.token("default")).status == 403
         # Of kubectl mig ui the reader is its user, and the server itself refuses.
         own = tmp_path / "own"
         write_kubeconfig(own, server=plane.server, certificate=plane.certificate, token=one)
         with running_ui(own, "-n", "default") as mine:
             assert seen(mine, mine.token) == (set(), ["waits"], ["mignodes.mig.dra.dev", *others])
-        assert page.ask("/data", token="nobody's").status == 401
+        for nobody in ("", "nobody's"):
+            assert page.ask("/data", token=nobody).status == 401
         assert page.ask("/data", token=token[:-4]).status == 401
 
 
