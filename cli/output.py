@@ -120,7 +120,9 @@ class Output:
         for line in lines[1:]:
             self.line(" " * (len(indent) + shown) + line)
 
-    def table(self, header: tuple[str, ...], rows: list[tuple[str, ...]], indent: str = "") -> None:
+    def table(
+        self, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], indent: str = ""
+    ) -> None:
         """Columns as wide as they must be, as kubectl prints them."""
         widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
         for number, row in enumerate((header, *rows)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -64,29 +64,18 @@ def _setting(policy: str, gpus: int | None, nodes: int | None, layout: str) -> S
     return Setting(policy, gpus, nodes, tuple(slices))
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """Outcome in figures; times in seconds, costs and ``stranded`` in memory slices."""
-
-    accepted: int
-    waited: int
-    mean: float
-    most: float
-    stranded: float
-    cost: float
-
-
-def _figures(played: Played) -> _Figures:
+def _figures(played: Played) -> dict[str, float]:
+    """Outcome in figures, as JSON has them: costs and ``strandedSlices`` are memory slices."""
     placed = [fate for fate in played.fates.values() if fate.placed is not None]
     waits = sorted(_waited(f, played) for f in played.fates.values() if f.waits)
-    return _Figures(
-        len(placed),
-        len(waits),
-        fmean(waits) if waits else 0.0,
-        waits[ceil(0.95 * len(waits)) - 1] if waits else 0.0,
-        played.stranded,
-        fmean(fate.cost for fate in placed) if placed else 0.0,
-    )
+    return {
+        "accepted": len(placed),
+        "waited": len(waits),
+        "meanWaitSeconds": round(fmean(waits) if waits else 0.0, 3),
+        "p95WaitSeconds": round(waits[ceil(0.95 * len(waits)) - 1] if waits else 0.0, 3),
+        "strandedSlices": round(played.stranded, 4),
+        "meanCost": round(fmean(fate.cost for fate in placed) if placed else 0.0, 4),
+    }
 
 
 def _waited(fate: Fate, played: Played) -> float:
@@ -134,6 +123,17 @@ def _span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"  # noqa: PLR2004
 
 
+_ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "accepted": ("accepted", str),
+    "waited": ("waited", str),
+    "meanWaitSeconds": ("  on the mean", _span),
+    "p95WaitSeconds": ("  19 of 20 at most", _span),
+    "strandedSlices": ("stranded memory slices", "{:.2f}".format),
+    "meanCost": ("cost of a pod to others", "{:.3f}".format),
+}
+"""Lines of the figures for people: their words, and how each is written."""
+
+
 def _show(recording: Recording, was: Played, played: Played, out: Output) -> None:
     header = recording.header
     lines = (*recording.state, *recording.events)
@@ -146,14 +146,7 @@ def _show(recording: Recording, was: Played, played: Played, out: Output) -> Non
         out.line(out.odd("its last line is cut off, and left out"))
     out.line()
     before, after = _figures(was), _figures(played)
-    rows: list[tuple[str, ...]] = [
-        ("accepted", str(before.accepted), str(after.accepted)),
-        ("waited", str(before.waited), str(after.waited)),
-        ("  on the mean", _span(before.mean), _span(after.mean)),
-        ("  19 of 20 at most", _span(before.most), _span(after.most)),
-        ("stranded memory slices", f"{before.stranded:.2f}", f"{after.stranded:.2f}"),
-        ("cost of a pod to others", f"{before.cost:.3f}", f"{after.cost:.3f}"),
-    ]
+    rows = [(f, told(before[n]), told(after[n])) for n, (f, told) in _ROWS.items()]
     out.table(("", "RECORDED", "REPLAYED"), rows)
     out.line()
     if played.differs_at is None:
@@ -166,9 +159,7 @@ def _show(recording: Recording, was: Played, played: Played, out: Output) -> Non
         f"{_moved(was, played)} were placed elsewhere"
     )
     if found:
-        shown: list[tuple[str, ...]] = [
-            (harmless(d.pod, newlines=True), d.was, d.is_now) for d in found[:_SHOWN]
-        ]
+        shown = [(harmless(d.pod, newlines=True), d.was, d.is_now) for d in found[:_SHOWN]]
         out.table(("POD", "RECORDED", "REPLAYED"), shown, indent="  ")
     if len(found) > _SHOWN:
         out.line(f"  and {len(found) - _SHOWN} more")
@@ -182,23 +173,12 @@ def _json(recording: Recording, was: Played, played: Played) -> dict[str, Any]:
         "pods": len(was.fates),
         "lostBefore": recording.header.dropped,
         "isCut": recording.is_cut,
-        "recorded": _figures_json(_figures(was)),
-        "replayed": _figures_json(_figures(played)),
+        "recorded": _figures(was),
+        "replayed": _figures(played),
         "differsAfterSeconds": None if differs is None else differs / _SECOND,
         "placedElsewhere": _moved(was, played),
         "differences": [
             {"pod": d.pod, "recorded": d.was, "replayed": d.is_now}
             for d in _differences(was, played)
         ],
-    }
-
-
-def _figures_json(figures: _Figures) -> dict[str, Any]:
-    return {
-        "accepted": figures.accepted,
-        "waited": figures.waited,
-        "meanWaitSeconds": round(figures.mean, 3),
-        "p95WaitSeconds": round(figures.most, 3),
-        "strandedSlices": round(figures.stranded, 4),
-        "meanCost": round(figures.cost, 4),
     }
