@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,10 +26,12 @@ from dra.allocator.fleet import NodeGpus
 from dra.allocator.fragmentation import charge_of
 from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Decision, Problem
+from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.classes import Quota
 from dra.claims.wants import ClaimWants
 from dra.gangs.membership import Unclear
 from dra.gpu.holdings import occupant_of
-from dra.gpu.inventory import Gpu, IdleInstance, Instance, InstanceState, Inventory
+from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Instance, InstanceState, Inventory
 from dra.kube.timing import Clock, rfc3339
 from dra.pods.nodefit import find_barrier
 from dra.pods.pods import Pod, PodNeeds
@@ -84,6 +86,7 @@ class DecisionLog:
         """None while it is recorded."""
         self._due: float | None = None
         self._observed = -1
+        self._limits: dict[str, Quota] = {}
         self._held: dict[str, form.Held] = {}
         self._on: dict[str, set[str]] = {}
         self._nodes: dict[str, _Node] = {}
@@ -161,13 +164,13 @@ class DecisionLog:
             begun=self._begun,
             dropped=self._dropped if self._not_before is not None else 0,
         )
-        self._not_before, self._dropped, self._observed = None, 0, -1
+        self._not_before, self._dropped, self._observed, self._limits = None, 0, -1, {}
         self._file.begin(_line(header))
         for node in self._nodes.values():
             self._put(node.line)
         for held in self._held.values():
             self._put(held)
-        fleet.changed = {*fleet.nodes, *self._nodes}
+        fleet.changed = fleet.every_node() | self._nodes.keys()
         self._note_state()
         for known in self._open.values():
             self._put(known.line)
@@ -198,6 +201,9 @@ class DecisionLog:
         fleet = self._cluster.fleet
         changed, fleet.changed = sorted(fleet.changed or ()), set()
         self._due = self._now() + times.DECISION_LOG_STATE
+        if fleet.quotas.limits != self._limits:
+            self._limits = {**fleet.quotas.limits}
+            self._put(form.QuotaState(limits=self._limits))
         for name in changed:
             self._note_node(name, fleet.nodes.get(name))
         if fleet.demand.observed != self._observed:
@@ -210,9 +216,10 @@ class DecisionLog:
                 self._end(uid)
         if node is not None:
             self._note_gpus(node)
-            self._note_holders(name, node)
         elif self._nodes.pop(name, None) is not None:
             self._put(form.NodeState(t=self._time(), node=name))
+        for ref, allocation in self._cluster.fleet.holders_on(name):
+            self._note_holder(ref, allocation)
 
     def _note_gpus(self, node: NodeGpus) -> None:
         name, inventory = node.inventory.node, node.inventory
@@ -228,36 +235,30 @@ class DecisionLog:
         if line is not None:
             self._nodes[name] = _Node(parts, seen, line)
 
-    def _note_holders(self, name: str, node: NodeGpus) -> None:
-        found: dict[str, tuple[str, list[form.Device]]] = {}
-        for state in node.gpus:
-            for (uid, device), (ref, ask) in state.claims.items():
-                found.setdefault(uid, (ref.namespace, []))[1].append((str(device), ask))
-        for uid, (namespace, devices) in found.items():
-            known = self._held.get(uid)
-            if known is None or [d for d, _ in known.devices] != sorted(d for d, _ in devices):
-                if known is not None:
-                    self._end(uid)
-                self._put(self._hold(uid, next(self._numbers), namespace, name, devices))
+    def _note_holder(self, ref: ClaimRef, allocation: Allocation) -> None:
+        given = [d.device for d in self._given(allocation)]
+        known = self._held.get(ref.uid)
+        if given and (known is None or [name for name, _, _ in known.devices] != sorted(given)):
+            if known is not None:
+                self._end(ref.uid)
+            self._put(self._hold(next(self._numbers), ref, allocation))
 
-    def _hold(
-        self,
-        uid: str,
-        claim: int,
-        namespace: str,
-        node: str,
-        devices: Iterable[form.Device],
-    ) -> form.Held:
+    def _given(self, allocation: Allocation) -> list[AllocatedDevice]:
+        every = allocation.of_driver(self._cluster.driver)
+        return [device for device in every if not device.admin_access]
+
+    def _hold(self, claim: int, ref: ClaimRef, allocation: Allocation) -> form.Held:
         """The line of a claim that holds devices from now on."""
-        line = self._held[uid] = form.Held(
+        devices = ((d.device, d.ask, d.class_name) for d in self._given(allocation))
+        line = self._held[ref.uid] = form.Held(
             t=self._time(),
             claim=claim,
-            tenant=self._named(namespace),
-            node=node,
+            tenant=self._named(ref.namespace),
+            node=allocation.node,
             devices=tuple(sorted(devices, key=lambda device: device[0])),
-            back=uid.startswith("next:"),
+            back=ref.uid.startswith("next:"),
         )
-        self._on.setdefault(node, set()).add(uid)
+        self._on.setdefault(allocation.node, set()).add(ref.uid)
         return line
 
     def _end(self, uid: str) -> None:
@@ -320,10 +321,9 @@ class DecisionLog:
             without=tuple(self._held[u].claim for u in sorted(without) if u in self._held),
         )
         self._put(line)
-        for ref in {p.claim for p in picks}:
-            given = decision.allocation(ref, self._cluster.driver).devices
-            devices = [(d.device, d.ask) for d in given]
-            self._hold(ref.uid, numbers[ref], ref.namespace, decision.node, devices)
+        for ref, allocation in decision.allocations(claims, self._cluster.driver).items():
+            if self._given(allocation):
+                self._hold(numbers[ref], ref, allocation)
         if self._cluster.fleet.changed is not None:
             self._cluster.fleet.changed.add(decision.node)  # it may not be written after all
 

@@ -273,6 +273,14 @@ class Fleet:
         """UIDs of the claims that are allocated on ``node``."""
         return frozenset(self._by_node.get(node, ()))
 
+    def holders_on(self, node: str) -> list[Holder]:
+        """Claims that are allocated on ``node``, with what they have, by UID."""
+        return [*filter(None, map(self._holder, sorted(self._by_node.get(node, ()))))]
+
+    def every_node(self) -> set[str]:
+        """Names of nodes with GPUs, or with claims that are allocated there."""
+        return {*self.nodes, *self._by_node}
+
     def profiles_of(self, node: str) -> frozenset[str]:
         """Names of the profiles that a node's GPUs have, whoever allocates them."""
         return self._facts[node].profiles if node in self._facts else frozenset()
@@ -339,13 +347,19 @@ class Fleet:
         before = self._holders.pop(uid, None)
         if before is not None:
             self.quotas.enter(before[0], None, ())
+            self._note_change(before[1].node)
             on_node = self._by_node[before[1].node]
             on_node.discard(uid)
             if not on_node:
                 del self._by_node[before[1].node]
         if holder is not None:
             self._holders[uid] = holder
+            self._note_change(holder[1].node)
             self._by_node.setdefault(holder[1].node, set()).add(uid)
+
+    def _note_change(self, node: str) -> None:
+        if self.changed is not None:
+            self.changed.add(node)
 
     def _count_anew(self, claim_uids: Iterable[str]) -> None:
         """Have the quotas count what claims hold on their nodes as they are now."""
@@ -394,8 +408,7 @@ class Fleet:
         gpus, former = node.gpus if node else (), before.gpus if before else ()
         if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
             return
-        if self.changed is not None:
-            self.changed.add(name)
+        self._note_change(name)
         kept = {*map(id, gpus)} & {*map(id, former)}
         for state in gpus:
             if id(state) not in kept:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.classes import Quota
 from dra.claims.wants import ClaimWants, Constraint, Want
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode, to_mignode
@@ -28,8 +29,8 @@ LINE_BYTES = 16 * 2**20
 
 Time = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=0)]
-Device = tuple[str, Ask]
-"""A device by its name, and the limits of a share of it."""
+Device = tuple[str, Ask, str]
+"""A device by its name, the limits of a share of it, and the class that it was asked of."""
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="e", kw_only=True):
@@ -68,6 +69,12 @@ class DemandState(_Line, frozen=True, tag="demand"):
     """The mix of profiles that policies reckon with from now on."""
 
     counts: dict[str, float]
+
+
+class QuotaState(_Line, frozen=True, tag="quotas"):
+    """Quotas from now on, by class."""
+
+    limits: dict[str, Quota]
 
 
 class AskedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,7 +143,10 @@ class Held(_Line, frozen=True, tag="held"):
 
     def allocation(self, driver: str) -> Allocation:
         """Devices that it holds, as the books count them."""
-        found = (AllocatedDevice("", driver, "", name, ask=ask) for name, ask in self.devices)
+        found = (
+            AllocatedDevice("", driver, "", name, ask=ask, class_name=class_name)
+            for name, ask, class_name in self.devices
+        )
         return Allocation(tuple(found), self.node)
 
 
@@ -151,7 +161,7 @@ class Ready(_Line, frozen=True, tag="ready"):
     """End of the state."""
 
 
-Event = NodeState | DemandState | Asked | Placed | Left | Held | Ended | Ready
+Event = NodeState | DemandState | QuotaState | Asked | Placed | Left | Held | Ended | Ready
 Line = Header | Event
 
 encode = msgspec.json.Encoder(order="deterministic").encode
@@ -197,7 +207,10 @@ def read(lines: Iterable[bytes]) -> Recording:
             found.append(_decode(raw[:LINE_BYTES]))
         except msgspec.MsgspecError as error:
             if raw.endswith(b"\n") or number == 1:
-                raise RecordingError(f"line {number}: {error}: use an undamaged copy") from error
+                raise RecordingError(
+                    f"line {number}: {error}: use an undamaged copy, and the kubectl mig of the "
+                    "release that wrote it"
+                ) from error
             is_cut = True
     if not found or not isinstance(found[0], Header):
         raise RecordingError(

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet, Holder
 from dra.allocator.fragmentation import charge_of, rooms
+from dra.allocator.moves import TooManyStatesError
 from dra.allocator.problem import Decision, Problem
 from dra.cel.kinds import Kinds
 from dra.cel.questions import SelectorError
 from dra.claims.allocation import AllocatedDevice, Allocation
-from dra.claims.claims import Claim
+from dra.claims.claims import Claim, Request
 from dra.claims.wants import ClaimWants
 from dra.gpu.inventory import ClaimRef, Inventory
 from dra.gpu.names import DeviceNameError
@@ -37,6 +38,7 @@ from dra.replay.form import (
     Left,
     NodeState,
     Placed,
+    QuotaState,
     Ready,
     Recording,
     RecordingError,
@@ -140,12 +142,12 @@ class _Play:
         begun = 0
         for number, event in enumerate((*state, *events)):
             is_state = number < len(state)
-            if not isinstance(event, DemandState | Ready):
+            if not isinstance(event, DemandState | QuotaState | Ready):
                 self._pass_time(event.t)
                 begun = event.t if is_state else begun
             try:
                 self._take(event, is_state=is_state)
-            except (LookupError, DeviceNameError) as error:
+            except (LookupError, DeviceNameError, TooManyStatesError) as error:
                 line = number + 2 + (not is_state)
                 raise RecordingError(f"line {line}: {error}: use an undamaged copy") from error
             if number == len(state) - 1 and self._differs:
@@ -169,13 +171,16 @@ class _Play:
         self._area += self._stranded * max(0, t - self._now)
         self._now = max(t, self._now)
 
-    def _take(self, event: Event, *, is_state: bool) -> None:
+    def _take(self, event: Event, *, is_state: bool) -> None:  # noqa: C901 - a case a line
         match event:
             case NodeState():
                 self._set_node(event)
             case DemandState():
                 if not self._differs:
                     self._fleet.demand.restore(event.counts)
+            case QuotaState():
+                for name in {*self._fleet.quotas.limits, *event.limits}:
+                    self._fleet.limit(name, event.limits.get(name))
             case Asked():
                 self._ask(event, tries=self._differs and not is_state)
             case Placed():
@@ -240,7 +245,7 @@ class _Play:
         """Place it in the state in which it was placed."""
         devices = frozenset(event.devices)
         if self._choose is None:
-            self._place(fate, event.node, devices)
+            self._place(fate, event.node, devices, self._recorded(event, fate))
         if self._choose is None or self._differs:
             return
         allocator = self._allocator
@@ -249,7 +254,7 @@ class _Play:
         barred = {*fate.asked.barred, *event.passed} - {event.node}
         decision = self._decide(allocator, fate, barred)
         if decision is not None:
-            self._place(fate, decision.node, _devices(decision))
+            self._place_by(decision, fate)
         if decision is None or (fate.node, fate.devices) != (event.node, devices):
             self._differ()
             self._retry()
@@ -267,13 +272,13 @@ class _Play:
             decision = self._decide(allocator, member, member.asked.barred)
             if decision is not None:
                 found.append((member, decision))
-                holders = self._holders(member, decision.node, _devices(decision))
+                holders = self._holders(decision, member)
                 supposed = allocator.fleet.without((), holding=holders) if len(gang) > 1 else None
                 allocator = allocator.on(supposed) if supposed is not None else allocator
         if len(found) < missing:
             return False
         for member, decision in found:
-            self._place(member, decision.node, _devices(decision))
+            self._place_by(decision, member)
         return True
 
     def _decide(self, allocator: Allocator, fate: Fate, barred: Collection[str]) -> Decision | None:
@@ -284,11 +289,20 @@ class _Play:
         except SelectorError:
             return None
 
-    def _place(self, fate: Fate, node: str, devices: frozenset[tuple[int, str]]) -> None:
+    def _place_by(self, decision: Decision, fate: Fate) -> None:
+        self._place(fate, decision.node, _devices(decision), self._holders(decision, fate))
+
+    def _place(
+        self,
+        fate: Fate,
+        node: str,
+        devices: frozenset[tuple[int, str]],
+        holders: Iterable[Holder],
+    ) -> None:
         fate.placed, fate.node, fate.devices = self._now, node, devices
         self._waits_no_more(fate)
         fate.cost = charge_of(self._fleet, node, (device for _, device in devices))
-        for ref, allocation in self._holders(fate, node, devices):
+        for ref, allocation in holders:
             self._fleet.hold(ref, allocation)
             for profile in self._fleet.profiles_in(allocation) if self._differs else ():
                 self._fleet.demand.observe(profile)
@@ -300,17 +314,19 @@ class _Play:
             if lasts is not None:
                 heapq.heappush(self._ends, (self._now + lasts, claim.number))
 
-    def _holders(
-        self, fate: Fate, node: str, devices: frozenset[tuple[int, str]]
-    ) -> Iterator[Holder]:
+    def _holders(self, decision: Decision, fate: Fate) -> list[Holder]:
+        found = decision.allocations(fate.problem.claims, self._fleet.driver)
+        return [(ref, allocation) for ref, allocation in found.items() if allocation.devices]
+
+    def _recorded(self, event: Placed, fate: Fate) -> Iterator[Holder]:
         driver, asks = self._fleet.driver, dict(_asks(fate.problem))
-        for claim in {number for number, _ in devices}:
+        for claim in {number for number, _ in event.devices}:
             found = tuple(
                 AllocatedDevice("", driver, "", name, ask=asks[claim])
-                for number, name in sorted(devices)
+                for number, name in sorted(event.devices)
                 if number == claim
             )
-            yield _ref(fate.asked.tenant, claim), Allocation(found, node)
+            yield _ref(fate.asked.tenant, claim), Allocation(found, event.node)
 
     def _leave(self, fate: Fate) -> None:
         if fate.placed is None:
@@ -366,7 +382,8 @@ def _wants(asked: Asked, index: int, policy: str) -> ClaimWants:
     if policy:
         choices = tuple(tuple(replace(w, policy=policy) for w in each) for each in choices)
     bound = tuple(replace(c, claim_uid=ref.uid) for c in claim.constraints)
-    return ClaimWants(Claim(ref, "", ()), choices, bound, {}, claim.sharing)
+    requests = tuple(Request(w.request, w.class_name) for each in choices for w in each)
+    return ClaimWants(Claim(ref, "", requests), choices, bound, {}, claim.sharing)
 
 
 def _asks(problem: Problem) -> Iterator[tuple[int, Ask]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,13 @@ def test_options_that_make_no_sense_are_refused(
 
 def test_a_damaged_file_is_refused_by_its_line_and_a_cut_one_is_read(log: Path, mig: Mig) -> None:
     lines = log.read_bytes().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines, start=1) if b'"mignode"' in line)
     for number, bad, message in (
         (1, b"{}\n", "line 1: "),
         (3, b'{"e":"nothing"}\n', "line 3: Invalid value 'nothing'"),
         (9, b'{"e":"ended","t":1,"claim":77}\n', "line 9: claim 77 is not known before it"),
+        (2, b'{"e":"geometry","number":0}\n', "kubectl mig of the release that wrote it"),
+        (at, _uncountable(lines[at - 1]), f"line {at}: a GPU of one of its geometries may get"),
         (1, lines[0].replace(b'"version":1', b'"version":2'), "line 1: version 2 is not read here"),
     ):
         log.write_bytes(b"".join([*lines[: number - 1], bad, *lines[number:]]))
@@ -117,6 +121,14 @@ def test_a_damaged_file_is_refused_by_its_line_and_a_cut_one_is_read(log: Path, 
     missing = mig("replay", str(log.parent / "none"))
     assert missing.code == 2
     assert "cannot be read: No such file" in missing.err
+
+
+def _uncountable(line: bytes) -> bytes:
+    """The line of a node, with GPUs that can be cut in more ways than any."""
+    read = json.loads(line)
+    profiles = read["mignode"]["status"]["geometries"][0]["profiles"]
+    profiles[0]["starts"], profiles[-1]["computeSlices"] = [*range(12)], 12
+    return json.dumps(read).encode() + b"\n"
 
 
 def test_what_a_file_says_does_nothing_to_a_terminal(log: Path, mig: Mig) -> None:

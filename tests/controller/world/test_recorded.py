@@ -19,9 +19,17 @@ from dra.replay import form
 from dra.replay.play import Played, as_recorded, play
 from dra.replay.setting import Setting
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import gpu, instance, mignode, node, request
+from tests.controller.helpers.objects import (
+    first_available,
+    gpu,
+    instance,
+    mignode,
+    node,
+    request,
+)
 from tests.controller.world.test_any_world import SEEDS
 from tests.controller.world.world import World
+from tests.controller.world.worldchecks import set_quotas
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 
@@ -43,9 +51,7 @@ def places(played: Played) -> dict[int, tuple[str, frozenset[tuple[int, str]]]]:
     return {ask: (fate.node, fate.devices) for ask, fate in played.fates.items()}
 
 
-@pytest.mark.parametrize(
-    "seed", [n for n in range(20 * SEEDS) if n % 3]
-)  # others: quotas, not played
+@pytest.mark.parametrize("seed", range(14 * SEEDS))
 def test_a_recording_is_played_as_it_was(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +177,33 @@ def test_a_busy_fleet_is_played_as_it_was(path: Path) -> None:
     found = form.read(path.read_bytes().splitlines(keepends=True))
     assert sum(isinstance(e, form.Placed) for e in found.events) > 100
     assert play(found, kinds=KINDS).differs_at is None
+
+
+def test_what_quotas_rule_out_is_played(path: Path) -> None:
+    """One pod holds what it may when the file is begun, the next takes what is second best."""
+    folder = path.parent / "missing"
+    bench, file = recorded(folder / "log", "node-a")
+    wait_for("the failure", lambda: not file.put(b"x"))
+    set_quotas(bench, {"mig-1g.5gb": {"devices": 1}})
+    either = first_available("r", ("small", "mig-1g.5gb", {}), ("large", "mig-2g.10gb", {}))
+    bench.serve("p0", "c0", either)
+    folder.mkdir()
+    bench.run(seconds=times.DECISION_LOG_AGAIN + 1)
+    bench.serve("p1", "c1", either)
+    set_quotas(bench, {"mig-1g.5gb": {"devices": 2}})
+    bench.serve("p2", "c2", either)
+    bench.serve("p3", "c3", either)
+    file.close()
+    given = [bench.devices(f"c{n}")[0].split("-")[3] for n in range(4)]
+    assert given == ["1g5gb", "2g10gb", "1g5gb", "2g10gb"]
+    found = form.read((folder / "log").read_bytes().splitlines(keepends=True))
+    assert [*map(type, found.state)].count(form.QuotaState) == 1
+    assert len([e for e in found.events if isinstance(e, form.Placed)]) == 3
+    assert play(found, kinds=KINDS).differs_at is None
+    # On other nodes p2 and p3 are tried with what they may hold together.
+    other = play(found, Setting(nodes=2), kinds=KINDS)
+    profiles = [name.split("-")[3] for f in other.fates.values() for _, name in f.devices]
+    assert profiles == ["2g10gb", "1g5gb", "2g10gb"]
 
 
 def test_what_others_have_on_a_gpu_is_played(path: Path) -> None:
