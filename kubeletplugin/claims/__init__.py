@@ -1,1 +1,1 @@
-"""Claims on this node: the work on each, and its timing."""
+"""Claims on this node: preparing, unpreparing, recovery and removal."""

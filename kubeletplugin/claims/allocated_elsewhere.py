@@ -1,12 +1,13 @@
-"""Claims that were given parts of a GPU that are to go, and for which kubelet has not asked yet.
+"""Claims with an allocation that is in the way of a change of a GPU, before kubelet asks for them.
 
-Claims cannot be selected by their allocation, so that finding them takes a list. One is made once a
-node has nothing on offer any more of what is to change: what was given out is on it then, and can
-only go. Whether it is gone yet is asked by name.
+The API cannot select claims by their allocation, so they are listed. The list is made once the node
+no longer offers the parts of the GPU that are to change: from then on such allocations can only go.
+Each claim found is then read by name until it is gone.
 
-Two lists select what can be it: claims whose label names this node, and claims without the label,
-which the controller writes after the allocation, in a burst many seconds after it. One whose label
-names another node, by hand or from an earlier allocation, is not waited for: its Prepare says so.
+Two lists are made: of claims whose label names this node, and of claims without the label. The
+controller writes the label after the allocation, in a burst many seconds after it. A claim whose
+label names another node, set by hand or left from an earlier allocation, is not waited for; its
+Prepare fails with an error.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _Given = dict[ClaimRef, tuple[str, ...]]
 
 
 class AllocatedElsewhere:
-    """Owned by one thread. The API server is asked by :meth:`look` alone.
+    """Finder of such claims, for one thread. Only :meth:`look` asks the API server.
 
-    It costs a change of the node's GPUs two lists, by pages, more only where they fail, and then
-    after growing pauses; and while claims are in the way, a request for one that stays, and for
-    each that went, every time.
+    Requests for one change of the node's GPUs: two lists, in pages, repeated after growing pauses
+    if they fail. Then each call of :meth:`look` reads those claims in the way that have gone, and
+    one that is still there.
     """
 
     def __init__(self, claims: ClaimReader, *, clock: Clock) -> None:
@@ -48,13 +49,13 @@ class AllocatedElsewhere:
     def names(
         self, unit: GpuUnit, slices: Iterable[Occupant] | None, *, since: float
     ) -> list[str] | None:
-        """The claims, in words, that were given anything of the GPU but ``slices``.
+        """Texts that name the claims to which a part of the GPU outside ``slices`` is allocated.
 
-        With ``slices`` None those that were given it whole. None if they are not known as of
-        ``since``, a monotonic time.
+        ``slices``: slices that may stay; None: only claims of the whole GPU are named. ``since``: a
+        monotonic time. Returns None if claims were not listed since then.
 
         Raises:
-            StartingError: they could not be read.
+            StartingError: listing the claims failed.
         """
         if self._listed_at < since:
             if self._failure:
@@ -70,9 +71,10 @@ class AllocatedElsewhere:
         return found
 
     def look(self, since: float) -> bool:
-        """Learn who has what, as of ``since``, and which of those in the way have gone.
+        """List the claims, unless they were listed since ``since``; otherwise look for gone ones.
 
-        To be called without a lock. True if something new is known. Never raises KubeError.
+        Call it without a lock. Returns True if the result of :meth:`names` may have changed. Never
+        raises KubeError.
         """
         in_the_way, self._in_the_way = self._in_the_way, set()
         if self._listed_at >= since:
@@ -92,14 +94,14 @@ class AllocatedElsewhere:
     def _list(self) -> _Given:
         key = node_label(self._claims.driver)
         given: _Given = {}
-        # In this order, so that none is missed which gets its label in between.
+        # Unlabelled claims first: one that gets its label in between is in the second list.
         for selector in (f"!{key}", f"{key}={label_of(self._claims.pool)}"):
             for obj in self._claims.listed(selector):
                 given |= self._held(obj)
         return given
 
     def _check(self, refs: list[ClaimRef]) -> bool:
-        """Ask for claims until one is as it was; another begins next time."""
+        """Read claims again until one is unchanged or there is no answer; True if any changed."""
         changed = False
         for ref in refs:
             devices = self._devices(ref)
@@ -114,7 +116,7 @@ class AllocatedElsewhere:
         return changed
 
     def _devices(self, ref: ClaimRef) -> tuple[str, ...] | None:
-        """Devices that a claim has of this node; None without an answer."""
+        """Devices of this node that a claim has now; None if the API server does not answer."""
         try:
             obj = self._claims.find(ref)
             return self._held(obj).get(ref, ()) if obj else ()
@@ -122,7 +124,9 @@ class AllocatedElsewhere:
             return None
 
     def _held(self, obj: Obj) -> _Given:
-        """A claim with the devices that it was given, if any; of ``adminAccess`` they hold nothing.
+        """A claim with its devices of this node; empty if it has none.
+
+        Devices with ``adminAccess`` are left out: they hold nothing.
 
         Raises:
             KubeError: the claim cannot be read.
@@ -132,7 +136,11 @@ class AllocatedElsewhere:
 
 
 def _takes(device: str, unit: GpuUnit, places: set[tuple[int | None, int]] | None) -> bool:
-    """True if a device is of the GPU, and neither at one of the places nor, with None, a slice."""
+    """True if a device is on the GPU ``unit`` and in the way.
+
+    In the way is the whole GPU, and a slice that is not at one of ``places``, which are profile ids
+    and starts. With ``places`` None no slice is in the way.
+    """
     try:
         named = parse_device(device)
     except DeviceNameError:

@@ -1,6 +1,6 @@
-"""Claims that name this node in their label, watched: those alone, whatever else the cluster has.
+"""Watch of the claims whose label names this node.
 
-The label tells which claims to look at. What a claim was given stands in its allocation.
+The label only selects the claims; the devices of a claim are read from its allocation.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from kubeletplugin.times import FRESH_SECONDS
 
 
 class ClaimWatch:
-    """Tells of each claim which devices of this node it is expected to use, and of none when none.
+    """Tells ``outcomes`` and ``early`` of the devices that each claim is expected to use here.
 
-    ``outcomes`` hears, before ``early``, whether kube-scheduler waits for them, and ``early`` has
-    them made again where the claim's status does not say of them what that waits for; both in the
-    thread of the watch. The last state of each claim is kept for a moment, unless its parameters
-    are more than the controller reads. Thread-safe.
+    After each change of a claim, in the thread of the watch: ``outcomes`` first gets the pods for
+    which kube-scheduler waits with binding; then ``early`` gets the devices, none if none are
+    expected. ``early`` is to make them again if the claim's status does not show the conditions for
+    which kube-scheduler waits. Each claim as last seen is kept for ``FRESH_SECONDS``, unless its
+    parameters were cut. Thread-safe.
 
-    Any user may set the label, on as many claims of any driver as he likes: of a claim little more
-    than its name is held, and nothing but what is for this node is looked at.
+    Any user may set the label on any number of claims of any driver: little more than a claim's
+    name is kept in memory, and devices of other nodes and drivers are ignored.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ClaimWatch:
         self._reflector.stop()
 
     def take(self, ref: ClaimRef) -> Claim | None:
-        """The claim if it was seen a moment ago; once, so that who tries again reads it anew."""
+        """The claim if it was seen within ``FRESH_SECONDS``; a second call returns None."""
         with self._lock:
             claim, seen = self._seen.pop(ref.uid, (None, 0.0))
         return claim if self._clock.monotonic() - seen <= FRESH_SECONDS else None

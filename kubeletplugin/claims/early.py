@@ -1,14 +1,14 @@
 """Slices made as soon as their claims are allocated or reserved here, given back if no pod comes.
 
-What kubelet asks for goes first: a slice is made early only on a GPU on which nobody works, one at
-a time. Such a slice is recorded as one that a Prepare has made and not told of yet, so that a
-Prepare finds it, a process that is killed leaves nothing behind that is not on record, and nothing
-that fails here is anybody's answer: Prepare tries again.
+Calls of kubelet go first: slices are made early only on a GPU on which nothing else works, for one
+claim at a time. In the journal they are like slices that a Prepare has made and not told kubelet
+of. So a Prepare finds them, a killed process leaves nothing without a record, and a failure here
+fails no Prepare.
 
-Reservations are of claims that are to be allocated here once their slices are made. The controller
-writes them into ``spec`` of the MigNode, the answers stand in its ``status``. The time of one is
-counted here, from the moment at which it is first seen. A restart counts anew: whoever reserved
-gives up earlier by its own clock, or is gone.
+Reservations are for claims that are to be allocated here once their slices are made. The controller
+writes them into ``spec`` of the MigNode; the answers are in its ``status``. The time of a
+reservation counts from when this process first sees it, also after a restart: the controller has
+its own, shorter limit.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ _REFUSED = (
 
 @dataclass(slots=True)
 class _Reserved:
-    """A reservation, until when its slices wait, and what came of it."""
+    """A reservation and its result.
+
+    ``until``: monotonic time until which its slices are kept. ``is_allocated``: its claim is
+    allocated here by now. ``state``, ``message``: the answer, if no slices come of it.
+    """
 
     asked: Reservation
     until: float
@@ -69,13 +73,13 @@ class _Reserved:
 
 @dataclass(slots=True)
 class _Claim:
-    """Expectations of one claim here, and what was tried.
+    """Slices that one claim is expected to use here, and the attempts to make them.
 
-    ``devices`` are expected to be used here. ``wishes`` counts how often they were asked for; the
-    last wish is ``open`` until they are made or refused, and not tried before ``not_before``.
-    ``doubted``: it is to be looked at whether what was made is still needed. ``early_since``: its
-    slices are made early; ``whole_since``: all of them are whole, and its pod may be bound.
-    ``is_overdue``: that was told. ``reserved`` is None without a reservation.
+    ``devices``: names of the expected devices. ``wishes``: number of changes of ``devices``.
+    ``open``: the last wish is neither made nor refused yet. ``not_before``: monotonic time of the
+    next attempt. ``doubted``: it is to be checked whether its slices are still needed.
+    ``early_since``: monotonic time since which slices made early exist. ``whole_since``: since when
+    all of them are whole, and its pod may be bound. ``is_overdue``: this was published.
     """
 
     ref: ClaimRef
@@ -91,16 +95,16 @@ class _Claim:
 
     @property
     def is_over(self) -> bool:
-        """True if there is nothing to know of it any more."""
+        """True if this record is no longer needed."""
         is_wanted = bool(self.devices) or self.reserved is not None
         return not (is_wanted or self.doubted or self.early_since is not None)
 
 
 class EarlySlices:
-    """One thread that decides, and a task of each claim that is worked on. Thread-safe.
+    """Makes slices early and gives them back; one thread decides, tasks do the work. Thread-safe.
 
-    ``seconds`` is how long a slice waits for its pod. For claims for which kube-scheduler waits
-    somebody waits for the answer: they are tried for longer, and kept without a limit.
+    ``seconds``: time for which a slice is kept for its pod. If kube-scheduler waits for a claim's
+    slices (is_awaited), they are tried for longer, and kept without a limit.
     """
 
     def __init__(self, common: Common, node: Node, claims: ClaimReader, *, seconds: float) -> None:
@@ -123,11 +127,11 @@ class EarlySlices:
     # -- what is wanted
 
     def expect(self, ref: ClaimRef, devices: tuple[str, ...], *, again: bool = False) -> None:
-        """Have the slices of ``devices``, which a claim was given here, made; without any, not.
+        """Have the slices of ``devices`` made, which are allocated to a claim.
 
-        What was made is given back then, unless the claim is reserved here. With the same devices
-        as before it does nothing, so that what was given back is not made once more, unless
-        ``again`` says that nobody was told what came of it.
+        Without devices, slices made early are given back, unless the claim is reserved here. The
+        same devices as before change nothing, so that slices given back are not made again.
+        ``again``: make them again all the same, as the claim's status does not show the result.
         """
         with self._lock:
             reserved = self._reserved(ref.uid)
@@ -138,7 +142,7 @@ class EarlySlices:
             self._want(ref, devices, again=again)
 
     def take(self, asked: Iterable[Reservation]) -> None:
-        """Take all present reservations; the last one of a claim counts."""
+        """Take all present reservations; of several for one claim the last one counts."""
         now = self._clock.monotonic()
         wanted = {r.claim.uid: r for r in [*asked][:MOST_RESERVATIONS]}
         with self._lock:
@@ -161,7 +165,7 @@ class EarlySlices:
             self._on_change()
 
     def doubt(self, ref: ClaimRef) -> None:
-        """Look again whether a slice that was made early is still needed. Waits for nothing."""
+        """Have it checked whether a claim's slices made early are still needed. Does not block."""
         with self._lock:
             self._claims.setdefault(ref.uid, _Claim(ref)).doubted = True
         self.thread.notify()
@@ -181,16 +185,16 @@ class EarlySlices:
     # -- what is known of reservations
 
     def fate(self, ref: ClaimRef) -> ClaimFate:
-        """``HERE`` while the claim is reserved here; otherwise the API server is asked for it."""
+        """``HERE`` if the claim is reserved here; otherwise its fate in the API server."""
         with self._lock:
             is_held = self._holds(self._reserved(ref.uid))
         return ClaimFate.HERE if is_held else self._reader.fate(ref)
 
     def devices(self, ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
-        """Devices as they will be allocated to a claim; none if it is not reserved here.
+        """Devices that are reserved here for a claim; none without an open reservation.
 
         Raises:
-            DeviceError: a GPU of that name is another by now.
+            DeviceError: the name of a GPU stands for another GPU now.
         """
         with self._lock:
             reserved = self._reserved(ref.uid)
@@ -209,7 +213,7 @@ class EarlySlices:
         )
 
     def answers(self) -> tuple[Answer, ...]:
-        """Answers as they are to be published; none as long as a reservation is worked on."""
+        """Answers to reservations, for the MigNode; those still worked on have none yet."""
         with self._lock:
             known = [c.reserved for c in self._claims.values() if c.reserved is not None]
         found = []
@@ -234,7 +238,7 @@ class EarlySlices:
         return reserved.until > self._clock.monotonic()
 
     def _end(self, claim: _Claim, state: AnswerState, why: str) -> bool:
-        """Answer that nothing comes of the claim's reservation; False if it has none."""
+        """Answer the claim's reservation with a failure; False if it has no reservation."""
         reserved = claim.reserved
         if reserved is None:
             return False
@@ -255,7 +259,7 @@ class EarlySlices:
         return min((p for p in pauses if p is not None), default=None)
 
     def _look_at_journal(self) -> list[_Claim]:
-        """All claims of which something is known, with the time since when they are made early."""
+        """All known claims, their times brought up to date from the journal."""
         now = self._clock.monotonic()
         of_claim: dict[str, list[Entry]] = {}
         for entry in self._journal.entries():
@@ -268,7 +272,7 @@ class EarlySlices:
                 entries = of_claim.get(uid, [])
                 claim.early_since = _since(claim.early_since, now, any(e.early for e in entries))
                 whole = bool(entries) and all(e.early and e.ci_id is not None for e in entries)
-                # Its pod may be bound by now: nobody waits for its slices before.
+                # Neither a reservation nor kube-scheduler holds up the binding of its pod.
                 is_bound = claim.reserved is None and not self._outcomes.is_awaited(uid)
                 claim.whole_since = _since(claim.whole_since, now, whole and is_bound)
                 claim.is_overdue = claim.is_overdue and claim.whole_since is not None
@@ -277,7 +281,7 @@ class EarlySlices:
     # -- given back
 
     def _give_back(self, claim: _Claim) -> float | None:
-        """Give back what is doubted or has waited too long; seconds until it will have."""
+        """Give back a claim's slices if not needed or kept too long; seconds until a next look."""
         if claim.doubted:
             claim.doubted = False
             if not self._begin_giving_back(claim, is_over=False):
@@ -306,7 +310,10 @@ class EarlySlices:
         return self._node.tasks.begin(uid, "give back", work) is not None
 
     def _give_back_now(self, claim: _Claim, *, is_over: bool) -> None:
-        """Remove what was made early for a claim; as its only task, so that it is not in use."""
+        """Remove a claim's slices made early; runs as the claim's only task.
+
+        ``is_over``: their time is up; otherwise they stay while the claim may be used here.
+        """
         ref, entries = claim.ref, self._made_early(claim.ref.uid)
         if not entries:
             return
@@ -324,11 +331,11 @@ class EarlySlices:
     # -- overdue
 
     def _overdue(self, claim: _Claim) -> float | None:
-        """Tell, once, that nobody asks for what is made; seconds until that is to be told.
+        """Publish once that kubelet has not asked for slices that are made; seconds until due.
 
-        A pod is bound right after its claim is allocated, and kubelet asks within milliseconds of
-        that. If it could not, it tries again only after 60 to 90 s, and who sees that it did not is
-        this node alone. While kubelet asks for other claims it may still come to this one.
+        A pod is bound right after its claim is allocated, and kubelet asks milliseconds later. If
+        kubelet failed to, it tries again only after 60 to 90 s, and only this node notices. While
+        kubelet asks for other claims, it may still ask for this one.
         """
         since = claim.whole_since
         if since is None or claim.is_overdue:
@@ -344,7 +351,7 @@ class EarlySlices:
     # -- made
 
     def _begin(self, claim: _Claim) -> float | None:
-        """Begin to make a claim's slices; seconds until what is in the way may have gone."""
+        """Begin to make a claim's slices; returns seconds until the next attempt, or None."""
         ref, units = claim.ref, self._units(claim)
         uuids = {u.uuid for u in units}
         awaited = self._outcomes.is_awaited(ref.uid)
@@ -359,7 +366,7 @@ class EarlySlices:
             return None
         with self._lock:
             if uuids & self._busy:
-                return None  # whose end begins the next turn
+                return None  # the end of that work begins the next turn
             self._busy |= uuids
         work = partial(self._make, claim, claim.wishes, uuids)
         is_free = not any(u.lock.is_held for u in units)
@@ -401,7 +408,7 @@ class EarlySlices:
             self.thread.notify()
 
     def _attempt(self, claim: _Claim) -> bool:
-        """Make a claim's slices; what passes is waited for if nobody else tries again."""
+        """Make a claim's slices; retry failures that pass if kubelet will not ask before."""
         work = partial(self._node.preparer.make_early, claim.ref)
         if claim.reserved is None and not self._outcomes.is_awaited(claim.ref.uid):
             return work()
@@ -414,21 +421,22 @@ class EarlySlices:
             self._outcomes.not_made_early(claim.ref, error)
 
     def _close(self, claim: _Claim, wish: int) -> None:
-        """Do no more for a wish; one that has replaced it meanwhile stays."""
+        """Close a wish; a newer one stays open."""
         with self._lock:
             claim.not_before = 0.0
             if claim.wishes == wish:
                 claim.open = False
 
     def _made_early(self, uid: str) -> tuple[Entry, ...]:
-        """The claim's entries, if all of them were made early; kubelet knows of none then."""
+        """The claim's entries if all were made early, so that kubelet knows none; else none."""
         entries = self._journal.of_claim(uid)
         return entries if all(e.early for e in entries) else ()
 
     def _units(self, claim: _Claim) -> list[GpuUnit]:
-        """The GPUs of which the claim was given slices; none if kubelet was told of them.
+        """The GPUs of the claim's slices; none if nothing can be made early for it.
 
-        None either if it is reserved shares of slices: a reservation does not say how large.
+        That is so if kubelet was told of the claim, if a GPU is not known, and for reserved shares
+        of slices: a reservation does not say how large they are.
         """
         if any(e.state in HELD for e in self._journal.of_claim(claim.ref.uid)):
             return []
@@ -449,11 +457,10 @@ class EarlySlices:
 
 
 class Allowance:
-    """Bound on slices made early for nothing: whoever makes pods and deletes them wears GPUs.
+    """Bound on slices made early in vain, against users who create and delete pods again and again.
 
-    A slice that kubelet asked for costs nothing. One that was given back, or could not be made,
-    counts for its namespace and for its GPU, and is forgiven after a while. Thread-safe; what
-    counts no more is not kept.
+    A slice that was given back, or could not be made, counts for its namespace and for its GPU; the
+    counts go down by one in ``FORGIVEN_SECONDS``. Thread-safe.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -468,7 +475,7 @@ class Allowance:
         return all(levels.get(key, 0.0) + 1 <= limit for key, limit in most.items())
 
     def waste(self, namespace: str, gpus: Iterable[str]) -> None:
-        """Count slices that were made for nothing; a GPU counts as often as it is named."""
+        """Count slices that were made in vain, one for each GPU (UUID) in ``gpus``."""
         now = self._clock.monotonic()
         with self._lock:
             levels = self._levels()
@@ -478,12 +485,12 @@ class Allowance:
             self._wasted = {key: (level, now) for key, level in levels.items()}
 
     def _levels(self) -> dict[tuple[str, str], float]:
-        """The slices that still count."""
+        """Present counts by kind and name, without those at zero."""
         now = self._clock.monotonic()
         levels = {k: n - (now - since) / FORGIVEN_SECONDS for k, (n, since) in self._wasted.items()}
         return {key: level for key, level in levels.items() if level > 0}
 
 
 def _since(before: float | None, now: float, holds: bool) -> float | None:  # noqa: FBT001 - a condition
-    """Time since when something holds."""
+    """Time since which a condition ``holds``; None if it does not."""
     return (now if before is None else before) if holds else None

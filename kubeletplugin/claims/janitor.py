@@ -1,10 +1,10 @@
-"""Journal, hardware, CDI specs and claims brought to agree: at a start, and now and then after it.
+"""Janitor: makes journal, hardware, CDI specs and claims agree, at a start and repeatedly after it.
 
-What kubelet was told is kept. What it was not told is finished if the claim is still to run here,
-and undone if not. Nothing is removed because the API server could not be asked: it is finished by
-kubelet's next call, or collected once the claim is known to have ended. Kubelet unprepares claims
-of pods that it knows; a pod that was force-deleted while kubelet and plugin were down it does not
-know any more.
+Devices of which kubelet was told are kept. Half-made devices are finished if the claim is still to
+run here, and undone if not. While the API server does not answer, they stay: kubelet's next call
+finishes them, or they are removed once the claim is known to have ended. Claims that kubelet has
+forgotten are removed too: kubelet unprepares claims only of pods that it knows, and not of a pod
+that was force-deleted while kubelet and plugin were down.
 """
 
 from __future__ import annotations
@@ -51,18 +51,22 @@ def _removal_pause() -> Backoff:
 
 @dataclass(slots=True)
 class _Claim:
-    """Work of the janitor on one claim: its next removal, and since when it has ended."""
+    """Work of the janitor on one claim.
+
+    ``removal``: pause before the next attempt to remove it. ``ended``: monotonic time at which the
+    claim was first seen ended; None if it was not.
+    """
 
     removal: Backoff = field(default_factory=_removal_pause)
     ended: float | None = None
 
 
 class Janitor:
-    """Cleaner with a thread of its own, as it asks the API server and waits for GPUs.
+    """Janitor, with a thread of its own, as it asks the API server and waits for GPUs.
 
-    It works on a claim as its only task, so that kubelet's calls for it wait their turn; failures
-    of one claim are logged. ``forgotten_seconds`` is how long kubelet may take to unprepare a claim
-    that has ended.
+    Its work on a claim is the claim's only task, so kubelet's calls for the claim wait for it.
+    Failures of a claim are logged. ``forgotten_seconds``: time that kubelet has to unprepare a
+    claim that has ended, before the janitor removes it.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks at
@@ -105,9 +109,9 @@ class Janitor:
     def recover(self) -> None:
         """Remove files that belong to no claim, then check every claim of the journal.
 
-        Never raises. At rest this changes nothing: no instance, no file. Claims are checked beside
-        each other; one that takes more than seconds goes on afterwards. While something may be
-        missing from the journal, no spec is one that belongs to no claim.
+        Never raises. Claims are checked in parallel; a check that takes longer than
+        ``RECOVERY_SECONDS`` goes on afterwards. While entries may be missing from the journal, all
+        CDI specs stay.
         """
         self._unswept = self._journal.rebuild
         try:
@@ -166,9 +170,9 @@ class Janitor:
         self._removal.remove_unfinished(ref.uid)
 
     def leave(self) -> None:
-        """Remove the spec that claims have in common if there is no claim, at the end of this run.
+        """At the end of this run, remove the common CDI spec if there are no claims. Never raises.
 
-        Never raises. The next claim gets it again.
+        It is written again with the next claim.
         """
         is_used = any(not (e.ready or e.suspect) for e in self._journal.entries())
         if self._journal.rebuild or is_used:
@@ -179,9 +183,9 @@ class Janitor:
             _log.error("%s", error)
 
     def give_up_idle(self) -> None:
-        """Remove what is kept for other claims, of which nobody would know who ends it.
+        """Remove idle GPU instances, which nothing would remove after the end of this program.
 
-        A driver may refuse an instance for a moment; in all that is waited for a few seconds only.
+        A removal that fails is retried, for all instances together ``LAST_REMOVALS_SECONDS`` long.
         """
         end = self._clock.monotonic() + LAST_REMOVALS_SECONDS
         idle = (e for e in self._journal.entries() if e.idle and not e.ready)
@@ -194,13 +198,14 @@ class Janitor:
     # -- now and then
 
     def check_soon(self) -> None:
-        """Check in the next round what is held, its CDI specs among it."""
+        """Check all prepared claims and their CDI specs in the next round."""
         self._next_check = self._clock.monotonic()
 
     def tend(self, *, everything: bool = False) -> None:
-        """Try again what is due: removing what is on its way out, checking what is held.
+        """Do one round: retry removals that are due, and check prepared claims if due.
 
-        Now and then, or with ``everything`` at once, the API server is asked for every claim.
+        Every ``CLAIMS_SECONDS`` the API server is asked for every claim. ``everything``: do all of
+        this in this round.
         """
         self._journal.retry()
         now = self._clock.monotonic()
@@ -246,9 +251,9 @@ class Janitor:
     def _run(
         self, ref: ClaimRef, name: str, work: Callable[[], object], *, seconds: float = RPC_SECONDS
     ) -> None:
-        """Do ``work`` for a claim once nothing else is done for it; ``name`` is for logs.
+        """Do ``work`` as the claim's only task; ``name`` is for logs.
 
-        It is waited for at most ``seconds``, and goes on after them.
+        Waits for it at most ``seconds``; after that it goes on by itself. Failures are logged.
         """
         try:
             self._tasks.run(ref.uid, name, work, deadline=self._clock.monotonic() + seconds)
@@ -262,7 +267,7 @@ class Janitor:
             _log.info("reclaimed", extra=about(ref))
 
     def _rebuild(self) -> None:
-        """Look for what a lost journal leaves out; once all is found, specs of no claim go."""
+        """Continue the rebuild of a lost journal; once it is done, remove specs without a claim."""
         if not self._node.rebuild.run() or not self._unswept:
             return
         self._unswept = False
@@ -285,9 +290,9 @@ class Janitor:
     # -- claims that kubelet will not unprepare
 
     def _collect(self, ref: ClaimRef, claim: _Claim) -> None:
-        """Take a claim off the node that kubelet will not unprepare, unless a process uses it.
+        """Release a claim that kubelet will not unprepare, unless a process uses its slices.
 
-        Nothing else works on the claim meanwhile, so that what the API server said stays true.
+        It runs as the claim's only task.
         """
         fate = self._early.fate(ref)
         if fate is ClaimFate.IDLE and any(
@@ -317,20 +322,20 @@ class Janitor:
         self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
 
     def _is_forgotten(self, claim: _Claim) -> bool:
-        """True if an ended claim has waited for kubelet's Unprepare for too long.
+        """True if an ended claim has waited ``forgotten_seconds`` for kubelet's Unprepare.
 
-        A kubelet that lost its checkpoint of claims never asks for those of pods that ran before,
-        and the claim cannot go before its slice has.
+        A kubelet that lost its checkpoint of claims never unprepares those of earlier pods, and
+        such a claim cannot be deleted before its devices are released.
         """
         now = self._clock.monotonic()
         if claim.ended is None:
             claim.ended = now
         return now - claim.ended >= self._forgotten_seconds
 
-    # -- lost slices: the caller sees to it that nothing else works on the claim
+    # -- lost slices: the caller makes sure that nothing else works on the claim
 
     def _check(self, ref: ClaimRef) -> None:
-        """Compare a claim with the hardware, and make again what a reset took from it."""
+        """Compare a claim with the hardware, make again what a reset removed, keep MPS running."""
         changed = self.check(ref.uid)
         changed = self.restore(ref) or changed
         changed = self._sharing.keep(self._journal.of_claim(ref.uid)) or changed
@@ -338,11 +343,11 @@ class Janitor:
             self._node.outcomes.show(ref)
 
     def check(self, uid: str) -> bool:
-        """Compare a claim's prepared slices with the hardware; True if that changed anything."""
+        """Compare a claim's prepared slices with the hardware; True if an entry was changed."""
         entries = [e for e in self._journal.of_claim(uid) if e.state in HELD]
         seen = [self._seen(e) for e in entries]
         if not entries or None in seen:
-            return False  # what cannot be looked at is neither there nor lost
+            return False  # a slice that cannot be looked at counts neither as there nor as lost
         changed = False
         for entry, there in zip(entries, seen, strict=True):
             state = State.PREPARED if there else State.LOST
@@ -354,11 +359,11 @@ class Janitor:
         return changed
 
     def restore(self, ref: ClaimRef) -> bool:
-        """Make the slices of a claim again that went with a reset or a driver reload.
+        """Make a claim's slices again that were lost by a GPU reset or driver reload.
 
-        Kubelet does not ask for them: for all that it knows, the claim is prepared, and it starts
-        containers again and again. What somebody took away is not made again under him. True if
-        anything was made; otherwise the place is kept, and the entry says why.
+        Kubelet does not ask for them: it takes the claim for prepared, and restarts containers.
+        Slices that somebody destroyed are not made again. Returns True if slices were made;
+        otherwise their placements are kept, and a failure is noted in their entries.
         """
         lost = [e for e in self._journal.of_claim(ref.uid) if e.state is State.LOST]
         if not lost or not all(e.wiped for e in lost):
@@ -394,7 +399,7 @@ class Janitor:
             self._alter(entry, entry.at(State.LOST, note=note, wiped=True))
 
     def _seen(self, entry: Entry) -> bool | None:
-        """True if an entry's slice is there; None if that cannot be told."""
+        """True if an entry's slice is on the hardware; None if that is not known."""
         if entry.placement is not None and entry.boot_id != self._hardware.boot_id:
             return False
         unit = self._hardware.unit(entry.gpu)
@@ -413,7 +418,7 @@ class Janitor:
             unit.lock.leave()
 
     def _turn_to(self, entry: Entry, state: State) -> bool:
-        """Record that a slice is lost, or there again; False if it is not recorded."""
+        """Record and report that a slice is lost, or there again; False if it was not recorded."""
         unit = self._hardware.unit(entry.gpu)
         is_lost = state is State.LOST
         wiped = is_lost and unit is not None and entry.key in unit.wiped
@@ -444,14 +449,17 @@ class Janitor:
             return False
 
     def _align_spec(self, uid: str, *, whole: bool) -> None:
-        """A claim that lost a slice has no spec: its numbers may be another claim's by now."""
+        """Write the claim's CDI spec, or remove it if the claim has lost a slice (not ``whole``).
+
+        The device nodes in the spec of a lost slice may be another claim's by now.
+        """
         entries = self._journal.of_claim(uid)
         try:
             if not whole:
                 self._specs.remove(uid)
             elif complete(entries):
                 self._specs.write(entries)
-        except IncompleteError as error:  # said of the node already; the spec stays as it is
+        except IncompleteError as error:  # NodeNeeds reports it; the spec stays as it is
             _log.debug("CDI spec", extra=about(entries[0].claim, error=str(error)))
         except PluginError as error:
             _log.error("CDI spec", extra=about(entries[0].claim, error=str(error)))

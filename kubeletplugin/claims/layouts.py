@@ -1,7 +1,7 @@
-"""The node's mode on its GPUs: slices of a layout kept ready, GPUs kept whole, or left to claims.
+"""The node's mode, brought to its GPUs: ready slices of a layout, whole GPUs, or slices on demand.
 
-A change waits until nobody holds what would have to go, and nothing new is given out of the GPU
-meanwhile. What is there already and belongs to the new layout stays.
+A change of a GPU waits until no claim holds a part that has to go; nothing of the GPU is newly
+allocated meanwhile. Slices that belong to the new layout stay.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ _PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
 
 @dataclass(slots=True)
 class _Change:
-    """Change of one GPU to what is wanted.
+    """Change of one GPU to the node's mode.
 
-    It ``waits`` for something, in words, or has ``failed``. ``since``: nothing of the GPU is given
-    out; ``asked``: the claims that were given something are to be known as of then. ``mig`` is the
-    MIG mode that it is to have. ``is_known``: it is known what is wanted of it.
+    ``waits``: text on what the change waits for; empty if it is done. ``failed``: it cannot be
+    made. ``since``: monotonic time from which nothing of the GPU is offered. ``asked``: monotonic
+    time as of which the allocations of claims have to be known; None if they are not needed.
+    ``mig``: MIG mode that the GPU is to have; None: it stays. ``is_known``: the wanted state of the
+    GPU was known at least once.
     """
 
     waits: str = ""
@@ -56,10 +58,11 @@ class _Change:
 
 
 class Layouts:
-    """Settles all GPUs, in the thread that looks at the hardware.
+    """Brings the node's mode to all GPUs, in the thread that looks at the hardware.
 
-    ``choice`` is what is to become of them, ``leaves`` says of a GPU by name that it is to be
-    released. ``allocated`` asks the API server, with no lock held. :attr:`mode` is published.
+    ``choice``: returns the chosen mode and layout. ``leaves``: True for the name of a GPU that is
+    to be released. ``allocated``: finds allocated claims, asking the API server without a lock.
+    :attr:`mode`: state of the change, for the MigNode.
     """
 
     def __init__(
@@ -88,19 +91,20 @@ class Layouts:
         self._changes: defaultdict[str, _Change] = defaultdict(_Change)
 
     def begin(self) -> None:
-        """Change GPUs in ``settle`` from now on: it is known what the last run left."""
+        """Let ``settle`` change GPUs from now on, as the claims of the last run are recovered."""
         self._begun = True
         self.settle(at_once=True)
 
     def wants_mig(self, unit: GpuUnit) -> bool | None:
-        """MIG mode that a GPU is to have and may be given now; None: it stays as it is."""
+        """MIG mode to which the GPU may be switched now; None: it stays as it is."""
         wanted = self._changes[unit.uuid].mig
         return True if wanted is None and self._unconfigured and self._enable_mig else wanted
 
     def settle(self, *, at_once: bool = False) -> float | None:
-        """Bring each GPU nearer to what is wanted; seconds until more can be done, or None.
+        """Change each GPU as far as possible now.
 
-        ``at_once``: nothing was given out before, so that nobody has to hear of a change first.
+        ``at_once``: do not wait for the controller to hear of a change, as the plugin just starts.
+        Returns seconds until the next call can do more; None if it waits for something else.
         """
         choice = self._choice()
         self._unconfigured = choice is None
@@ -134,7 +138,7 @@ class Layouts:
                     unit.lock.leave()
 
     def _heard_soon(self) -> bool:
-        """True if somebody is still to hear that a GPU changes."""
+        """True if the controller may not have heard yet that a GPU is about to change."""
         times = [t for c in self._changes.values() if (t := c.since) is not None]
         return any(self._clock.monotonic() - t < self.grace for t in times)
 
@@ -174,17 +178,17 @@ class Layouts:
     def _wanted(
         self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
     ) -> DeclaredLayout | None:
-        """The GPU's layout as it is by now, with what it waits for."""
+        """The GPU's layout after what can be done now, with what it waits for; None on demand."""
         before = unit.layout
         if self._leaves(unit.name):
             self._ready.remove(unit)
             return before
         if self._journal.rebuild:
-            return before  # what looks like nobody's may be a claim's
+            return before  # an instance without an entry may be a claim's
         if choice is not None and choice.problem:
             if not choice.passing:
                 self._changes[unit.uuid].failed = True
-            # What was made stays; a GPU of which nothing is known is not given out either way.
+            # A layout in effect stays; a GPU in no known state is not offered.
             made = before is not None and not before.waits
             return before if made else DeclaredLayout(choice.layout, waits=choice.problem)
         layout = self._chosen(unit, index, choice, at_once=at_once)
@@ -209,7 +213,7 @@ class Layouts:
         return None
 
     def _to_be_cut(self, unit: GpuUnit, choice: Choice, *, at_once: bool) -> DeclaredLayout | None:
-        """Have MIG mode on for slices on demand, once nobody holds the GPU whole."""
+        """Have MIG mode turned on for slices on demand, once no claim holds the GPU whole."""
         card = unit.card
         if card.mig_enabled or not (card.mig_capable and card.switches_mig):
             return None
@@ -273,9 +277,10 @@ class Layouts:
     def _places(
         self, unit: GpuUnit, entry: LayoutEntry, bare: Collection[Occupant]
     ) -> tuple[Occupant, ...]:
-        """Places of the slices: those of before, those that some have, or any.
+        """Placements and profiles of the layout's slices on a GPU.
 
-        Those ``bare`` were ready slices, perhaps, before the journal was lost.
+        They are those of before if the counts are the same; otherwise slices that exist are used
+        first. ``bare``: instances that may have been ready slices before the journal was lost.
         """
         geometry, before = unit.card.geometry, unit.layout
         if geometry is None:
@@ -292,7 +297,7 @@ class Layouts:
         return place(geometry, entry.counts, present, foreign=foreign)
 
     def _adopted(self) -> None:
-        """No ready slice is missing from the journal any more."""
+        """Record in the journal that no ready slice is missing from it any more."""
         if not self._journal.unadopted or self._journal.rebuild:
             return
         try:
@@ -301,9 +306,10 @@ class Layouts:
             _log.warning("%s", error)
 
     def _held(self, unit: GpuUnit, slices: tuple[Occupant, ...] | None, *, at_once: bool) -> str:
-        """Text on what has to go first; empty if nothing has. The API server is asked last.
+        """Text on what has to go before the GPU can change; empty if nothing has to.
 
-        All but ``slices`` has, or, with None, what holds the GPU whole.
+        ``slices``: only these may stay; None: any slices may, but no holder of the whole GPU. The
+        API server is asked only if nothing in the journal or on the hardware is in the way.
         """
         now = self._clock.monotonic()
         change = self._changes[unit.uuid]
@@ -350,9 +356,10 @@ def _occupant(gi: GpuInstance) -> Occupant:
 
 
 class ReadySlices:
-    """The slices that a layout declares, while no claim holds them; nothing else is touched.
+    """Makes and removes ready slices: slices of a layout that no claim holds.
 
-    Every method is called with the GPU's lock held, and raises NvmlError or HostError (journal).
+    Every method is called with the GPU's lock held. It raises NvmlError, and HostError if the
+    journal cannot be written.
     """
 
     def __init__(self, slices: Slices) -> None:
@@ -361,9 +368,10 @@ class ReadySlices:
         self._journal = slices.journal
 
     def in_the_way(self, unit: GpuUnit, slices: Collection[Occupant] | None) -> Iterator[str]:
-        """Holders of what has to be free before these slices can be all that the GPU offers.
+        """Texts that name the holders that are in the way of a change of a GPU.
 
-        None is any slices: only who holds the GPU whole is in the way then.
+        ``slices``: only these may stay on the GPU; None: any slices may, but no holder of the whole
+        GPU.
         """
         entries = self._journal.of_gpu(unit.uuid)
         for entry in entries:
@@ -384,18 +392,21 @@ class ReadySlices:
                 )
 
     def bare(self, unit: GpuUnit) -> list[GpuInstance]:
-        """Those of them without a compute instance, which nobody uses."""
+        """Instances without an entry in the journal and without a compute instance."""
         session = self._hardware.session
         found = self._slices.foreign(unit)
         return [gi for gi in found if not list_compute_instances(session, unit.uuid, gi.id)]
 
     def adopt(self, unit: GpuUnit, instances: Iterable[GpuInstance]) -> None:
-        """Take instances of which a lost journal has no record for ready slices."""
+        """Record instances as ready slices, after the journal was lost."""
         for gi in instances:
             self._record(self._intended(unit, _occupant(gi)), gi, "found on the hardware")
 
     def make(self, unit: GpuUnit, slices: Collection[Occupant]) -> int:
-        """Have these slices on the GPU and no other ready ones; how many were made."""
+        """Make those of ``slices`` that are missing, and remove other ready slices.
+
+        Returns the number of slices made.
+        """
         self.remove(unit, but=slices)
         for entry in self._ready(unit):
             if not self._slices.is_bare(entry):  # gone, or not ours any more
@@ -407,7 +418,7 @@ class ReadySlices:
         return len(missing)
 
     def remove(self, unit: GpuUnit, *, but: Collection[Occupant] = ()) -> None:
-        """Remove the ready slices of a GPU except some."""
+        """Remove the ready slices of a GPU except those in ``but``."""
         for entry in self._ready(unit):
             if occupant_of(entry) not in but:
                 _log.info("ready slice removed", extra=device(entry))

@@ -1,4 +1,4 @@
-"""Claims of this node as the API server has them: what each was given, and what became of it.
+"""Reading of this node's claims from the API server: their allocated devices, and their fate.
 
 A claim is read each time that it is worked on: kubelet passes namespace, name and UID only.
 """
@@ -45,19 +45,20 @@ _CORRECT = "correct the claim or its DeviceClass and create the pod again"
 IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _METADATA = (*IDENTITY, "deletionTimestamp")
 CUT = "cut"
-"""Field of a claim whose parameters are too many to be read."""
+"""Field set on a claim whose parameters were left out, as they are too large to be read."""
 
 
 class ClaimUnreadableError(StartingError):
-    """The API server did not answer; the claim may be as we remember it."""
+    """The API server did not answer, or refused; the claim may be unchanged."""
 
 
 class ClaimFate(Enum):
-    """``GONE``: it does not exist, or another has its name. ``FREED``: it has no allocation.
+    """State of a claim in the API server.
 
-    ``ENDED``: it is being deleted and no pod has reserved it, so none ever will again. ``HERE``:
-    devices of this node are allocated to it and pods have reserved it. ``IDLE``: anything else
-    that it may be. ``UNKNOWN``: there was no answer, which is a sign of nothing.
+    ``GONE``: the claim does not exist, or another claim has its name. ``FREED``: it has no
+    allocation. ``ENDED``: it is being deleted and no pod has reserved it, so no pod can use it any
+    more. ``HERE``: devices of this node are allocated to it and pods have reserved it. ``IDLE``:
+    none of these. ``UNKNOWN``: the API server did not answer.
     """
 
     GONE = auto()
@@ -70,7 +71,11 @@ class ClaimFate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A device of this node that a claim was given; ``total`` is how many it was."""
+    """A device of this node that is allocated to a claim.
+
+    ``total``: number of devices of this node that the claim has. ``is_reserved``: a pod has
+    reserved the claim.
+    """
 
     claim: ClaimRef
     device: AllocatedDevice
@@ -79,7 +84,7 @@ class Given:
 
     @property
     def key(self) -> EntryKey:
-        """Key of the journal entry that would be its record."""
+        """Key of the journal entry of this device."""
         device = self.device
         name = f"{device.device}/{device.share_id}" if device.share_id else device.device
         return (self.claim.uid, name)
@@ -88,8 +93,8 @@ class Given:
 class ClaimReader:
     """Reads claims for ``driver`` and this node's ``pool``. Thread-safe.
 
-    ``seen`` gets each claim as it was read, whatever comes of it, ``asked`` the object of one for
-    which kubelet asks.
+    ``seen``: called with each claim that is read. ``asked``: called with the object of each claim
+    for which kubelet asks.
     """
 
     def __init__(
@@ -108,12 +113,12 @@ class ClaimReader:
         self._asked = asked
 
     def read(self, ref: ClaimRef) -> tuple[Claim, tuple[AllocatedDevice, ...]]:
-        """A claim, and the devices that it was given here, with checked configuration.
+        """A claim, and its devices of this node with checked configuration.
 
         Raises:
-            ClaimUnreadableError: no answer, or no permission to read it.
-            ClaimError: impossible by its name, gone, replaced, not allocated, nothing for this
-                node, or bad configuration.
+            ClaimUnreadableError: no answer, or no permission to read the claim.
+            ClaimError: the claim has an impossible name, is gone, replaced or not allocated, has no
+                device of this node, or has a wrong configuration.
         """
         _check_names(ref)
         found = self._get(ref)
@@ -125,12 +130,13 @@ class ClaimReader:
     def read_expected(
         self, ref: ClaimRef, claim: Claim | None = None
     ) -> tuple[Claim, tuple[AllocatedDevice, ...]]:
-        """A claim for which kubelet has not asked yet, and its devices.
+        """A claim for which kubelet has not asked yet, and its devices of this node.
 
-        It is not read where ``claim`` is given, as it was a moment ago.
+        ``claim``: the claim if it was just seen; it is not read again then.
 
         Raises:
-            ClaimUnreadableError, ClaimError: as above; also if kubelet will not ask.
+            ClaimUnreadableError, ClaimError: as :meth:`read`; ClaimError also if kubelet will not
+                ask for the claim.
         """
         _check_names(ref)
         claim = claim or read_claim(self._get(ref))
@@ -141,7 +147,7 @@ class ClaimReader:
         return claim, devices
 
     def fate(self, ref: ClaimRef) -> ClaimFate:
-        """State of a claim, as far as the API server can be asked. Never raises KubeError."""
+        """State of a claim; ``UNKNOWN`` without an answer. Never raises KubeError."""
         try:
             found = self.find(ref)
         except KubeError as error:
@@ -159,7 +165,7 @@ class ClaimReader:
         return ClaimFate.HERE if here and claim.reserved_for else ClaimFate.IDLE
 
     def find(self, ref: ClaimRef) -> Obj | None:
-        """A claim as :meth:`listed` gives it; None if it is gone, or another has its name.
+        """The trimmed object of a claim; None if it is gone, or another claim has its name.
 
         Raises:
             KubeError: no answer.
@@ -177,10 +183,10 @@ class ClaimReader:
         return obj if obj["metadata"]["uid"] == ref.uid else None
 
     def listed(self, label_selector: str = "") -> Iterable[Obj]:
-        """The claims of the cluster that name this node in their status, as far as they are read.
+        """The claims whose status names this node, trimmed (``trim_claim``).
 
-        Nothing else is held in memory, above all no parameters for other drivers. The list costs
-        the API server a look at each claim of the cluster: nothing calls this again and again.
+        Other claims, and parameters for other drivers, are not kept in memory. For this list the
+        API server reads every claim of the cluster, so callers make it rarely.
 
         Raises:
             KubeError: no answer, or no permission to list them.
@@ -189,14 +195,14 @@ class ClaimReader:
         def keep(obj: Obj) -> Obj:
             try:
                 return trim_claim(obj, self.driver, self.pool)
-            except (KeyError, TypeError, AttributeError):  # whoever reads it says so
+            except (KeyError, TypeError, AttributeError):  # kept: its reader reports the fault
                 return obj if self.pool in json.dumps(obj.get("status")) else {}
 
         found = self.api.list(RESOURCE_CLAIMS, label_selector=label_selector, keep=keep)
         return [obj for obj in found.items if obj.get("status")]
 
     def given_here(self, obj: Obj) -> tuple[Given, ...]:
-        """The devices of this node that a claim was given.
+        """The devices of this node that are allocated to a claim.
 
         Raises:
             KubeError: the claim cannot be read.
@@ -236,10 +242,10 @@ class ClaimReader:
             ) from error
 
     def _given(self, claim: Claim, ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
-        """The devices that a claim was given for which ``ref`` was asked.
+        """The devices of this node that are allocated to ``claim``, which was read for ``ref``.
 
         Raises:
-            ClaimError: as ``read``.
+            ClaimError: see :meth:`read`.
         """
         if claim.ref.uid != ref.uid:
             raise ClaimError(
@@ -261,14 +267,17 @@ class ClaimReader:
 
 
 def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:
-    """The devices of ``pool`` for which kubelet will ask: none unless a pod has them reserved."""
+    """The claim's devices of ``pool`` if a pod has reserved the claim, so that kubelet will ask.
+
+    Returns none if no pod has, or the claim is being deleted.
+    """
     if claim.allocation is None or claim.deleting or not claim.reserved_for:
         return ()
     return tuple(d for d in claim.allocation.of_driver(driver) if d.pool == pool)
 
 
 def _check_names(ref: ClaimRef) -> None:
-    # In a URL an empty name or ".." would stand for something else than a claim.
+    # In a URL an empty name or ".." would address another resource.
     for field, text in (("namespace", ref.namespace), ("name", ref.name)):
         if not _NAME.fullmatch(text):
             raise ClaimError(f"no claim can have the {field} {text[:_QUOTED_TEXT]!r}")
@@ -290,9 +299,10 @@ def _check_devices(devices: tuple[AllocatedDevice, ...]) -> None:
 def _with_sharing(
     allocation: Allocation, devices: tuple[AllocatedDevice, ...], driver: str
 ) -> tuple[AllocatedDevice, ...]:
-    """The devices with the sharing that is configured; a mistake is told before hardware changes.
+    """The devices with their configured sharing, checked before any hardware changes.
 
-    Where a device is placed was the controller's business.
+    Raises:
+        ClaimError: the configuration is wrong, or does not fit the devices.
     """
     if not allocation.config:
         return devices
@@ -317,10 +327,10 @@ def _with_sharing(
 
 
 def _check_config(setting: Setting, entry: Mapping[str, Any]) -> None:
-    """Refuse an entry of configuration that says more than is read, or cannot be understood.
+    """Check that an entry of configuration is not too large and can be parsed.
 
     Raises:
-        ClaimError: says where it is wrong.
+        ClaimError: it is or cannot; the message names the place.
     """
     if TOO_LARGE in entry:
         raise ClaimError(
@@ -337,7 +347,7 @@ def _check_config(setting: Setting, entry: Mapping[str, Any]) -> None:
 
 
 def _sharing(settings: Settings, device: AllocatedDevice) -> Sharing:
-    """Sharing that a device was prepared with: none where that could not be understood."""
+    """Configured sharing of a device; ``UNSHARED`` if the configuration cannot be parsed."""
     try:
         return sharing_of(settings, device.request)
     except InvalidObjectError:
@@ -345,10 +355,10 @@ def _sharing(settings: Settings, device: AllocatedDevice) -> Sharing:
 
 
 def trim_claim(obj: Obj, driver: str, pool: str) -> Obj:
-    """Part of a claim that is read: its name, and what it was given of ``pool``, with parameters.
+    """The claim with only its metadata, and its devices of ``pool`` with their parameters.
 
-    ``status`` is empty where that is nothing. ``CUT`` is set where the claim has more parameters
-    than are read: those of its own are left out then.
+    ``status`` is empty if it has no such devices. ``CUT`` is set if the claim's own parameters are
+    too large to be read; they are left out then.
     """
     metadata = picked(obj["metadata"], _METADATA)
     results = at(obj, "status", "allocation", "devices", "results")

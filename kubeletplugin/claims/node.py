@@ -1,9 +1,9 @@
 """The node's answers to kubelet, the same for every version of its protocol: prepare and unprepare.
 
-The only place where a claim's work gets its deadline and its errors their context. One piece of
-work a claim runs at a time, and whoever asks for what runs already joins it. It runs in another
-thread, which is used again, and is never abandoned: a caller whose time is up leaves, the work goes
-on, and kubelet's next call for the claim finds it under way or done.
+Only here a claim's work gets its deadline, and errors get the claim's name. One piece of work runs
+at a time for a claim; a second call for the same work waits for the one under way. The work runs in
+a thread of a pool and is never cancelled: after its deadline the caller leaves, the work goes on,
+and kubelet's next call for the claim finds the work under way or done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswer:
-    """The answer for one claim: devices, or why not. ``cause``: what ``error`` came from."""
+    """The answer for one claim: ``devices``, or an ``error`` text with the exception ``cause``."""
 
     devices: tuple[Prepared, ...] = ()
     error: str = ""
@@ -44,7 +44,7 @@ class ClaimAnswer:
 
 
 class Node:
-    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its answer."""
+    """Prepares and unprepares claims. Thread-safe; failures are returned in the answers."""
 
     def __init__(  # noqa: PLR0913 - the parts that serve a claim
         self,
@@ -66,7 +66,7 @@ class Node:
         self._observer = common.telemetry.metrics
 
     def deadline(self) -> float:
-        """Time by which a call that begins now has to be answered."""
+        """Monotonic time by which a call that begins now has to be answered."""
         return time.monotonic() + RPC_SECONDS
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
@@ -89,7 +89,7 @@ class Node:
         return answer
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
-        """NodeUnprepareResources for one claim; needs no API server, and no claim."""
+        """NodeUnprepareResources for one claim; it works without the API server and the claim."""
 
         def work() -> tuple[Prepared, ...]:
             self.release(ref)
@@ -98,20 +98,20 @@ class Node:
         return self._serve(ref, Operation.UNPREPARE, work, deadline)
 
     def release(self, ref: ClaimRef) -> None:
-        """Take everything of a claim off the node; what is left is unavailable and goes later.
+        """Remove all devices of a claim from the node; those that cannot be removed go later.
 
-        Nothing else works on the claim.
+        The caller makes sure that nothing else works on the claim.
 
         Raises:
-            StartingError: the GPUs cannot be asked yet, or it cannot be told yet whether anything
-                of the claim is there.
-            HardwareError: something is left of which there is no record that it is to go.
+            StartingError: the GPUs are not known yet, or a lost journal may hide devices of the
+                claim.
+            HardwareError: a device is left, and the journal could not record that it is to go.
         """
         known = self._journal.of_claim(ref.uid)
         if any(e.placement is not None for e in known):
             self._readiness.wait_ready(START_SECONDS)
         if not known and self.removal.has_spec(ref.uid):
-            # It was prepared here by its CDI spec; a lost journal may hide with what.
+            # The CDI spec shows that it was prepared; its entries may be lost with the journal.
             self.rebuild.run(about=ref)
             if self.rebuild.may_miss(ref.uid):
                 raise StartingError(
@@ -132,7 +132,7 @@ class Node:
         work: Callable[[], tuple[Prepared, ...]],
         deadline: float,
     ) -> ClaimAnswer:
-        """The answer of ``work`` as the claim's only task; it is measured and logged."""
+        """Run ``work`` as the claim's only task, measure and log it; returns its answer."""
         began = time.monotonic()
         before = self._journal.of_claim(ref.uid)
         try:
@@ -169,13 +169,14 @@ class ClaimTasks:
         self._stopped = False
 
     def run(self, uid: str, name: str, work: Callable[[], T], *, deadline: float) -> T:
-        """The result of ``work``, or of the work of that name that is under way for the claim.
+        """Run ``work`` for a claim, or join the work called ``name`` that is under way for it.
 
-        Other work for the claim is waited for first. ``deadline`` is a time of the clock.
+        Work of another name for the claim is waited for first. ``deadline``: a time of the clock.
+        Returns the result of the work.
 
         Raises:
-            DeadlineError: the time is up; the work goes on.
-            Exception: whatever the work raised.
+            DeadlineError: the deadline has passed; work that has begun goes on.
+            Exception: raised by the work.
         """
         while True:
             left = deadline - self._clock()
@@ -198,27 +199,27 @@ class ClaimTasks:
                 return result
 
     def begin(self, uid: str, name: str, work: Callable[[], T]) -> Future[T] | None:
-        """Start ``work``, and wait for nothing; None if something is under way for the claim.
+        """Start ``work`` without waiting for it; None if other work is under way for the claim.
 
-        Once the future is done nothing is under way for the claim, but for what was begun since.
+        Once the future is done, the claim is free for other work.
         """
         with self._lock:
             return None if uid in self._running else self._start(uid, name, work)
 
     def idle(self, uid: str) -> bool:
-        """True if nothing is under way for the claim."""
+        """True if no work is under way for the claim."""
         with self._lock:
             return uid not in self._running
 
     def wait_idle(self, timeout: float) -> bool:
-        """Wait until no work is left; False when the time was not enough."""
+        """Wait until all work under way now has ended; False after ``timeout`` seconds."""
         with self._lock:
             futures = [future for _, future in self._running.values()]
         _, left = wait_futures(futures, timeout=timeout)
         return not left
 
     def stop(self) -> None:
-        """End the threads: those that wait for work now, the others with their work."""
+        """End the threads: idle ones now, the others after their work."""
         with self._lock:
             self._stopped = True
             idle, self._idle = self._idle, []
@@ -226,7 +227,7 @@ class ClaimTasks:
             thread.put(None)
 
     def _start(self, uid: str, name: str, work: Callable[[], T]) -> Future[T]:
-        """Begin the work in a thread that waits for some, else in a new one; with the lock."""
+        """Start the work in an idle thread, or in a new one; the lock is held."""
         future: Future[T] = Future()
 
         def body(thread: _Thread) -> None:
@@ -250,7 +251,7 @@ class ClaimTasks:
         return future
 
     def _forget(self, uid: str, thread: _Thread) -> None:
-        # Before the future is done: whoever it wakes must not find this work again.
+        # Called before the future is done: a thread that waits for it must not find this work.
         with self._lock:
             del self._running[uid]
             if self._stopped:
@@ -260,7 +261,7 @@ class ClaimTasks:
 
 
 _Thread = queue.SimpleQueue[Callable[[Any], None] | None]
-"""Work that a thread is to do next; None to end."""
+"""Queue of the work for one thread; None ends the thread."""
 
 
 def _run(thread: _Thread) -> None:

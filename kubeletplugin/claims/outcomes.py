@@ -1,8 +1,9 @@
-"""Outcome of each claim's last Prepare, and of slices made early: kept, and told to who can act.
+"""Outcome of each claim's last Prepare, and of slices made early, with what is published of it.
 
-kubelet repeats a failed Prepare only after a minute or more. The MigNode lists such claims, so that
-the controller has kubelet ask again as soon as that is of use. The claim's status tells what stays
-so; where kube-scheduler waits for slices before it binds a pod, it tells what came of them.
+Kubelet repeats a failed Prepare only after a minute or more. The MigNode lists such claims, so that
+the controller can have kubelet ask again as soon as that is of use. Lasting failures are written to
+the claim's status. If kube-scheduler waits for slices before it binds a pod, the claim's status
+says whether they were made.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from kubeletplugin.publishing.statuses import ClaimStatuses
 from kubeletplugin.times import LISTED_SECONDS
 
 SEVERAL = 3
-"""Failures in a row after which a claim's status tells of them."""
+"""Number of failures in a row after which they are written to the claim's status."""
 
 _MOST = 64
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """Knowledge of one claim.
+    """Outcomes of one claim.
 
-    ``listed``: as the MigNode lists it, since ``at``. ``failures`` of Prepare in a row.
-    ``served``: of the pods for whose binding kube-scheduler waits those that have seen it said that
-    the slices are made; None where nobody waits.
+    ``listed``: its entry in the MigNode; None if it is not listed. ``at``: monotonic time of
+    ``listed``. ``failures``: number of failures of Prepare in a row. ``served``: UIDs of the pods
+    that were waiting for binding when the claim's status said that the slices are made; None if
+    kube-scheduler waits for no pod of the claim.
     """
 
     listed: FailedClaim | None = None
@@ -47,7 +49,7 @@ class _Outcome:
 class Outcomes:
     """The outcomes of this node's claims, the latest failures last. Thread-safe.
 
-    A mistake in the claim itself is not listed: nothing that happens on the node mends it.
+    A claim that fails because of a mistake in itself is not listed: no change on the node helps.
     """
 
     def __init__(
@@ -68,14 +70,17 @@ class Outcomes:
         self._of: dict[str, _Outcome] = {}
         self._is_cut_short = self._is_registered = False
         self.resumed = ""
-        """Time when kubelet could call again after calls were cut short; empty if none were."""
+        """Time (RFC 3339) from which kubelet can repeat calls cut short by a restart, or empty."""
         self.answered_at = float("-inf")
-        """Monotonic time at which kubelet last got what it asked for, of any claim."""
+        """Monotonic time of the last successful answer to kubelet, for any claim."""
 
     # -- calls of kubelet
 
     def prepared(self, ref: ClaimRef) -> None:
-        """A claim is prepared; if kubelet got an error meanwhile, it would get devices now."""
+        """Take note that a claim is prepared.
+
+        If an earlier call failed, the claim stays listed, as one that kubelet can ask for again.
+        """
         self.show(ref)
         with self._lock:
             is_listed = ref.uid in self._of and self._of[ref.uid].listed is not None
@@ -83,7 +88,7 @@ class Outcomes:
             self._list(ref, passing=True)
 
     def failed(self, ref: ClaimRef, error: PluginError) -> None:
-        """Kubelet was told that a claim cannot be prepared."""
+        """Take note that kubelet got ``error`` for a claim, and publish it."""
         failures = 0
         if not isinstance(error, ClaimError):
             passing = error.passing or isinstance(error, ClaimUnreadableError)
@@ -100,28 +105,28 @@ class Outcomes:
             self._statuses.show_failure(ref, text, reason=PREPARE_FAILING)
 
     def answered(self, ref: ClaimRef) -> None:
-        """Kubelet got what it asked for: the devices of a claim, or that it has none any more."""
+        """Take note that kubelet's Prepare or Unprepare of a claim was answered with success."""
         self.answered_at = self._clock.monotonic()
         self.forget(ref)
 
     def released(self, ref: ClaimRef) -> None:
-        """All devices of a claim were taken off the node."""
+        """Clear the status of a claim whose devices were all removed from the node."""
         self._statuses.clear(ref)
 
     def show(self, ref: ClaimRef) -> None:
-        """Show the devices of a claim in its status as they are."""
+        """Write the present state of a claim's devices to its status."""
         self._statuses.show(ref)
 
     # -- slices made before kubelet asks
 
     def expect(self, ref: ClaimRef, pods: frozenset[str], *, says_made: bool) -> bool:
-        """Take note of the pods (UIDs) that kube-scheduler binds once slices are made; or of none.
+        """Take note of the pods (UIDs) that kube-scheduler binds once the claim's slices are made.
 
-        Of such a claim kubelet hears only once the answer stands in its status: nobody else tries
-        again, and what was made is kept for as long as a pod has the claim reserved.
-        ``says_made``: the claim's status says of one of them that it is there. Of a claim that is
-        allocated still, and expected no more, that must not stay: what kubelet was not told of is
-        given back. Returns whether a pod waits that has not seen it said; one that has is bound.
+        While there are such pods, the claim's slices are tried for longer and kept without a limit:
+        kubelet does not ask for the claim before its status says that the slices are made.
+        ``says_made``: the claim's status says so of a slice. If it does and no pod waits, this is
+        withdrawn, unless kubelet was told of the slices: they are given back.
+        Returns True if one of ``pods`` was not there yet when the status said that slices are made.
         """
         with self._lock:
             known = self._of.setdefault(ref.uid, _Outcome())
@@ -133,17 +138,20 @@ class Outcomes:
         return not pods <= served
 
     def is_awaited(self, uid: str) -> bool:
-        """True if kube-scheduler waits for slices of the claim."""
+        """True if kube-scheduler waits for slices of the claim before it binds a pod."""
         with self._lock:
             return uid in self._of and self._of[uid].served is not None
 
     def made_early(self, ref: ClaimRef) -> None:
-        """All slices of a claim are there."""
+        """Take note that all slices of a claim are made; tell kube-scheduler if it waits."""
         if self.is_awaited(ref.uid):
             self._statuses.show(ref, awaited=True)
 
     def not_made_early(self, ref: ClaimRef, error: PluginError) -> None:
-        """They cannot be made: where kube-scheduler waits it is to take the allocation back."""
+        """Take note that a claim's slices cannot be made.
+
+        If kube-scheduler waits for them, it is told, so that it takes the allocation back.
+        """
         if not isinstance(error, ClaimError):
             self._list(ref, passing=False, gpu=failing_gpu(error))
         self._note_gpu(error)
@@ -151,17 +159,17 @@ class Outcomes:
             self._statuses.show_refused(ref, str(error))
 
     def overdue(self, ref: ClaimRef) -> None:
-        """Kubelet should have asked for the slices of a claim by now."""
+        """Write to a claim's status that kubelet should have asked for its slices by now."""
         self._statuses.show(ref, overdue=True)
 
     def given_back(self, ref: ClaimRef) -> None:
-        """The slices of a claim that was said to be overdue are gone."""
+        """Withdraw the status of a claim that was overdue, as its slices are gone."""
         self._statuses.withdraw(ref)
 
     # -- what the MigNode lists
 
     def listed(self) -> tuple[FailedClaim, ...]:
-        """The failed claims that kubelet may still ask for."""
+        """The failed claims for the MigNode: at most 64, each for ``LISTED_SECONDS``."""
         oldest = self._clock.monotonic() - LISTED_SECONDS
         with self._lock:
             recent = {u: o.listed for u, o in self._of.items() if o.listed and o.at > oldest}
@@ -171,19 +179,19 @@ class Outcomes:
             return tuple(kept.values())
 
     def forget(self, ref: ClaimRef) -> None:
-        """Kubelet has the devices of the claim, or wants it no more."""
+        """Take a claim off the list: kubelet has its devices, or no longer wants them."""
         with self._lock:
             is_listed = self._unlist(ref.uid)
         if is_listed:
             self._on_change()
 
     def cut_short(self) -> None:
-        """The last run of this program ended in the middle of a Prepare; kubelet got an error."""
+        """Take note that the last run ended in the middle of a Prepare: kubelet got an error."""
         self._is_cut_short = True
         self._resume()
 
     def registered(self) -> None:
-        """Kubelet has taken up the plugin, and can call it."""
+        """Take note that kubelet has registered the plugin, and can call it."""
         self._is_registered = True
         self._resume()
 
@@ -196,7 +204,7 @@ class Outcomes:
         self._on_change()
 
     def _list(self, ref: ClaimRef, *, passing: bool, gpu: str = "", failures: int = 0) -> int:
-        """List a claim, as the latest; returns how many times in a row its Prepare has failed."""
+        """List a claim as the latest; returns its number of failures of Prepare in a row."""
         moment = rfc3339_micro(self._clock.now())
         with self._lock:
             known = self._of.pop(ref.uid, None) or _Outcome()
@@ -231,7 +239,10 @@ class Outcomes:
 
 
 def _most_of_each(failed: dict[str, FailedClaim]) -> dict[str, FailedClaim]:
-    """As many as are listed: the latest of each namespace, so that none drives others' out."""
+    """The claims to list, at most ``_MOST``.
+
+    Namespaces take turns, the latest claims of each first: none can displace those of others.
+    """
     if len(failed) <= _MOST:
         return failed
     seen: dict[str, int] = {}

@@ -1,9 +1,9 @@
-"""NodePrepareResources for one claim: a transaction, undone on the spot when a step fails.
+"""NodePrepareResources for one claim: a transaction, undone at once when a step fails.
 
-Per GPU, under its lock: intent to the journal, GPU instance, compute instance, read-back. Then the
-CDI spec of the whole claim, then ``prepared`` to the journal. What passes is tried again at once,
-as kubelet asks again only after a minute or more. Locks of two GPUs are never held together, so
-that a claim that waits for one GPU holds up nobody on another.
+Per GPU, under its lock: ``intent`` to the journal, GPU instance, compute instance, read-back. Then
+the CDI spec of the whole claim, then ``prepared`` to the journal. Failures that pass are retried
+here, as kubelet asks again only after a minute or more. Locks of two GPUs are never held together,
+so that a claim that waits for one GPU delays nothing on another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ByGpu = list[tuple[GpuUnit, list[Entry]]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Answer to kubelet about one device."""
+    """Answer to kubelet about one device; the fields are those of the DRAPlugin protocol."""
 
     requests: tuple[str, ...]
     pool: str
@@ -50,8 +50,8 @@ class Prepared:
 class Preparer:
     """Prepares claims; one call per claim at a time (see ClaimTasks in node.py).
 
-    ``read`` gives a claim for which kubelet asks, with its devices, ``read_early`` one for which it
-    has not asked yet, or of a reservation the devices alone.
+    ``read``: reads a claim for which kubelet asks, and its devices. ``read_early``: the same for a
+    claim for which kubelet has not asked yet; for a reservation the claim is None.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that a transaction joins
@@ -75,11 +75,11 @@ class Preparer:
         self._clock = removal.clock
 
     def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        """Make what the claim was given, or find it made; a repeated call changes nothing.
+        """Make the claim's devices, or find them made; a repeated call changes nothing.
 
         Raises:
-            PluginError: the claim is not prepared, and nothing new is left on the hardware unless
-                the message says so.
+            PluginError: the claim is not prepared; nothing new is left on the hardware unless the
+                message says so.
         """
         return patiently(
             lambda: self._attempt(ref),
@@ -89,10 +89,9 @@ class Preparer:
         )
 
     def make_early(self, ref: ClaimRef) -> bool:
-        """Make a claim's slices before kubelet asks for them; False if that is to be tried again.
+        """Make a claim's slices before kubelet asks; False if a GPU was busy: to be tried again.
 
-        It does not wait for a GPU on which somebody works. Of a claim for which kubelet has asked
-        it touches nothing.
+        It does not wait for busy GPUs. A claim for which kubelet has asked is left alone.
 
         Raises:
             PluginError: nothing new is left on the hardware unless the message says so.
@@ -142,9 +141,9 @@ class Preparer:
         )
 
     def _is_untold(self, entry: Entry) -> bool:
-        """True if kubelet was never told of an entry.
+        """True if kubelet was surely never told of an entry.
 
-        Of one that was left half made it may have been: before the slice was lost, and made again.
+        Kubelet may know an entry that is half made: its slice may be one that is being remade.
         """
         return entry.early or self._journal.get(entry) is None
 
@@ -157,7 +156,10 @@ class Preparer:
     # -- devices of the claim
 
     def _entries(self, ref: ClaimRef, read: _Read) -> tuple[Claim | None, _ByGpu]:
-        """A claim, if it can be read, and entries of its devices, by GPU; new ones are intents."""
+        """The claim, None if it cannot be read, and its entries by GPU.
+
+        A device without an entry in the journal gets a new one in state ``intent``.
+        """
         known = self._journal.of_claim(ref.uid)
         try:
             claim, devices = read(ref)
@@ -192,7 +194,7 @@ class Preparer:
             self._sharing.check(entry)
 
     def _check_containers(self, claim: Claim | None, entries: Sequence[Entry]) -> None:
-        """Refuse a claim that its containers cannot use together; one that is prepared stays."""
+        """Raise ClaimError if containers cannot use the claim as shared; a held claim passes."""
         if claim is None or any(e.state in HELD for e in entries):
             return
         is_shared = any(e.share is not None or e.mps is not None for e in entries)
@@ -200,7 +202,10 @@ class Preparer:
             self._sharing.check_containers(claim, entries)
 
     def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
-        """The entry with the limits of its allocation, which a slice made before that has not."""
+        """The entry with the MPS limits of the allocation.
+
+        An entry that was made for a reservation does not have them yet.
+        """
         limits = mps_limits(device, entry.share)
         if entry.state not in ARRIVING or entry.mps == limits:
             return entry
@@ -242,7 +247,7 @@ class Preparer:
         if entry.state in ARRIVING:
             conflict = unit.conflict
             if unit.released or (conflict and conflict.reason == NodeReason.PAUSED):
-                check_available(unit)  # its holder would keep the GPU open
+                check_available(unit)  # raises: a pod with a view would keep the GPU open
             self._journal.put(entry)
         return entry
 
@@ -262,10 +267,10 @@ class Preparer:
     # -- the end of an attempt
 
     def _undo(self, ref: ClaimRef, error: Exception) -> None:
-        """Undo what is half made, also where the error is a defect of this program.
+        """Remove what is half made, after any ``error``, a defect of this program included.
 
         Raises:
-            PluginError: ``error`` as it is told to kubelet, unless it is such a defect.
+            PluginError: ``error`` in the words for kubelet, unless it is a defect of this program.
         """
         left = str(self._removal.remove_unfinished(ref.uid, patience=UNDO_SECONDS))
         if isinstance(error, PluginError | NvmlError):
@@ -276,9 +281,10 @@ class Preparer:
             _log.error("undoing it failed too", extra=about(ref, error=left))
 
     def _look_again(self, groups: _ByGpu, *, read_back: bool) -> None:
-        """Have what is published follow; of what was prepared before, it may say that it is lost.
+        """Have the GPUs of an attempt published as they are now.
 
-        A status that is written now must not repeat that. ``read_back``: all is made, and was seen.
+        A GPU with entries that were prepared before is looked at here: a slice that was lost and is
+        made again must not be shown as lost. ``read_back``: all slices are made and were seen.
         """
         for unit, entries in groups:
             if not any(e.state in HELD for e in entries):

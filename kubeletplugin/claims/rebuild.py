@@ -1,10 +1,10 @@
 """Rebuilding of a lost or damaged journal from the hardware and this node's claims.
 
-An instance that lies exactly where a reserved claim of this node was given one is taken for that
-claim's. Every other instance that no record explains is another's, and left alone. It is over when
-every device of those claims was looked for: a claim that cannot be read, a GPU that does not answer
-and an API server that is silent are no sign that something is not there. Claims are listed until
-that was possible once, after growing pauses; otherwise one is asked for by name.
+A GPU instance with the profile and placement that was allocated to a reserved claim of this node is
+taken for that claim's. Every other instance without a record is taken for another program's, and
+left alone. The rebuild ends when every device of those claims was looked for. A claim that cannot
+be read, a GPU that does not answer and an API server that does not answer delay the end. Claims are
+listed, after growing pauses, until one list succeeds; after that they are read by name.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 class Rebuild:
-    """Adds to the journal what is missing from it. Thread-safe.
+    """Adds missing entries to the journal. Thread-safe.
 
-    The devices that it looks for are those of the first time at which the claims could be read:
-    what was allocated later has been made with a record. Each is looked for until that was possible
-    once, and then no more: what appears in its place later is another's.
+    It looks for the devices in the first complete list of claims: devices allocated later were made
+    with a record. Each device is looked for until one look succeeds, and then no more: an instance
+    that appears at its place later is another program's.
     """
 
     def __init__(self, common: Common, hardware: Hardware, claims: ClaimReader) -> None:
@@ -58,9 +58,10 @@ class Rebuild:
         self._found: list[Entry] = []
 
     def run(self, *, about: ClaimRef | None = None) -> bool:
-        """Rebuild if that is due; False while something could not be looked at. Never raises.
+        """Rebuild the journal if that is due. Never raises.
 
-        With a claim it looks for what that claim may miss, and for nothing else.
+        ``about``: look for the devices of this claim only. Returns False if a claim or a device
+        could not be looked at.
         """
         with self._lock:
             if not self._journal.rebuild:
@@ -84,7 +85,7 @@ class Rebuild:
             return not doubts
 
     def may_miss(self, uid: str) -> bool:
-        """True if a claim may hold something here of which there is no record yet."""
+        """True if a claim may have a device here that is not in the journal yet."""
         with self._lock:
             return self._journal.rebuild and not self._is_settled(uid)
 
@@ -102,7 +103,7 @@ class Rebuild:
         return doubts
 
     def _look(self) -> list[str]:
-        """Look for what was not looked for yet; returns why some of it still was not.
+        """Look for all devices that are still due; returns why some could not be looked for.
 
         Raises:
             KubeError: the claims cannot be listed.
@@ -121,7 +122,11 @@ class Rebuild:
         return self._find(obj for ref in refs if (obj := self._claims.find(ref)) is not None)
 
     def _find(self, claims: Iterable[Obj], *, are_all: bool = False) -> list[str]:
-        """Look for devices that claims were given as far as they are due; why some could not be."""
+        """Look for those devices of ``claims`` that are due.
+
+        ``are_all``: these are all claims of this node, so their devices are all that are due.
+        Returns the reasons why some could not be looked for.
+        """
         doubts: list[str] = []
         given: dict[EntryKey, Given] = {}
         for obj in claims:
@@ -144,7 +149,7 @@ class Rebuild:
         return doubts
 
     def _look_for_device(self, given: Given) -> None:
-        """Look for one device, and put it into the journal if it is there.
+        """Look for one device, and add it to the journal if it is on the hardware.
 
         Raises:
             NvmlError, DeviceError, HardwareError: it could not be looked for.
@@ -170,7 +175,7 @@ class Rebuild:
             self._found.append(entry)
             _log.warning("found on the hardware", extra=device_fields(entry))
             self._acted(Action.REBUILT)
-            self._hardware.look_soon(entry.gpu)  # what was foreign there has an owner now
+            self._hardware.look_soon(entry.gpu)  # an instance published as foreign has an owner now
 
     def _seen(self, unit: GpuUnit, entry: Entry) -> Entry | None:
         if entry.view:
@@ -179,7 +184,7 @@ class Rebuild:
         if entry.placement is None:
             shared = entry.share is not None and all(e.share is not None for e in known)
             return entry if shared or not known else None
-        others = [e for e in known if not share_slice(entry, e)]  # those who share it lie there
+        others = [e for e in known if not share_slice(entry, e)]
         if any(e.placement is None or e.placement.overlaps(entry.placement) for e in others):
             return None
         geometry = unit.card.geometry

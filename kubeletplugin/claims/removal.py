@@ -1,7 +1,7 @@
-"""Removal of a claim's devices from the node: after an Unprepare, to undo, in the background.
+"""Removal of a claim's devices from the node: at Unprepare, after a failure, in the background.
 
-What cannot be removed on the spot stays in the journal, and its placement unavailable: kubelet gets
-its answer, and the pod can end.
+A device that cannot be removed at once stays in the journal and its placement unavailable; kubelet
+gets a good answer all the same, so that the pod can end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Remainder:
     """Devices that could not be removed, as texts with the reason.
 
-    ``recorded``: in the journal, to be removed later; ``failed``: not even that.
+    ``recorded``: the journal has them as to be removed later. ``failed``: it could not be written.
     """
 
     recorded: list[str] = field(default_factory=list)
@@ -50,9 +50,9 @@ class _AbsentError(HardwareError):
 class IdleSlices:
     """GPU instances of released slices, kept for a while for claims of the same namespace.
 
-    Only the GPU instance stays: the next claim gets a compute instance of its own. Whoever needs
-    its memory slices otherwise has it destroyed first. One is kept for ``seconds``; with 0 none is.
-    ``leaves`` says of a GPU, by name, that it is to be released.
+    The compute instance is destroyed: the next claim gets its own. If another slice needs the
+    memory slices, the GPU instance is destroyed first. ``seconds``: time for which one is kept; 0:
+    none is. ``leaves``: True for the name of a GPU that is to be released.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class IdleSlices:
     def keeps(self, entry: Entry) -> bool:
         """True if the GPU instance of an entry stays when its claim is released.
 
-        One in which claims of any namespace had a part is no single namespace's.
+        A slice that claims of any namespace could share does not stay.
         """
         if entry.share is not None and entry.share.tenant == ANY_TENANT:
             return False
@@ -80,7 +80,10 @@ class IdleSlices:
         return bool(self._seconds) and is_fit and self._may_stay(entry)
 
     def due(self, entries: Iterable[Entry]) -> frozenset[str]:
-        """UIDs of claims whose idle slices are to go; ``entries`` are all. For one thread."""
+        """UIDs of claims whose idle slices are to go. For one thread.
+
+        ``entries``: all entries of the journal.
+        """
         idle = [e for e in entries if e.idle and not e.ready]
         now = self._clock.monotonic()
         self._since = {e.key: self._since.get(e.key, now) for e in idle}
@@ -128,9 +131,9 @@ class ClaimRemoval:
     ) -> Remainder:
         """Remove all devices of a claim, and its CDI spec.
 
-        What passes is tried again for ``patience`` seconds. What is left then is put into the state
-        ``otherwise``, or in that which tells more. With ``keep_idle`` the GPU instances stay that
-        may be kept for another claim.
+        ``patience``: seconds for which failures that pass are retried. ``otherwise``: state of
+        devices that are left, unless another state says more (``tombstone`` for a lost GPU).
+        ``keep_idle``: keep GPU instances for other claims (IdleSlices).
         """
         failed = []
         try:
@@ -149,9 +152,10 @@ class ClaimRemoval:
         return left
 
     def remove_unfinished(self, uid: str, *, patience: float = 0.0) -> Remainder:
-        """Remove the devices of a claim that kubelet was not told of; the spec goes if all do.
+        """Remove the devices of a claim of which kubelet was not told.
 
-        What it was told of before it was to be made again is lost then, and its place is kept.
+        The CDI spec is removed if kubelet was told of none. A device that was being remade becomes
+        ``lost``, and its placement is kept.
         """
         entries = self._journal.of_claim(uid)
         if not any(e.kubelet_knows for e in entries):
@@ -159,7 +163,7 @@ class ClaimRemoval:
         return self._entries([e for e in entries if e.state not in HELD], patience, State.ORPHAN)
 
     def retry(self, uid: str, *, patience: float = 0.0) -> Remainder:
-        """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
+        """Remove those devices of a claim that are to go: once, or for ``patience`` seconds."""
         entries = self._journal.of_claim(uid)
         rest = [e for e in entries if e.state in LEAVING and not e.ready]
         return self._entries(rest, patience, State.LEFTOVER)
@@ -176,7 +180,7 @@ class ClaimRemoval:
         return tuple(sorted(found))
 
     def has_spec(self, uid: str) -> bool:
-        """True if a claim has a CDI spec, which it gets when it is prepared; True if in doubt."""
+        """True if a claim has a CDI spec, so was prepared here; True also if that is not known."""
         try:
             return uid in self._specs.claims()
         except PluginError:
@@ -253,7 +257,7 @@ class ClaimRemoval:
     def _keep(
         self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
     ) -> None:
-        """Record that what could not be removed is to go, and why it did not."""
+        """Record and report that a device could not be removed, and why."""
         why, reason = str(error), NodeReason.NOT_REMOVED
         if isinstance(error, InUseError):
             # Programs that hold the slice, or have its GPU open where NVML names none.

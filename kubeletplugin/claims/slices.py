@@ -1,8 +1,8 @@
 """Slices on the GPUs of this node, each with its journal entry: found, made, destroyed.
 
-An entry's steps are in the journal before the hardware changes. Of a slice that claims share each
-has an entry with the ids of the same instances: the first to be prepared makes them, others take
-part in what is whole, and the entry that goes last removes them.
+An entry's steps are in the journal before the hardware changes. Each claim that shares a slice has
+an entry with the same instance ids. The first claim to be prepared makes the instances, others use
+them once they are whole, and the last one to be removed destroys them.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _log = logging.getLogger(__name__)
 
 
 class Slices:
-    """The slices of this boot. The lock of the entry's GPU is held wherever one is named.
+    """Finds, makes and destroys slices. The caller holds the lock of the GPU.
 
-    Every method raises NvmlError where the GPU cannot be asked, and HostError where the journal
-    cannot be written. ``holders`` says who has a GPU open. ``doubt`` hears of claims whose slices,
-    made before kubelet asked for them, are in the way; neither must block.
+    Every method raises NvmlError if the GPU cannot be asked, and HostError if the journal cannot be
+    written. ``holders``: returns text on the processes that have a GPU open. ``doubt``: called with
+    a claim whose slices were made early and are in the way. Neither must block.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Slices:
     # -- found
 
     def is_bare(self, entry: Entry) -> bool:
-        """True if of an entry's slice only the GPU instance is left."""
+        """True if only the GPU instance of an entry's slice exists."""
         return self._identity.find_own_instance(entry).bare
 
     def processes(self, entry: Entry) -> tuple[int, ...]:
-        """Ids of the processes that lose an entry's slice with it, as far as NVML tells.
+        """Ids of the processes in an entry's slice, as far as NVML tells.
 
-        None do while other claims share it; whose they are NVML does not tell.
+        Empty if other claims share the slice: NVML does not tell which claim a process is of.
         """
         if self._stays(entry):
             return ()
@@ -96,7 +96,7 @@ class Slices:
         return () if found is None else processes(self._session, entry.gpu, found.id)
 
     def foreign(self, unit: GpuUnit) -> list[GpuInstance]:
-        """The instances of others on a GPU."""
+        """Instances on a GPU that belong to no journal entry."""
         present = self._present(unit)
         owners = self._identity.owners(present, self.journal.of_gpu(unit.uuid))
         return [gi for gi in present if gi.id not in owners]
@@ -106,35 +106,35 @@ class Slices:
         return () if geometry is None else list_gpu_instances(self._session, unit.uuid, geometry)
 
     def _sharers(self, entry: Entry) -> tuple[Entry, ...]:
-        """The entries that share the slice of ``entry``, without it; none if it is not shared."""
+        """The other entries that share the slice of ``entry``; none if it is not shared."""
         if entry.share is None:
             return ()
         return tuple(e for e in self.journal.of_gpu(entry.gpu) if share_slice(entry, e))
 
     def _whole_of_sharers(self, entry: Entry) -> Entry | None:
-        """The entry of another claim whose slice is there, and ``entry``'s as well; or None."""
+        """An entry that shares the slice of ``entry`` and has it whole on the GPU; or None."""
         there = (e for e in self._sharers(entry) if e.state not in LEAVING)
         return next((e for e in there if self._identity.is_whole(e)), None)
 
     def _stays(self, entry: Entry) -> bool:
-        """True if the slice is another entry's too, which removes it when it goes itself."""
+        """True if another entry shares the slice and has it: the last one removes it."""
         return any(self._identity.own_instance(e) is not None for e in self._sharers(entry))
 
     # -- made
 
     def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
-        """The entry with its slice: as it was left, finished, or made anew at its placement.
+        """Make sure that an entry's slice exists: found, finished or made; returns the new entry.
 
-        A share has the slice that other claims have already, if they have. All calls of NVML are
-        one operation, which wakes its thread once.
+        A share uses the slice if another claim has made it. All calls of NVML run as one operation
+        of its thread.
 
         Raises:
-            BusyError: somebody holds the placement; nothing was done.
-            DeviceError: the GPU does not offer it now.
+            BusyError: somebody holds the placement; nothing was made.
+            DeviceError: the GPU does not offer the profile or placement now.
             HardwareError: the driver says that the placement or an engine is taken.
         """
         if self.journal.get(entry) is None:
-            check_available(unit)  # of a GPU that is released NVML cannot be asked
+            check_available(unit)  # NVML cannot be asked about a released GPU
         return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
 
     def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:
@@ -155,10 +155,10 @@ class Slices:
         return self._make(unit, entry)
 
     def _shared(self, unit: GpuUnit, entry: Entry, *, is_new: bool) -> Entry | None:
-        """The entry with the slice that other claims have, None if none has; a new one has to fit.
+        """The entry with the slice that another claim has made; None if there is none.
 
         Raises:
-            BusyError: it does not fit.
+            BusyError: a new entry's share does not fit beside the others.
         """
         if entry.share is None:
             return None
@@ -166,7 +166,7 @@ class Slices:
         whole = self._whole_of_sharers(entry)
         if is_new:
             others = self._sharers(entry)
-            if whole is None:  # what is on its way out is removed before anything is made
+            if whole is None:  # shares that are to go are removed before the slice is made
                 others = tuple(e for e in others if e.state not in LEAVING)
             try:
                 check_room_in_slice(unit, entry, others, memory_mib=profile.memory_mib)
@@ -203,7 +203,7 @@ class Slices:
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
         except (UndeliverableError, InUseError, InsufficientResourcesError) as error:
-            # Nothing was made: an instance at its place is another's.
+            # Nothing was made: an instance at this placement is another program's.
             if before is None:
                 self.journal.remove(entry)
             else:
@@ -212,7 +212,7 @@ class Slices:
         return self._compute(unit, self._bare(entry, gi.id), profile)
 
     def _compute(self, unit: GpuUnit, entry: Entry, profile: Profile) -> Entry:
-        """The entry, whose GPU instance is there, with a compute instance."""
+        """Make the compute instance in the entry's GPU instance; returns the new entry."""
         if self.journal.get(entry) != entry:
             self.journal.note(entry)
         if entry.gi_id is None:
@@ -239,8 +239,8 @@ class Slices:
     def _why_not_made(self, unit: GpuUnit, profile: Profile, error: NvmlError) -> HardwareError:
         """Error for a slice that the driver did not make, with what is in the way.
 
-        What is undeliverable is published as it can be had, or not for a while. A first refusal of
-        it passes: it is asked for again once the profile is offered again.
+        A profile that the driver cannot deliver is published with fewer multiprocessors, or is not
+        offered for a while. The error passes at the first refusal of the profile only.
         """
         if isinstance(error, UndeliverableError):
             self._require_mode(unit, error)
@@ -249,8 +249,8 @@ class Slices:
             return HardwareError(str(error), passing=unit.refused_once(profile.id))
         present = self._present(unit)
         if isinstance(error, InUseError):
-            # The first instance of a GPU switches its memory over, which fails while anybody has a
-            # channel or memory on it (open-gpu-kernel-modules 595, kernel_mig_manager.c:7680).
+            # The first instance of a GPU repartitions its memory, which fails while any program has
+            # a channel or memory on it (open-gpu-kernel-modules 595, kernel_mig_manager.c:7680).
             why = (
                 ""
                 if present
@@ -274,10 +274,10 @@ class Slices:
         )
 
     def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
-        """Check MIG mode, without which NVML answers NOT_SUPPORTED to everything.
+        """Check MIG mode after ``error``: without it NVML answers NOT_SUPPORTED to every profile.
 
         Raises:
-            ModeError: it is off, so that nothing was said of a profile.
+            ModeError: MIG mode is off.
         """
         mode = mig_mode(self._session, unit.uuid)
         if mode is not None and not mode[0]:
@@ -286,15 +286,14 @@ class Slices:
     # -- in the way
 
     def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
-        """Remove leftovers of ours in the way.
+        """Remove own leftovers that overlap a placement; returns one that is to be used again.
 
-        Returns the leftover whose GPU instance has the very shape that is wanted and no compute
-        instance, left by a claim of the same namespace or ready for any, and is kept for that or
-        cannot be destroyed: it is to be used again. A driver was seen to refuse to destroy one
-        (IN_USE) with no process left.
+        That leftover has the same profile and placement and only its GPU instance. It is a ready
+        slice or left by a claim of the same namespace, and is idle or could not be destroyed: a
+        driver was seen to refuse that (IN_USE) with no process left. None if there is no such one.
 
         Raises:
-            BusyError: somebody holds the placement; ``passing`` if it is on its way out.
+            BusyError: somebody holds the placement; ``passing`` if it will be free soon.
         """
         where = f"memory slices {placement} of {unit.name} are held by"
         reusable: Entry | None = None
@@ -333,10 +332,10 @@ class Slices:
         return reusable
 
     def _has_nothing_yet(self, other: Entry, entry: Entry) -> bool:
-        """True if ``other`` shares the slice that ``entry`` is to have, and it is not there.
+        """True if ``other`` is a share of the slice of ``entry``, and the slice does not exist.
 
         Raises:
-            BusyError: it is half made for ``other``, and is finished or removed by it.
+            BusyError: the slice is half made for ``other``, whose work finishes or removes it.
         """
         if not share_slice(other, entry):
             return False
@@ -351,7 +350,7 @@ class Slices:
     def _check_foreign(
         self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
     ) -> None:
-        # What is not on record was never made: an instance in its place is another's.
+        # Without an entry nothing was made: an instance at the placement is another program's.
         recorded = self.journal.get(entry)
         seen = FoundInstance()
         if recorded is not None and recorded.gpu == unit.uuid:
@@ -374,20 +373,20 @@ class Slices:
     # -- destroyed
 
     def remove(self, entry: Entry, *, keep: bool = False, ready: bool = False) -> str:
-        """Destroy what is left of an entry's slice and forget the entry.
+        """Destroy what is left of an entry's slice and remove the entry.
 
-        One that kubelet was told of is lost instead (``Entry.gone``). With ``keep`` the GPU
-        instance stays, and the entry says that it is idle; if ``ready``, it is a claim's no more.
-        A slice that other claims have too stays as it is. Nothing left is fine, and so is what may
-        be another's in its place: it is left alone, and the answer says in words what it is.
+        An entry that is ``remade`` becomes ``lost`` (``Entry.gone``). ``keep``: the GPU instance
+        stays, and the entry becomes idle; with ``ready`` it becomes that of a ready slice. A slice
+        that other claims share stays. An instance that may be another program's is left alone.
+        Returns text on such an instance; empty if there is none.
 
-        Where a GPU instance vanishes although its destruction failed, the place is suspect: another
-        entry keeps it unavailable (``Entry.suspect``). To remove that one an instance is made there
-        first.
+        If a GPU instance vanishes although its destruction failed, a suspect entry keeps the
+        placement unavailable (``Entry.suspect``). Before that entry is removed, an instance is made
+        there as a test.
 
         Raises:
-            NvmlError: something is left, InUseError if processes hold it.
-            HardwareError: the place is suspect still.
+            NvmlError: something is left; InUseError if processes hold it.
+            HardwareError: the placement is still suspect.
         """
         if keep and entry.idle:
             return ""
@@ -399,7 +398,7 @@ class Slices:
             seen = self._made_there(entry)
         if seen.own is not None:
             gi_id = seen.own.id
-            if not seen.bare:  # what somebody puts into it keeps it from being destroyed
+            if not seen.bare:  # a GPU instance with compute instances cannot be destroyed
                 self._empty(entry, gi_id)
             bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
             if keep:
@@ -416,7 +415,7 @@ class Slices:
         return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
 
     def forget(self, entry: Entry) -> None:
-        """Forget an entry of which nothing is left, or record that it is lost."""
+        """Remove an entry whose slice is gone, or record it as lost (``Entry.gone``)."""
         gone = entry.gone()
         if gone is None:
             self.journal.remove(entry)
@@ -424,10 +423,10 @@ class Slices:
             self.journal.put(gone)
 
     def _made_there(self, entry: Entry) -> FoundInstance:
-        """An instance at a place that is suspect; none where MIG mode is off, which ends it.
+        """Make an instance at a suspect placement; none if MIG mode is off: nothing is left then.
 
         Raises:
-            HardwareError: the GPU makes none there.
+            HardwareError: the GPU makes no instance there.
         """
         mode = mig_mode(self._session, entry.gpu)
         if entry.placement is None or entry.profile_id is None or (mode and not mode[0]):
@@ -445,7 +444,7 @@ class Slices:
         try:
             destroy_gpu_instance(self._session, entry.gpu, gi_id)
         except (GpuLostError, HangError, InUseError):
-            raise  # nothing was destroyed, or nothing is known of it
+            raise  # the instance is still there, or that is not known
         except NvmlError as error:
             if self._identity.find_own_instance(entry.at(State.CI_DESTROYED, gi_id=gi_id)).own:
                 raise
@@ -454,11 +453,11 @@ class Slices:
             self.journal.put(suspect_entry(entry, why))
 
     def _empty(self, entry: Entry, gi_id: int) -> None:
-        """Destroy the compute instances, once that is on record.
+        """Destroy the compute instances, after recording the step.
 
-        A whole slice stays until it can be recorded: without the mark a process that finds half of
-        it could not tell whose it is. What is half made itself goes all the same; a GPU
-        instance that is left of it counts as another's.
+        If the step of a whole slice cannot be recorded, the slice stays: a later process could not
+        tell whose the rest is. A half-made slice is destroyed even then; a GPU instance that is
+        left of it counts as another program's.
         """
         if entry.state not in LEAVING or entry.ci_id is not None:
             marked = entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None)
@@ -469,7 +468,7 @@ class Slices:
         destroy_compute_instances(self._session, entry.gpu, gi_id)
 
     def _note(self, entry: Entry) -> None:
-        """Record a step; on a full disk the next is taken all the same, as the entry stays."""
+        """Record a step, or log why it cannot be recorded; the old entry stays then."""
         try:
             self.journal.note(entry)
         except PluginError as error:
@@ -477,7 +476,7 @@ class Slices:
 
 
 def _is_akin(left: Entry, entry: Entry) -> bool:
-    """True if ``entry`` may have what ``left`` has left: no other namespace had a part in that."""
+    """True if the slice of ``left`` was used only in the namespace of ``entry``."""
     alone = left.share is None or left.share.tenant != ANY_TENANT
     return alone and left.claim.namespace == entry.claim.namespace
 

@@ -1,4 +1,4 @@
-"""Needs of containers with a device of this node: CDI specs of claims, and what the node lacks."""
+"""CDI specs of claims, and a check of the files that the node needs for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NEEDS = "node needs"
 
 @contextmanager
 def _host_errors() -> Iterator[None]:
-    """Raise HostError for what the directory of specs refuses."""
+    """Raise HostError in place of CdiError."""
     try:
         yield
     except CdiError as error:
@@ -54,11 +54,12 @@ def _host_errors() -> Iterator[None]:
 
 
 class Specs:
-    """Writes and removes claims' specs. Raises HostError, naming the file.
+    """Writes and removes claims' CDI specs. Raises HostError, naming the file.
 
-    A claim's spec has what the spec of all claims has too, but for that part of it of which kubelet
-    was told with the claim (``Entry.files``): kubelet keeps the names that it was told.
-    ``sharing`` has what containers get besides with each device of a claim that shares one.
+    Edits that all containers need are in the common spec. Kubelet was told the names of its devices
+    with a claim (``Entry.files``) and keeps them; for an entry without these names, the claim's own
+    spec repeats the edits. ``sharing``: gives, from all entries of a claim, the further edits for
+    each device that is shared.
     """
 
     def __init__(
@@ -80,21 +81,21 @@ class Specs:
         self._driver_spec = DriverSpec(driver, self._store, self._needs)
 
     def qualified(self, entry: Entry) -> tuple[str, ...]:
-        """The CDI names that kubelet hands to the runtime, in this order."""
+        """The CDI names of an entry's devices, in the order in which kubelet is to pass them on."""
         return (*self._driver_spec.qualified(entry.files), f"{self._kind}={_device_id(entry)}")
 
     def shared_files(self, entry: Entry) -> tuple[str, ...]:
-        """Devices of the common spec to tell kubelet of with an entry that it knows nothing of."""
+        """Names of devices of the common spec, for an entry of which kubelet was never told."""
         unit = self._hardware.unit(entry.gpu)
         has_video = unit is not None and has_engines(entry, unit)
         return (COMPUTE, VIDEO) if has_video else (COMPUTE,)
 
     def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
-        """Write the spec of one claim, of which these are all the entries; no-op if it is there.
+        """Write the spec of one claim; a spec that is already right is left.
 
-        The spec that claims have in common is there before: also for one that does without, as
-        kubelet may know more than a journal that was lost. ``needs`` is what ``check`` has found,
-        unless that is to be looked for anew.
+        The common spec is written first, even if no entry names its devices: after the loss of the
+        journal kubelet may still know these names. ``entries``: all entries of the claim.
+        ``needs``: the result of ``check``; without it the node is looked at again.
         """
         needs = needs or self._needs()
         self._driver_spec.ensure(needs)
@@ -104,7 +105,7 @@ class Specs:
             self._store.write(entries[0].claim.uid, spec)
 
     def _make_nodes(self, spec: Spec, needs: Needs) -> None:
-        """Have the claim's nodes on the host too; only pods with ``hostUsers: false`` need them."""
+        """Make missing device nodes on the host, which pods with ``hostUsers: false`` need."""
         edits = (needs.control, *(device.edits for device in spec.devices))
         problem = make_nodes(needs.roots, (node for e in edits for node in e.nodes))
         if problem and problem != self._unmade:
@@ -112,12 +113,12 @@ class Specs:
         self._unmade = problem
 
     def remove(self, claim_uid: str) -> None:
-        """Remove a claim's spec; that there is none is fine."""
+        """Remove a claim's spec, if there is one."""
         with _host_errors():
             self._store.remove(claim_uid)
 
     def remove_common(self) -> None:
-        """Remove the spec that claims have in common, which none may need any more."""
+        """Remove the common spec; to be called only while no claim needs it."""
         self._driver_spec.remove()
 
     def claims(self) -> frozenset[str]:
@@ -126,15 +127,18 @@ class Specs:
             return self._store.claims()
 
     def sweep(self, keep: set[str]) -> int:
-        """Remove half-written specs and those of claims not in ``keep``; returns how many."""
+        """Remove half-written specs and those of claims not in ``keep`` (UIDs).
+
+        Returns the number of files removed.
+        """
         with _host_errors():
             return len(self._store.sweep(keep))
 
     def check(self) -> Needs:
-        """Refuse while no container could be given what it needs, before anything is made for it.
+        """Check that the node has the files that every container needs; returns these needs.
 
         Raises:
-            IncompleteError: says what the node lacks, and the remedy.
+            IncompleteError: the node lacks something; the message names it, and the remedy.
         """
         needs = self._needs()
         try:
@@ -145,7 +149,7 @@ class Specs:
         return needs
 
     def check_writable(self) -> None:
-        """Refuse while the directory of specs cannot be written to."""
+        """Raise HostError if the directory of specs cannot be written to."""
         with _host_errors():
             self._store.check()
 
@@ -157,8 +161,8 @@ class Specs:
         """The spec of one claim.
 
         Raises:
-            IncompleteError: the node lacks what every container needs.
-            HostError: it lacks what one of these needs.
+            IncompleteError: the node lacks something that every container needs.
+            HostError: the node lacks something that a device of this claim needs.
         """
         needs = needs or self._needs()
         is_shared = any(e.share is not None or e.mps is not None for e in entries)
@@ -178,10 +182,10 @@ class Specs:
         return self._driver_spec.build(needs).common
 
     def _needs(self) -> Needs:
-        """The needs of every container on this node now.
+        """The driver files and device nodes that every container on this node needs now.
 
         Raises:
-            IncompleteError: says what the node lacks, and the remedy.
+            IncompleteError: the node lacks something; the message names it, and the remedy.
         """
         files = self.driver_files()
         try:
@@ -208,12 +212,12 @@ class Specs:
 
 
 class NodeNeeds:
-    """Looks at driver libraries, kernel modules and capability files at each ``look``.
+    """Checks driver libraries, kernel modules and capability files at each ``look``.
 
-    While something is missing, no GPU of the node is offered; when it is there, all are again.
-    ``missing`` says what, with the remedy; ``hook`` is the hook program that containers get, or
-    empty. ``sharing`` tells the strategies that can be served. ``on_other_files`` is called when
-    files of the driver have come, gone or moved, so that specs that were written name other ones.
+    While one is missing, no GPU of the node is offered. ``missing``: text on what is missing and
+    the remedy; empty if nothing is. ``hook``: path of the CDI hook program that containers get, or
+    empty. ``sharing``: returns the strategies of sharing that can be served. ``on_other_files``: is
+    called when driver files have come, gone or moved, as written specs name the old ones.
     """
 
     def __init__(
@@ -238,13 +242,16 @@ class NodeNeeds:
 
     @property
     def offers(self) -> tuple[str, ...]:
-        """Strategies of sharing that can be served, as capabilities of the MigNode."""
+        """Strategies of sharing that can be served, named as capabilities of the MigNode."""
         if self._offers is None:
             self._offers = self._sharing()
         return self._offers
 
     def look(self) -> None:
-        """Look, and tell the node, its GPUs and the log when it has become otherwise."""
+        """Look at the files again; report a change of the hook, the strategies or what is missing.
+
+        It is reported to listeners, the GPUs' conflicts, events of the Node, and the log.
+        """
         files, before = self._specs.driver_files(), (self.hook, self._offers)
         if self._files is not None and self._files is not files:
             self._on_other_files()
@@ -289,10 +296,10 @@ def _nodes(entry: Entry, gpu: GpuUnit, roots: Roots) -> tuple[DeviceNode, ...]:
 
 
 def daemon_nodes(hardware: Hardware, roots: Roots, entry: Entry) -> tuple[DeviceNode, ...]:
-    """Device nodes of a program that serves the device of an entry beside its containers.
+    """Device nodes for a daemon, such as that of MPS, that serves the device of an entry.
 
     Raises:
-        HostError: the device or the kernel's number of a node is not known.
+        HostError: the device is not known, or the kernel's number of a device node.
     """
     unit = hardware.unit(entry.gpu)
     if unit is None:
@@ -301,13 +308,13 @@ def daemon_nodes(hardware: Hardware, roots: Roots, entry: Entry) -> tuple[Device
 
 
 def _device_id(entry: Entry) -> str:
-    """Name of an entry's device in the specs: a device that a claim shares twice has two."""
+    """Name of an entry's device in the specs; two shares of one device have different names."""
     device = f"{entry.device}-{entry.share_id}" if entry.share_id else entry.device
     return device_id(entry.claim.uid, device)
 
 
 def has_engines(entry: Entry, gpu: GpuUnit) -> bool:
-    """True if a device can decode or encode: a whole GPU can, of slices those with such engines."""
+    """True for a whole GPU, and for a slice with engines that decode or encode."""
     if entry.view:
         return False
     if entry.profile_id is None:
@@ -321,7 +328,7 @@ def has_engines(entry: Entry, gpu: GpuUnit) -> bool:
 
 
 def has_graphics(entry: Entry, gpu: GpuUnit) -> bool:
-    """True if a device can do graphics: a whole GPU without MIG, and slices made for it."""
+    """True for a whole GPU without MIG mode, and for a slice with a graphics profile."""
     if entry.profile_id is None:
         return not entry.view and not gpu.card.mig_enabled
     return _GRAPHICS in entry.profile.partition("+")[2]

@@ -1,4 +1,4 @@
-"""Devices that a claim was given, as this node has them, and whether they can be had now."""
+"""Journal entries from the devices that were allocated to a claim, and checks of availability."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, MpsLimits, S
 from kubeletplugin.nvml.errors import enable_mig
 
 _ONCE_OFFERED = ShareOffer(1)
-"""An offer that is no more: a share that does not say how large it is counts as all of it."""
+"""Offer in place of one that the node no longer makes: a share without amounts counts as all."""
 
 
 def intent(
@@ -29,13 +29,13 @@ def intent(
     total: int = 1,
     is_there: bool = False,
 ) -> tuple[GpuUnit, Entry]:
-    """The GPU that an allocated device's name stands for, and the record of the intent to make it.
+    """The GPU of an allocated device, and a new journal entry for the device in state ``intent``.
 
-    ``total`` is how many devices the claim has here. What ``is_there`` already may be a share where
-    the node offers none any more.
+    ``total``: number of devices that the claim has on this node. ``is_there``: the device is made
+    already; then it may be a share even if the node no longer offers shares.
 
     Raises:
-        DeviceError: the name does not parse, or this node has or offers no such thing.
+        DeviceError: the name cannot be parsed, or this node does not have or offer the device.
     """
     try:
         parsed = parse_device(device.device)
@@ -61,7 +61,7 @@ def intent(
         profile, placement = _slice(parsed, unit)
         entry = replace(entry, profile_id=profile.id, profile=profile.name, placement=placement)
         share = _share_of_slice(device, parsed, unit, profile, is_there=is_there)
-    if share is not None and not share.tenant:  # unless its class says otherwise
+    if share is not None and not share.tenant:  # its class does not say tenants: any
         share = replace(share, tenant=claim.namespace)
     return unit, replace(
         entry, share=share, share_id=device.share_id, mps=mps_limits(device, share)
@@ -69,7 +69,7 @@ def intent(
 
 
 def _share_of_gpu(device: AllocatedDevice, gpu: GpuUnit, *, is_there: bool) -> Share | None:
-    """Share of a whole GPU; None of one that the claim has alone.
+    """Share of a whole GPU; None if the claim has the GPU alone.
 
     Raises:
         DeviceError: the GPU cannot be used whole, or is not shared.
@@ -131,9 +131,9 @@ def _share_of_slice(
 
 
 def mps_limits(device: AllocatedDevice, share: Share | None) -> MpsLimits | None:
-    """The limits of its MPS clients; None of a device that no daemon shares.
+    """Limits of the device's MPS clients; None if the device is not shared by MPS.
 
-    Of a ``share`` no client gets more than that, whatever the configuration says.
+    A configured limit above the ``share`` is lowered to the share.
     """
     mps = device.sharing.mps
     if not device.sharing.by_mps:
@@ -154,8 +154,8 @@ def shape_of(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
     """Profile and placement of an entry, as its GPU offers them now.
 
     Raises:
-        DeviceError: MIG mode is off, or the GPU does not offer them any more.
-        BusyError: another program is changing the GPU.
+        DeviceError: MIG mode is off, or the GPU no longer offers the profile or placement.
+        BusyError: the GPU is released, or another program is changing it.
     """
     check_available(unit)
     check_mig(unit)
@@ -173,10 +173,10 @@ def shape_of(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
 
 
 def check_mig(gpu: GpuUnit) -> None:
-    """Refuse a GPU on which no slice can be made now.
+    """Check that slices can be made on a GPU.
 
     Raises:
-        DeviceError: says why, and what to do.
+        DeviceError: none can; the message says why, and what to do.
     """
     card = gpu.card
     if unwell := gpu.unwell:
@@ -188,16 +188,16 @@ def check_mig(gpu: GpuUnit) -> None:
 
 
 def mode_is_off(gpu: GpuUnit) -> ModeError:
-    """The error of a GPU without MIG mode, with the way to turn it on."""
+    """Error for a GPU whose MIG mode is off; the message says how to turn it on."""
     return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
 
 
 def check_available(gpu: GpuUnit) -> None:
-    """Refuse a GPU that another program manages.
+    """Check that the GPU is not released and no other program manages it.
 
     Raises:
-        BusyError: it is at work, and will have ended by itself; or the GPU is released.
-        DeviceError: it stays until somebody takes it away.
+        BusyError: the GPU is released, or the other program will end by itself.
+        DeviceError: the other program stays until somebody removes it.
     """
     if gpu.released:
         raise BusyError(f"{gpu} is {gpu.released}")
@@ -209,12 +209,13 @@ def check_available(gpu: GpuUnit) -> None:
 
 
 def check_room_on_gpu(gpu: GpuUnit, entry: Entry, others: Iterable[Entry]) -> None:
-    """Refuse a whole GPU that ``others`` have, unless they share it and leave room for ``entry``.
+    """Check that a whole GPU has room for ``entry``.
 
-    What is prepared already stays, whatever the node says of sharing since.
+    It has if no other entry (``others``) has the GPU, or if all share it and enough is left. The
+    amounts are not checked for an entry that is prepared already.
 
     Raises:
-        BusyError: says who has it, or what of it is left.
+        BusyError: no room; the message names the holder, or what is left of the GPU.
     """
     shares = []
     for other in others:
@@ -237,10 +238,13 @@ def check_room_on_gpu(gpu: GpuUnit, entry: Entry, others: Iterable[Entry]) -> No
 def check_room_in_slice(
     unit: GpuUnit, entry: Entry, others: tuple[Entry, ...], *, memory_mib: int
 ) -> None:
-    """Refuse a share for which ``others`` leave no room on a slice of ``memory_mib``.
+    """Check that ``others``, the entries that share a slice, leave room for ``entry`` on it.
+
+    ``memory_mib``: memory of the slice.
 
     Raises:
-        BusyError: says what is left of it; ``passing`` if some of that may be given back soon.
+        BusyError: no room; the message says what is left. ``passing`` if one of ``others`` was
+            made early or is being removed, so that room may come soon.
     """
     share, offer = entry.share, unit.slice_sharing
     where = f"the slice {entry.profile} at {entry.placement} of {unit}"

@@ -1,1 +1,1 @@
-"""The program as a whole: its parts, the order in which they start and stop, and who serves."""
+"""The program as a whole: its parts, and the order in which they start and stop."""

@@ -32,8 +32,8 @@ from kubeletplugin.host.processes import holders
 class ClaimParts:
     """Parts that work on claims.
 
-    Threads: ``janitor``, ``early``, and one for each claim of ``tasks`` that is worked on.
-    ``claim_watch`` is None where nothing is made before kubelet asks for it.
+    Threads: ``janitor``, ``early``, and one for each claim that ``node.tasks`` works on.
+    ``claim_watch``: None if slices are not to be made before kubelet asks.
     """
 
     node: Node
@@ -104,7 +104,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         choice=gpus.node_watch.choice,
         leaves=gpus.releasing.leaves,
     )
-    # The controller labels this node's claims where somebody listens.
+    # The controller writes the label only if slices are to be made before kubelet asks.
     watch = None
     if options.eager_seconds:
         watch = ClaimWatch(claims, node.outcomes, early, clock=common.clock)

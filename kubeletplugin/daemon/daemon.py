@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class Daemon:
     """Plugin of one node, run by the process that owns its state directory.
 
-    Rooms are built from the lowest up. What a room asks of one above it is a hook, called only
-    once threads run.
+    Lower parts are built first. A lower part gets hooks to call a part that is built later; they
+    are called only once threads run.
     """
 
     def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
@@ -67,7 +67,7 @@ class Daemon:
         self._listen()
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until ``stop`` is set, then finish the calls that run.
+        """Serve until ``stop`` is set, then finish the calls that are under way.
 
         Raises:
             HostError: a socket cannot be used.
@@ -80,7 +80,7 @@ class Daemon:
         self.gpus.node_watch.start()
         if self.claims.claim_watch is not None:
             self.claims.claim_watch.start()
-        # The MigNode of the last run is nearer to the truth than an empty one.
+        # Until the GPUs are known, the MigNode of the last run is better than an empty one.
         self.common.readiness.wait_decided(times.FIRST_LOOK_SECONDS)
         self.publishing.mignode.start()
         self.publishing.slices.start()
@@ -89,7 +89,7 @@ class Daemon:
         self._stop()
 
     def _listen(self) -> None:
-        """Tell whoever has to know when something of this node may have changed."""
+        """Register the parts that are to be called after changes on this node."""
         common, gpus = self.common, self.gpus
         common.telemetry.watch(gpus.monitor.gpus, common.journal, common.readiness)
         common.changed.add_first(gpus.hardware.follow)
@@ -105,7 +105,7 @@ class Daemon:
 
     @property
     def _threads(self) -> tuple[Loop, ...]:
-        """Threads that run before the first MigNode is written."""
+        """Threads to start before the first MigNode is written."""
         gpus, claims = self.gpus, self.claims
         changed, statuses = self.common.changed.thread, self.publishing.statuses.thread
         last = (gpus.loop, gpus.monitor, claims.janitor, claims.early)
@@ -121,7 +121,7 @@ class Daemon:
         )
 
     def _stop(self) -> None:
-        """Stop, and leave behind what hangs: after a start the journal says what it was."""
+        """Stop all parts within ``STOP_SECONDS``; work that hangs is left to the next start."""
         stopping = threading.Thread(target=self._stop_parts, name="stop", daemon=True)
         stopping.start()
         stopping.join(times.STOP_SECONDS)
@@ -176,7 +176,7 @@ class Daemon:
 
     @property
     def _reserves(self) -> bool:
-        """True if slices are made here for claims that are not allocated yet."""
+        """True if slices are made here for reservations, before claims are allocated."""
         by_us = self.common.options.allocator is AllocatorKind.CONTROLLER
         return by_us and self.claims.claim_watch is not None
 
@@ -194,7 +194,7 @@ class Daemon:
         return soon
 
     def _end(self) -> None:
-        """End in order; whoever runs this program starts it again."""
+        """End this process in order; its container is then started again."""
         self._ending.set()
 
     def _recover(self) -> None:
@@ -211,7 +211,7 @@ class Daemon:
 
 
 def _finish(*threads: Loop) -> None:
-    """End them one after another, each with what it is at."""
+    """Stop the threads one after another; each finishes its present turn."""
     for thread in threads:
         thread.stop()
         thread.join()
@@ -221,10 +221,10 @@ def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.
     """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
 
     Raises:
-        HostError: a socket, the state directory or the journal cannot be used, or NVIDIA's own
-            driver has the name.
+        HostError: a socket, the state directory or the journal cannot be used, or NVIDIA's own DRA
+            driver runs under the same driver name.
     """
-    sockets(options)  # refused before waiting
+    sockets(options)  # raises for a path that is too long, before this process waits
     waits = telemetry.liveness.stand_by
     with exclusive(options.roots.state, stop, waits=waits) as alone:
         if alone:

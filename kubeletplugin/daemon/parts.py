@@ -1,6 +1,6 @@
-"""Parts of the program that look at GPUs, publish what is there, and answer kubelet.
+"""Parts of the program that look at GPUs, publish their state, and answer kubelet.
 
-What a part asks of one that is built later is a hook, called only once threads run.
+A part gets hooks to call parts that are built later; they are called only once threads run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from kubeletplugin.publishing.statuses import ClaimStatuses
 from kubeletplugin.sockets import Sockets, SocketServer, sockets
 
 _WORKERS = 130
-"""Calls at once: each of 56 slices may be prepared and unprepared while their GPUs hang, health is
-streamed, and kubelet registers the plugin anew beside all that."""
+"""Calls served at once: Prepare and Unprepare of each of 56 slices on GPUs that hang, the streams
+of health, and a new registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class GpuParts:
     loop: HardwareLoop
 
 
-def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the rooms above
+def build_gpus(  # noqa: PLR0913 - hooks to parts that are built later
     common: Common,
     *,
     drain: Callable[[], Drain | None],
@@ -65,11 +65,11 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     settle: Callable[[], float | None],
     end: Callable[[], None],
 ) -> GpuParts:
-    """Build the parts that look at the GPUs; the hooks are called once threads run, not before.
+    """Build the parts that look at the GPUs; the hooks are called only once threads run.
 
-    ``drain`` and ``read_mignode`` say what is asked of this node, ``refresh_status`` shows the
-    devices of a claim anew, ``on_instances`` hears that instances came or went. ``recover`` and
-    ``settle`` are HardwareLoop's; ``end`` ends the program.
+    ``drain``: returns the drain in the MigNode. ``read_mignode``: reads the MigNode.
+    ``refresh_status``: writes a claim's status again. ``on_instances``: is called when instances
+    came or went. ``recover``, ``settle``: see HardwareLoop. ``end``: ends the program.
     """
     options = common.options
 
@@ -140,7 +140,10 @@ def build_publishing(
     facts: Callable[[], NodeFacts],
     on_reserved: Callable[[tuple[Reservation, ...]], None],
 ) -> PublishingParts:
-    """Build the publishing parts; ``facts`` are NodeInventory's."""
+    """Build the publishing parts.
+
+    ``facts``: see NodeInventory. ``on_reserved``: see MigNodePublisher.
+    """
     options = common.options
     statuses = ClaimStatuses(common, problem=gpus.monitor.problem_of)
     mode = AllocatorMode(options.allocator, on_change=common.changed)
@@ -171,7 +174,7 @@ class KubeletParts:
 def build_kubelet(
     common: Common, monitor: HealthMonitor, node: Node, *, on_registered: Callable[[], None]
 ) -> KubeletParts:
-    """Build the parts that kubelet calls; ``on_registered`` hears that it can from now on.
+    """Build the parts that kubelet calls; ``on_registered`` is called once kubelet can call them.
 
     Raises:
         HostError: a socket's path is too long.
@@ -185,7 +188,7 @@ def build_kubelet(
     def register(server: grpc.Server) -> None:
         add_services(node, health, registration, server)
 
-    # Kubelet dials as soon as it sees the registration socket, and waits up to 10 s for the
-    # connection to be answered (operation_generator.go): the other socket is there by then.
+    # Kubelet connects as soon as it sees the registration socket, and waits up to 10 s for an
+    # answer (operation_generator.go): the service socket is there by then.
     server = SocketServer(paths.service, paths.registration, register=register, workers=_WORKERS)
     return KubeletParts(paths, health, server)

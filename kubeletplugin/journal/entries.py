@@ -1,7 +1,7 @@
 """Entries of the journal: one device of one claim, and the step that it has reached.
 
-Slices that a layout declares and places that are suspect stand there under a claim that no API
-server can have: a namespace has no dot in its name.
+Ready slices of a layout and suspect placements have entries too, under the name of a claim that
+cannot exist: its namespace has a dot in its name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dra.gpu.shares import Share
 class State(StrEnum):
     """Step that a device has reached, while it is made or removed.
 
-    On the way in: ``intent`` (nothing on the hardware yet, or nothing known of it), ``gi-created``,
-    ``ci-created``, ``prepared`` (kubelet has been told, or may be). ``lost``: it was prepared, and
-    somebody or a reset took it from the hardware.
+    While it is made: ``intent`` (no instance is known to exist), ``gi-created`` (the GPU instance
+    exists), ``ci-created`` (the compute instance too), ``prepared`` (kubelet was told of it, or may
+    have been). ``lost``: it was prepared, and is gone from the hardware.
 
-    On the way out: ``destroying``, ``ci-destroyed`` (the GPU instance is left). What could not be
-    removed on the spot stays unavailable: ``leftover`` after an Unprepare, ``orphan`` after a
-    Prepare that failed, ``tombstone`` while its GPU is lost.
+    While it is removed: ``destroying``, ``ci-destroyed`` (only the GPU instance exists). If the
+    removal failed, the placement stays unavailable: ``leftover`` after an Unprepare, ``orphan``
+    after a failed Prepare, ``tombstone`` while the GPU is lost or not in the node.
     """
 
     INTENT = "intent"
@@ -42,25 +42,28 @@ class State(StrEnum):
 
 
 ARRIVING = frozenset({State.INTENT, State.GI_CREATED, State.CI_CREATED})
-"""Half made: kubelet has not been told."""
+"""States of a device that is half made: kubelet has not been told."""
 HELD = frozenset({State.PREPARED, State.LOST})
-"""Kubelet has been told."""
+"""States of a device of which kubelet has been told."""
 LEAVING = frozenset(State) - ARRIVING - HELD
-"""To be removed; the placement is unavailable until it is."""
+"""States of a device that is to be removed; its placement is unavailable until it is gone."""
 
 EntryKey = tuple[str, str]
 SUSPECT = "mig.suspect"
-"""Namespace of records of places that a GPU may still hold; none of an API server has a dot."""
+"""Namespace in entries of suspect placements, which a GPU may still hold (``Entry.suspect``)."""
 
 LAYOUT = "mig.layout"
-"""Namespace of records of slices that a layout declares and no claim holds."""
+"""Namespace in entries of ready slices: a layout declares them, and no claim holds them."""
 
 GONE = "the slice is gone from the hardware"
-"""Note of an entry that is lost."""
+"""Note of an entry in state ``lost``."""
 
 
 class MpsLimits(NamedTuple):
-    """Limits of each client of a claim's MPS daemon: a percentage, and MiB; None is no limit."""
+    """Limits of each client of a claim's MPS daemon; None is no limit.
+
+    ``threads``: percentage of active threads. ``mebibytes``: device memory in MiB.
+    """
 
     threads: int | None = None
     mebibytes: int | None = None
@@ -68,25 +71,26 @@ class MpsLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One device of one claim. A whole GPU has neither profile nor placement nor ids.
+    """One device of one claim. The entry of a whole GPU has no profile, placement and ids.
 
-    ``requests`` are the claim's base request names that it serves; ``total`` is how many devices
-    the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
-    mean nothing in another. ``note`` says why the entry is in its state. A ``view`` looks at a
-    whole GPU and holds nothing of it (adminAccess). ``interval`` is the length of turns set on a
-    whole GPU for it, or empty.
-    ``share``: what it has of a whole GPU or slice that several claims may have, None of one that it
-    has alone; ``share_id`` tells several shares of one claim apart. Of a slice that is shared each
-    claim has an entry, with the same ids and UUID.
-    ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
+    ``gpu``: UUID of the GPU. ``boot_id``: boot in which the instance was made; in another boot
+    ``gi_id`` and ``ci_id`` mean nothing. ``requests``: base names of the claim's requests that the
+    device serves. ``total``: number of devices that the claim has on this node. ``note``: text on
+    why the entry is in its state. ``view``: the device is a whole GPU with adminAccess, of which
+    the claim holds nothing. ``interval``: time slice set on a whole GPU for it, or empty.
 
-    ``early``: made before kubelet asked for it, which has not asked yet. ``remade``: it was
-    prepared before, and is made again or was to be: what undoes that leaves it lost, until kubelet
-    takes it back. ``wiped``: lost to a GPU reset or driver reload, together with everything else on
-    the GPU. ``idle``: its GPU instance alone is left, kept for another claim.
+    ``share``: amounts of a shared GPU or slice; None if the claim has the device alone. Each claim
+    that shares a slice has its own entry, with the same instance ids and UUID. ``share_id``: tells
+    several shares of one claim apart. ``mps``: limits of MPS clients; None without a daemon.
 
-    ``files``: what of the CDI spec that all claims have in common kubelet was told with it, by
-    name; kubelet keeps that, and a record without was told nothing but the claim's own.
+    ``early``: the device was made before kubelet asked for it, and kubelet has not asked yet.
+    ``remade``: the device was prepared before and is being made again; if that is undone, the entry
+    becomes ``lost`` and stays until Unprepare. ``wiped``: the device was lost by a GPU reset or
+    driver reload, with all others on the GPU. ``idle``: only the GPU instance is left, kept for
+    another claim.
+
+    ``files``: names of devices of the common CDI spec of which kubelet was told with this device;
+    kubelet keeps them. Empty: kubelet was told of the claim's own CDI device only.
     """
 
     claim: ClaimRef
@@ -123,27 +127,28 @@ class Entry:
 
     @property
     def kubelet_knows(self) -> bool:
-        """True if kubelet was told of it, and may use it."""
+        """True if kubelet was told of the device, and may give it to containers."""
         return self.state in HELD or self.remade
 
     @property
     def ready(self) -> bool:
-        """True if it is a slice of a layout that nobody holds."""
+        """True if the entry is of a ready slice: a layout declares it, and no claim holds it."""
         return self.idle and self.claim.namespace == LAYOUT
 
     @property
     def suspect(self) -> bool:
-        """True if it stands for no claim, but for a place where a removal failed.
+        """True if the entry is of no claim, but of a placement where a removal failed.
 
-        NVML lists no instance there, and the GPU's firmware (GSP) may keep one: a GPU instance is
-        deleted on the CPU's side first (open-gpu-kernel-modules, kernel_mig_manager.c).
+        NVML lists no instance at the placement, but the GPU's firmware (GSP) may still have one: a
+        GPU instance is deleted on the CPU first (open-gpu-kernel-modules, kernel_mig_manager.c).
         """
         return self.claim.namespace == SUSPECT
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
-        """This entry in another state.
+        """This entry in another state, with the fields that follow from that.
 
-        Of what is half made and to go it is not known whether its compute instance is there.
+        ``ci_id`` becomes None when a half-made device is to be removed: its compute instance may or
+        may not exist.
         """
         half_made = self.state in ARRIVING
         remade = state not in HELD and (self.remade or (state in ARRIVING and self.state in HELD))
@@ -157,14 +162,17 @@ class Entry:
         return replace(self, state=state, note=note, **kept | changes)
 
     def gone(self) -> Entry | None:
-        """This entry once nothing of its slice is left; None if it is to be forgotten."""
+        """The entry to record once nothing of the slice is left: ``lost`` if ``remade``, else None.
+
+        None: the entry is to be removed.
+        """
         if not self.remade:
             return None
         nothing = {"gi_id": None, "ci_id": None, "mig_uuid": ""}
         return self.at(State.LOST, note=GONE, wiped=self.wiped, **nothing)
 
     def holder(self) -> str:
-        """Holder of the placement, in words for an error."""
+        """Text that names the holder of the placement, for an error."""
         if self.ready:
             return f"a ready slice of the node's layout ({self.device})"
         why = f": {self.note}" if self.note else ""
@@ -174,7 +182,7 @@ class Entry:
 
 
 def share_slice(entry: Entry, other: Entry) -> bool:
-    """True if two records are of claims that have one slice together, or may be."""
+    """True if two entries are shares of the same slice, whether or not it is made."""
     places = {(e.gpu, e.profile_id, e.placement) for e in (entry, other)}
     return (
         entry.key != other.key
@@ -186,22 +194,23 @@ def share_slice(entry: Entry, other: Entry) -> bool:
 
 
 def complete(entries: Iterable[Entry]) -> bool:
-    """True if these are all the devices that their claim has on this node, and prepared."""
+    """True if ``entries`` are all devices of their claim on this node, and all are prepared."""
     known = list(entries)
     return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)
 
 
 def occupant_of(entry: Entry) -> Occupant | None:
-    """Part of its GPU that an entry takes; None for a whole GPU."""
+    """Placement and profile that an entry takes on its GPU; None for a whole GPU."""
     return None if entry.placement is None else Occupant(entry.placement, entry.profile_id)
 
 
 def intended_entry(
     gpu: str, number: int, profile: Profile, placement: Placement, *, boot_id: str
 ) -> Entry:
-    """The record before a ready slice of a layout is made: whatever is found of it is to go.
+    """Entry to write before a ready slice of a layout is made, in state ``destroying``.
 
-    ``number`` is that in the GPU's name.
+    After a crash, an instance found for this entry is removed. ``number``: the one in the GPU's
+    name.
     """
     device = mig_device(number, profile.name, profile_id=profile.id, start=placement.start)
     return Entry(
@@ -217,7 +226,7 @@ def intended_entry(
 
 
 def ready_entry(entry: Entry) -> Entry:
-    """The record of a ready slice, of which the GPU instance is there and nothing else."""
+    """Entry of a ready slice, of which only the GPU instance exists."""
     device = _unshared(entry.device)
     return replace(
         entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="", idle=True),
@@ -226,7 +235,7 @@ def ready_entry(entry: Entry) -> Entry:
 
 
 def suspect_entry(entry: Entry, why: str) -> Entry:
-    """The record of a placement that is unavailable until an instance can be made there again."""
+    """Entry of a suspect placement, unavailable until an instance can be made there again."""
     device = _unshared(entry.device)
     return replace(
         entry.at(State.LEFTOVER, note=why, gi_id=None, ci_id=None, mig_uuid="", remade=False),
@@ -240,6 +249,6 @@ def _of_nobody(claim: ClaimRef, device: str) -> dict[str, Any]:
 
 
 def _unshared(device: str) -> str:
-    """The name of the slice of which ``device`` may be a share."""
+    """Name of the slice of ``device``, which may be the name of a share of it."""
     parsed = parse_device(device)
     return str(replace(parsed, shared=False)) if isinstance(parsed, MigDevice) else device

@@ -1,10 +1,11 @@
 """The journal of slices made on the hardware, by claim: on disk before the hardware changes.
 
-One file of JSON with a version and a checksum, replaced atomically; the last durable generation
-before it stays beside it. Steps are noted: they outlive the process, and need not outlive the
-machine, as no instance does. What kubelet is told of is durable. A journal that cannot be read is
-set aside, never overwritten, and the one before it is used. Either way something may be missing
-from it, which stands in the file itself until it has been found again.
+The journal is one JSON file with a version and a checksum, replaced atomically; the last durable
+generation before it is kept as a second file. Intermediate steps are written without a sync to
+disk: they survive the process but perhaps not the machine, and no instance survives the machine
+either. Entries of which kubelet is told are synced. A file that cannot be read is renamed, never
+overwritten, and the generation before it is used. Entries may be missing then, or if there is no
+file; the journal records that until they have been found again.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _WAIT_SECONDS = 0.2
 class Contents(msgspec.Struct, frozen=True):
     """Content of a journal file.
 
-    ``rebuild`` is set while what was lost is still to be found again, ``unadopted`` while ready
-    slices of a layout are.
+    ``rebuild``: entries may be missing and are still to be found again. ``unadopted``: entries of
+    ready slices of a layout may be missing.
     """
 
     version: int = VERSION
@@ -52,7 +53,7 @@ def encode(contents: Contents) -> bytes:
 
 
 def sealed(body: bytes) -> bytes:
-    """A file of these bytes, which are a JSON object without its closing brace."""
+    """Content of the file: ``body``, a JSON object without its closing brace, and the checksum."""
     return b'%b%b%b"}' % (body, _CHECKSUM, hashlib.sha256(body).hexdigest().encode())
 
 
@@ -79,17 +80,15 @@ def decode(data: bytes) -> Contents:
 class Journal:
     """The entries of this node. Thread-safe; a change is written when its method returns.
 
-    It is durable as well, but for :meth:`note`. Who reads waits for no disk: a change is read once
-    it is written, and values that are read are replaced, never altered.
+    The change is also synced to disk, except by :meth:`note`. Reading never waits for the disk.
 
-    Raises HostError from every change that could not be written; the entries are then as before.
-    ``problems`` says in words which files could not be used, ``failure`` why the last change could
-    not be written; it is empty when it was.
+    Every method that changes the journal raises HostError if the change could not be written; the
+    entries are then as before. ``problems``: texts on files that could not be used. ``failure``:
+    text on why the last write failed; empty if it succeeded.
 
-    ``on_change`` is called after each change that is no mere step, and when writing begins to fail,
-    by the thread that made the change and without the journal's lock: it may ask the journal.
-    Whoever made the change may hold other locks, that of a GPU for example, so that it must wait
-    for nothing.
+    ``on_change``: called after each change except those of :meth:`note`, and when ``failure``
+    changes. It is called without the journal's lock, so it may read the journal; the calling thread
+    may hold other locks, such as that of a GPU, so it must not block.
     """
 
     def __init__(self, path: Path, *, on_change: Callable[[], None] | None = None) -> None:
@@ -106,7 +105,7 @@ class Journal:
         return tuple(self._entries.values())
 
     def get(self, entry: Entry) -> Entry | None:
-        """The entry of this claim and device as it is now."""
+        """The present entry with the key of ``entry``; None if there is none."""
         return self._entries.get(entry.key)
 
     def of_claim(self, uid: str) -> tuple[Entry, ...]:
@@ -114,7 +113,7 @@ class Journal:
         return tuple(e for e in self.entries() if e.claim.uid == uid)
 
     def of_gpu(self, gpu: str) -> tuple[Entry, ...]:
-        """The entries that hold something of one GPU, by UUID; views hold nothing."""
+        """The entries that hold something of the GPU with this UUID; views are left out."""
         return tuple(e for e in self.entries() if e.gpu == gpu and not e.view)
 
     def has_mps(self, namespace: str) -> bool:
@@ -123,34 +122,35 @@ class Journal:
 
     @property
     def rebuild(self) -> bool:
-        """True if something may be missing that is still to be found again."""
+        """True if entries may be missing that are still to be found again."""
         return self._contents.rebuild
 
     @property
     def unadopted(self) -> bool:
-        """True if ready slices of a layout may be missing that are still to be found again."""
+        """True if entries of ready slices may be missing that are still to be found again."""
         return self._contents.unadopted
 
     def put(self, *entries: Entry) -> None:
-        """Add or replace entries, all of them or none."""
+        """Add or replace entries, in one write."""
         with self._changing():
             self._write(self._entries | {e.key: e for e in entries})
 
     def note(self, *entries: Entry) -> None:
-        """Put entries whose instances do not outlive a reboot, so that these need not either.
+        """Add or replace entries without a sync to disk, as an intermediate step.
 
-        ``on_change`` hears of the step that ends what this one is part of.
+        After a crash of the machine the instances are gone too. ``on_change`` is not called: it is
+        called for the last step.
         """
         with self._changing(is_step=True):
             self._write(self._entries | {e.key: e for e in entries}, durably=False)
 
     def exchange(self, old: Entry, new: Entry) -> None:
-        """Forget one entry and put another, in one write."""
+        """Remove ``old`` and add ``new``, in one write."""
         with self._changing():
             self._write({k: e for k, e in self._entries.items() if k != old.key} | {new.key: new})
 
     def alter(self, old: Entry, new: Entry) -> bool:
-        """Replace an entry if it is still as given; False if somebody changed it meanwhile."""
+        """Replace an entry if it still equals ``old``; returns False if it does not."""
         with self._changing():
             if self._entries.get(old.key) != old:
                 return False
@@ -159,7 +159,7 @@ class Journal:
             return True
 
     def remove(self, *entries: Entry) -> None:
-        """Forget entries; those that are not there are fine."""
+        """Remove entries; those that are not there are ignored."""
         gone = {e.key for e in entries}
         with self._changing():
             if gone & self._entries.keys():
@@ -168,8 +168,8 @@ class Journal:
     def rebuilt(self) -> None:
         """Record that no entry is missing any more.
 
-        Written even when nothing was found: a node without a journal is one that has lost it, where
-        another's instance may be taken for a claim's.
+        To be called even if nothing was found: a node without a journal file counts as one that has
+        lost its journal, and on such a node foreign instances may be taken for those of claims.
         """
         with self._changing():
             self._write(self._entries, rebuild=False)
@@ -180,7 +180,7 @@ class Journal:
             self._write(self._entries, unadopted=False)
 
     def retry(self) -> None:
-        """Write again what could not be written, so that it is known when that is over."""
+        """Write the entries again if the last write failed, to learn when writing works again."""
         with self._changing():
             if self.failure:
                 try:
@@ -189,9 +189,9 @@ class Journal:
                     _log.debug("%s", error)
 
     def sweep(self) -> None:
-        """Remove what a process that was killed has left half-written in the journal's directory.
+        """Remove half-written files of a killed process from the journal's directory.
 
-        Only at start, by the owner of the directory.
+        To be called at start only, by the owner of the directory.
 
         Raises:
             HostError: the directory cannot be read or written.
@@ -206,7 +206,7 @@ class Journal:
 
     @contextmanager
     def _changing(self, *, is_step: bool = False) -> Iterator[None]:
-        """Hold the lock; the listener hears of a change once the lock is free again."""
+        """Hold the lock; then, without it, call ``on_change`` if something changed."""
         changed = False
         try:
             with self._lock:
@@ -260,7 +260,7 @@ def previous(path: Path) -> Path:
 
 
 def _keep_previous(path: Path, before: Path) -> None:
-    """Give the current file a second name, so that no moment is without a readable journal."""
+    """Link the current file as ``before``, so that a readable journal exists at every moment."""
     link = f"{path}.link"
     try:
         try:
@@ -274,7 +274,7 @@ def _keep_previous(path: Path, before: Path) -> None:
 
 
 def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
-    """The newest generation that can be read, and what is wrong with a newer one."""
+    """The newest generation that can be read, and texts on files that cannot be used."""
     problems: list[str] = []
     for candidate in (path, previous(path)):
         try:
@@ -286,7 +286,7 @@ def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
             continue
         if candidate == path:
             return contents, tuple(problems)
-        # Whatever came after the generation before it is to be found again.
+        # Entries that were written after this older generation are to be found again.
         problems.append(f"the generation before it is used: {candidate}")
         lost = msgspec.structs.replace(contents, rebuild=True, unadopted=True)
         return lost, tuple(problems)
@@ -308,9 +308,10 @@ def _set_aside(path: Path) -> str:
 def exclusive(
     state: Path, stop: threading.Event, *, waits: Callable[[], None] = lambda: None
 ) -> Iterator[bool]:
-    """Own the node's state; a second process waits until the first is gone. False: told to stop.
+    """Own the state directory; a second process waits until the first has ended.
 
-    ``waits`` is called if it has to wait, once.
+    Yields True as the owner, False if ``stop`` was set while waiting. ``waits``: called once if
+    this process has to wait.
 
     Raises:
         HostError: the directory cannot be made or written.
@@ -331,7 +332,7 @@ def exclusive(
 
 @contextmanager
 def owned_at_once(state: Path) -> Iterator[bool]:
-    """Own the node's state, if nobody else does at this moment.
+    """Own the state directory, if no other process does now; yields whether this one does.
 
     Raises:
         HostError: the directory cannot be made or written.

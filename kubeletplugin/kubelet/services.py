@@ -1,7 +1,7 @@
 """The services that kubelet calls: registration, DRAPlugin and DRAResourceHealth.
 
-Two versions of a protocol differ in the package of their messages, and in fields that are named
-below.
+Each protocol is served in two versions, which differ in the package of their messages and in the
+fields named below.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kubeletplugin.times import HEALTH_SECONDS
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 16
-"""Claims of one call that are worked on side by side."""
+"""Upper bound on claims of one call that are worked on at the same time."""
 
 SERVICES = (
     "v1.DRAPlugin",
@@ -42,13 +42,13 @@ SERVICES = (
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
-"""Services on the service socket; kubelet takes the first that it knows."""
+"""Services on the service socket; kubelet uses the first of each kind that it knows."""
 
 
 def add_services(
     node: Node, board: HealthBoard, registration: Registration, server: grpc.Server
 ) -> None:
-    """Serve all that kubelet asks of a driver."""
+    """Add all services that kubelet calls to ``server``."""
     registration_grpc.add_RegistrationServicer_to_server(registration, server)
     v1_grpc.add_DRAPluginServicer_to_server(PluginV1(node), server)
     v1beta1_grpc.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
@@ -57,9 +57,10 @@ def add_services(
 
 
 class Registration(registration_grpc.RegistrationServicer):
-    """Answers on a socket in plugins_registry, from memory: kubelet waits one second.
+    """Registration service, on a socket in plugins_registry.
 
-    ``on_registered`` is called, in a thread of the server, whenever kubelet took up the plugin.
+    It answers from memory: kubelet waits one second only. ``on_registered``: called in a thread of
+    the server whenever kubelet has registered the plugin.
     """
 
     def __init__(self, driver: str, endpoint: Path, on_registered: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class Registration(registration_grpc.RegistrationServicer):
         request: registering.InfoRequest,  # noqa: ARG002 - the protocol's signature
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
     ) -> registering.PluginInfo:
-        """Name of this driver, and the address of its services."""
+        """Return the name of this driver, the path of its service socket, and its services."""
         return registering.PluginInfo(
             type="DRAPlugin",
             name=self._driver,
@@ -85,7 +86,7 @@ class Registration(registration_grpc.RegistrationServicer):
         request: registering.RegistrationStatus,
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
     ) -> registering.RegistrationStatusResponse:
-        """Kubelet's verdict; it tries again by itself."""
+        """Take the result of the registration; after a failure kubelet tries again by itself."""
         if request.plugin_registered:
             _log.info("registered with kubelet as %s", self._driver)
             self._on_registered()
@@ -103,7 +104,7 @@ class _Claim(Protocol):
 def serve_claims(
     claims: Iterable[_Claim], serve: Callable[..., ClaimAnswer], node: Node
 ) -> dict[str, ClaimAnswer]:
-    """Outcomes by claim UID, all within one deadline."""
+    """Call ``serve`` for each claim, with one deadline for all; returns answers by claim UID."""
     refs = {c.uid: ClaimRef(c.namespace, c.name, c.uid) for c in claims}
     deadline = node.deadline()
     if len(refs) <= 1:
@@ -180,7 +181,10 @@ class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
 
 
 class HealthBoard:
-    """Wakes the streams of health when something has changed. Thread-safe."""
+    """Source of the health streams, woken by :meth:`notify`. Thread-safe.
+
+    ``read``: returns the health of all prepared devices.
+    """
 
     def __init__(self, read: Callable[[], tuple[DeviceHealth, ...]]) -> None:
         self._read = read
@@ -189,7 +193,7 @@ class HealthBoard:
         self._closed = False
 
     def notify(self) -> None:
-        """Send the health again, as it may have changed."""
+        """Have all streams send the health again, as it may have changed."""
         with self._condition:
             self._changes += 1
             self._condition.notify_all()
@@ -201,7 +205,10 @@ class HealthBoard:
             self._condition.notify_all()
 
     def stream(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
-        """The complete list: at once, after every change, and now and then; until kubelet goes."""
+        """Yield the complete list at once, after every change, and every ``HEALTH_SECONDS``.
+
+        The stream ends when kubelet ends the call, or at :meth:`close`.
+        """
         gone = threading.Event()
 
         def leave() -> None:

@@ -1,6 +1,6 @@
-"""Observer of the node's work: calls, waits, actions and latencies become metrics.
+"""Observer that counts the node's calls, waits, actions and latencies as metrics.
 
-Beside it is what is known of claims for metrics and logs.
+A cache of facts about claims, for metrics and logs, is here too.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ _WAIT_SECONDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 40)
 _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 _NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _MOST_CLAIMS = 1024
-"""Far more than a node has slices."""
+"""Upper bound on claims in the cache: far more than a node has slices."""
 
 SEVERAL, UNKNOWN = "several", "unknown"
-"""The label ``profile`` of a claim with different ones, and of a claim that was never seen."""
+"""Values of the label ``profile``: for a claim with several profiles, and with unknown ones."""
 
 
 class Action(StrEnum):
-    """Deed of the node without a call of kubelet.
+    """Action that the node takes, or change that it notices, outside of calls of kubelet.
 
-    ``finished`` and ``undone``: a claim that was left half done. ``lost`` and ``found``: a prepared
-    slice went from the hardware, or came back. ``restored``: what a claim lost by a reset was made
-    again. ``reclaimed``: what could not be removed at once.
-    ``collected``: a claim that kubelet had forgotten. ``rebuilt``: an entry of a lost journal.
-    ``swept``: a CDI spec without a claim. ``ahead``: slices were made before kubelet asked;
-    ``refused``: they could not be; ``met``: kubelet asked for them; ``returned``: it did not.
+    ``finished``, ``undone``: a half-prepared claim was finished, or undone. ``lost``, ``found``: a
+    prepared slice was gone from the hardware, or was there again. ``restored``: slices of a claim
+    were made again after a GPU reset or driver reload. ``reclaimed``: a slice was removed that
+    could not be removed at once. ``collected``: a claim was released for which kubelet never called
+    Unprepare. ``rebuilt``: an entry of a lost journal was found. ``swept``: a CDI spec without a
+    claim was removed. ``ahead``: a claim's slices were made before kubelet asked. ``refused``: they
+    could not be. ``met``: kubelet asked for slices made early. ``returned``: it did not, and they
+    were given back.
     """
 
     FINISHED = "finished"
@@ -71,8 +73,8 @@ class Operation(StrEnum):
 class Served:
     """A call of kubelet for one claim that was answered.
 
-    ``entries`` are the claim's in the journal before it, or else after it. ``repeated``: it was
-    prepared already. ``error`` is None when the answer was good.
+    ``entries``: the claim's journal entries before the call, or after it if there were none.
+    ``repeated``: the claim was prepared before the call. ``error``: None if the call succeeded.
     """
 
     ref: ClaimRef
@@ -85,7 +87,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """Facts about a claim: its creation (RFC 3339), its pods by name, its allocated devices."""
+    """Facts about a claim.
+
+    ``created``: time of creation (RFC 3339). ``pods``: names of the pods that have reserved it.
+    ``devices``: names of its allocated devices.
+    """
 
     created: str
     pods: tuple[str, ...]
@@ -96,9 +102,9 @@ _NOTHING = ClaimFacts("", (), ())
 
 
 class ClaimCache:
-    """The claims that the API server showed last, by UID: kubelet names no pods. Thread-safe.
+    """Facts about claims as last read from the API server, by UID. Thread-safe.
 
-    For metrics and logs only. It may be out of date, and nothing is decided by it.
+    For metrics and logs only, as kubelet's calls do not name pods. Facts may be out of date.
     """
 
     def __init__(self) -> None:
@@ -106,7 +112,7 @@ class ClaimCache:
         self._facts: OrderedDict[str, ClaimFacts] = OrderedDict()
 
     def see(self, claim: Claim) -> None:
-        """Take a claim that the API server showed."""
+        """Take the facts of a claim that was read from the API server."""
         devices = claim.allocation.devices if claim.allocation else ()
         pods = tuple(c.name for c in claim.reserved_for if c.resource == "pods" and not c.api_group)
         facts = ClaimFacts(claim.created, pods, tuple(d.device for d in devices))
@@ -131,9 +137,9 @@ class ClaimCache:
 
 
 class NodeObserver:
-    """Turns what the node does into metrics. ``profile_of`` gives the profile of a device's name.
+    """Counts the node's work in metrics. Thread-safe; no method blocks or raises.
 
-    Called in passing, from any thread: no method blocks or raises.
+    ``profile_of``: returns the profile of a device, given the device's name.
     """
 
     def __init__(
@@ -194,7 +200,7 @@ class NodeObserver:
             self._actions.labels(action.value)
 
     def served(self, served: Served) -> None:
-        """A call of kubelet was answered."""
+        """Count a call of kubelet that was answered."""
         profiles = {e.profile or WHOLE_GPU for e in served.entries}
         facts = self._claims.of(served.ref.uid)
         profile = _one(profiles or {self.profile_of(d) for d in facts.devices})
@@ -205,16 +211,16 @@ class NodeObserver:
                 self._prepared.observe(latency)
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
-        """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
+        """Count a call of NVML; ``code``: an nvmlReturn_t without its prefix, or HANG."""
         self._nvml_calls(operation, code).inc()
         self._nvml_times(operation).observe(seconds)
 
     def lock_wait(self, seconds: float) -> None:
-        """A GPU's lock was waited for, with or without getting it."""
+        """Count a wait for a GPU's lock, whether or not the lock was got."""
         self._lock_wait.observe(seconds)
 
     def acted(self, action: Action) -> None:
-        """The node did something of its own accord."""
+        """Count an action of the node itself."""
         self._actions.labels(action.value).inc()
 
 

@@ -1,9 +1,9 @@
-"""Readiness to serve claims, and liveness, as kubelet's probes are told.
+"""Readiness to serve claims, and liveness, for kubelet's probes.
 
-Alive is a plugin that kubelet can call and whose threads run: only what a restart would mend makes
-it dead. Ready is one that serves claims, or that stands by while another serves them: during an
-update kubelet ends the old plugin only when the new one is ready, and the new one serves only when
-the old one has ended.
+The plugin is alive if kubelet can call it and its threads run; only faults that a restart would end
+make liveness fail. The plugin is ready if it serves claims, or waits while another plugin serves
+them: in an update the old pod is ended only when the new one is ready, and the new one serves only
+when the old one has ended.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _STARTING = "the GPUs are still being looked at"
 
 
 class Readiness:
-    """Not ready until hardware is known and recovered; thread-safe.
+    """Readiness to serve claims, with the reason if not ready. Thread-safe.
 
-    While the plugin starts there is no reason, and callers wait: kubelet repeats a failed call only
-    after a minute or more. ``on_change`` is called after each change, without a lock.
+    While the plugin starts it is not ready and the reason is empty; calls wait then, as kubelet
+    repeats a failed call only after a minute or more. ``on_change``: called after each change,
+    without a lock.
     """
 
     def __init__(self, *, on_change: Callable[[], None]) -> None:
@@ -46,7 +47,7 @@ class Readiness:
         self._on_change()
 
     def set_unready(self, reason: str) -> None:
-        """Turn all callers away with ``reason`` from now on."""
+        """Refuse all calls with ``reason`` from now on."""
         with self._condition:
             self._ready, self._reason = False, reason
             self._condition.notify_all()
@@ -65,15 +66,15 @@ class Readiness:
             return self._ready
 
     def wait_decided(self, timeout: float) -> bool:
-        """Wait until it is ready, or has a reason not to be; False if neither came in time."""
+        """Wait until it is ready or has a reason not to be; False after ``timeout`` seconds."""
         with self._condition:
             return self._condition.wait_for(lambda: self._ready or bool(self._reason), timeout)
 
     def wait_ready(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds for a start that is under way.
+        """Wait until ready, at most ``timeout`` seconds and only while the plugin starts.
 
         Raises:
-            StartingError: not ready for a reason, or the start takes longer.
+            StartingError: the plugin is not ready for a reason, or the start takes longer.
         """
         with self._condition:
             self._condition.wait_for(lambda: self._ready or self._reason, timeout)
@@ -84,7 +85,7 @@ class Readiness:
 
 
 class Liveness:
-    """Feeds the probes of one process."""
+    """Checks behind the liveness and readiness probes of this process."""
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
@@ -94,7 +95,7 @@ class Liveness:
         probes.ready.add("claims", lambda: "the plugin has not begun to serve")
 
     def stand_by(self) -> None:
-        """Another plugin serves this node, and this one will when that has ended."""
+        """Count as ready while another plugin serves this node and this one waits for its end."""
         self._probes.ready.add("claims", str)
 
     def begin(
@@ -105,10 +106,10 @@ class Liveness:
         threads: Iterable[Callable[[], str]],
         overdue: Callable[[], str] = str,
     ) -> None:
-        """Check sockets and threads from now on, as all of them are to be there.
+        """Check sockets and threads from now on.
 
-        ``threads`` are the checks of the threads that must run (``Loop.problem``).
-        ``overdue`` says why this process should have ended of its own accord by now.
+        ``threads``: checks of the threads that must run (``Loop.problem``). ``overdue``: returns
+        why this process should have ended by itself by now; empty if it should not have.
         """
         self._overdue = overdue
         live = self._probes.live
@@ -125,7 +126,7 @@ class Liveness:
         )
 
     def end(self) -> None:
-        """The plugin stops: nothing is asked of it any more."""
+        """End the checks, except ``overdue``, as the plugin stops; it is no longer ready."""
         self._probes.live.clear()
         self._probes.live.add("end", self._overdue)
         self._probes.ready.add("claims", lambda: "the plugin is stopping")
@@ -137,7 +138,10 @@ def _accepts(path: Path) -> str:
 
 
 def _answers(path: Path) -> str:
-    """Kubelet's first question, to our own server. It needs no GPU and no API server."""
+    """Call GetInfo, as kubelet does first, on our own server; returns the problem, or empty.
+
+    The call needs no GPU and no API server.
+    """
     if problem := _accepts(path):
         return problem
     with closing(grpc.insecure_channel(f"unix:{path}")) as channel:

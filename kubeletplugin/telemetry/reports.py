@@ -44,9 +44,9 @@ class Reports:
         self._sink.emit(regarding, reason.value, message, warning=warning)
 
     def report_journal(self, failure: str) -> None:
-        """Tell that writes of the journal begin to fail, or succeed again. For one thread.
+        """Send an event when writes of the journal begin to fail or succeed again. For one thread.
 
-        ``failure`` is the last write's; without the journal no claim is prepared.
+        ``failure``: text on why the last write failed; empty if it succeeded.
         """
         before, self._unwritable = self._unwritable, failure
         if failure == before:
@@ -60,15 +60,15 @@ class Reports:
 
 
 def about(ref: ClaimRef, **more: Any) -> dict[str, Any]:
-    """A claim, for ``extra`` of a log call; the pod is added where it is known (ClaimCache).
+    """Fields that name a claim, for ``extra`` of a log call, with the names the controller uses.
 
-    The fields have the names that the controller uses too.
+    ClaimCache adds the pods if they are known.
     """
     return {"claim": str(ref), "uid": ref.uid, **more}
 
 
 def device(entry: Entry, **more: Any) -> dict[str, Any]:
-    """A device of a claim: where it is, and as what."""
+    """Fields that name a claim and its device, for ``extra`` of a log call."""
     return about(
         entry.claim,
         device=entry.device,

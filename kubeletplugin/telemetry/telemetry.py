@@ -1,7 +1,7 @@
-"""Telemetry of one process; and the metrics of the node's state, read when they are asked for.
+"""Telemetry of one process, and metrics of the node's state.
 
-Of the state nothing is kept, so a slice that is gone has no series, and there are never more series
-than slices, GPUs and profiles.
+The state is read when the metrics are collected: a slice that is gone has no series, and the number
+of series is bounded by those of slices, GPUs and profiles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kubeletplugin.telemetry.probes import Liveness, Readiness
 
 
 class Telemetry:
-    """Telemetry of one process from its start: it may wait long before it has a Daemon."""
+    """Telemetry of one process from its start, also while it waits for another plugin to end."""
 
     def __init__(
         self, registry: CollectorRegistry | None = None, probes: Probes | None = None
@@ -41,7 +41,7 @@ class Telemetry:
     def watch(
         self, gpus: Callable[[], tuple[Gpu, ...]], journal: Journal, readiness: Readiness
     ) -> None:
-        """Show what there is on the node, too."""
+        """Add the metrics of the node's state; ``gpus`` returns the GPUs as last seen."""
         self.metrics.profile_of = lambda device: _profile(device, gpus())
         self.registry.register(NodeMetrics(gpus, journal, readiness, self.claims))
 
@@ -59,7 +59,7 @@ def _profile(device: str, gpus: tuple[Gpu, ...]) -> str:
 
 
 class NodeMetrics(Collector):
-    """``gpus`` are the node's as last seen."""
+    """Metrics of the node's state; ``gpus`` returns the node's GPUs as last seen."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class NodeMetrics(Collector):
         yield from self._of_journal(entries)
         names = {g.uuid: g.name for g in gpus}
         kept = (e for e in entries if e.state in LEAVING and e.placement is not None and not e.idle)
-        # Of a slice that several claims shared each has an entry, and all have one place.
+        # Each claim that shared a slice has an entry; the placement is counted once.
         places = {(names.get(e.gpu, e.gpu), e.placement, _why_unavailable(e)) for e in kept}
         yield _gauge(
             "unavailable_placements",
@@ -121,7 +121,7 @@ class NodeMetrics(Collector):
         pods = self._claims.of(entry.claim.uid).pods
         return (
             entry.claim.namespace,
-            # Two would make two series of one slice, which no query could join.
+            # One label per pod would make several series of one slice, which no query could join.
             pods[0] if len(pods) == 1 else "",
             entry.claim.name,
             entry.gpu,

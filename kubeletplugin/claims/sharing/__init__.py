@@ -1,1 +1,1 @@
-"""Sharing of devices by several processes: what is set for it on the node, and put back."""
+"""Sharing of devices by several processes: time slices, MPS daemons and HAMi-core."""
