@@ -1,8 +1,7 @@
 """``adminAccess`` (KEP-5018): claims that look at GPUs and hold nothing.
 
-What is looked at is a whole GPU, in MIG mode or not, whoever uses it: its slices come and go, and
-are seen through it. So nothing is made for a view, nothing is kept from others, and there is
-always room.
+Such a claim is given whole GPUs, in MIG mode or not, whoever uses them: their slices come and go,
+and are seen through the GPU. Nothing is made for it or kept from others, so there is always room.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def looks_only(problem: Problem) -> bool:
 
 
 def decide_view(problem: Problem, places: Places) -> Decision | None:
-    """The preferred node with GPUs that all claims may look at, and where the pod fits."""
+    """Decision on the first node by preference with GPUs for all claims, where the pod fits."""
     fleet = places.fleet
     for name in places.preferred(problem):
         node = fleet.nodes[name]
@@ -55,8 +54,9 @@ def _chosen(
 ) -> Sequence[tuple[Want, Gpu]] | None:
     """The GPUs that one claim may look at, by want; None where they do not suffice.
 
-    A claim is given a device once; other claims may look at it as well. Who asks for all is given
-    each one that its selectors select, or nothing.
+    A claim is given a device once; other claims may look at it as well. A want of all devices is
+    given each GPU that its selectors select, and None is returned if one of these is not free for
+    it.
     """
     gpus = [state.gpu for state in node.gpus]
     places: list[tuple[Want, Sequence[int]]] = []
@@ -79,7 +79,10 @@ def _give(
     given: dict[int, int],
     tried: set[int],
 ) -> bool:
-    """Give ``place`` a GPU, moving others to other GPUs where that helps (an augmenting path)."""
+    """Give ``place`` a GPU, moving others to other GPUs where that helps (an augmenting path).
+
+    Returns False if there is none.
+    """
     for gpu in sorted(places[place][1], key=given.__contains__):
         if gpu not in tried:
             tried.add(gpu)

@@ -1,9 +1,9 @@
 """The allocator: which node, which GPUs, which placements serve all claims of a pod together.
 
-A decision can be made in parts, with others in between. Between two parts GPUs may be taken and
-become free. A solution found before is looked at again before it is taken; that a node has none is
-not, so that each node is searched once and the search comes to an end however busy the cluster is.
-Whoever refuses because of it looks again when room was made meanwhile.
+A decision can be made in parts, and other decisions may come in between, so that GPUs are taken or
+become free. A solution found in an earlier part is checked again before it is used. A node without
+a solution is not searched again, so that the search ends however busy the cluster is: a caller that
+refuses a pod for that reason tries again when room was made meanwhile.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ _GROUPS = 8
 """Number of groups of nodes tried one after another; then all others are tried together."""
 
 RoomCost = tuple[int, int, int]
-"""The highest priority that ends, their sum, and how many, as kube-scheduler compares nodes."""
+"""Pods to end on a node: highest priority, sum of priorities, number; as in kube-scheduler."""
 
 
 def with_room_made(problem: Problem, places: Places) -> Problem:
-    """``problem`` as if kube-scheduler had made room on all nodes; itself where it makes none."""
+    """``problem`` as if kube-scheduler had ended pods of lower priority on all nodes.
+
+    Returns ``problem`` itself where kube-scheduler would end none.
+    """
     pod, hosts = problem.pod, places.hosts
     lowest = hosts.residents.lowest_priority
     if not pod.needs.preempts or pod.node or problem.pins or lowest >= pod.priority:
@@ -58,7 +61,10 @@ def with_room_made(problem: Problem, places: Places) -> Problem:
 
 
 def cost_of_room(problem: Problem, places: Places, node: str) -> RoomCost | None:
-    """Cost of the pods that end on ``node`` for that of ``problem``; None where none would."""
+    """Cost of the pods that kube-scheduler would end on ``node`` for the pod of ``problem``.
+
+    None where it would end none.
+    """
     facts = places.hosts.facts.get(node)
     if facts is None or node in problem.excluded:
         return None
@@ -70,7 +76,10 @@ def cost_of_room(problem: Problem, places: Places, node: str) -> RoomCost | None
 
 
 def in_order_of_cost(costs: Mapping[str, RoomCost], *, nominated: str) -> Iterator[Sequence[str]]:
-    """Ever other nodes, those first on which kube-scheduler would make room."""
+    """Groups of nodes of equal cost, in the order in which kube-scheduler would choose them.
+
+    The groups after the first ``_GROUPS`` come as one. If ``nominated`` has a cost, it comes alone.
+    """
     if nominated in costs:  # victims are ending there already
         yield [nominated]
         return
@@ -95,32 +104,32 @@ def over_quota(claims: Iterable[ClaimWants], decision: Decision, fleet: Fleet) -
 
 
 MANY = 64
-"""After this many misfits, only the nodes where the pod fits are searched."""
+"""Misfits after which the nodes where the pod fits are found first, and only they searched."""
 
 _VICTIM_STEPS = 5
-"""Steps for each node on which it is looked who might end for a pod."""
+"""Steps that a node counts on which the pods that might end are looked for."""
 
 _OTHERS_END = "others would have to end there"
 
 Part = Generator[None, None, Decision | None]
-"""Work that stops now and then; what it comes to is None where no node would do."""
+"""Work on a decision that pauses now and then; returns None where no node would do."""
 
 _Ranked = defaultdict[Cost, list[Sequence[str]]]
-"""Groups of nodes that are alike, in name order, by the cost of what they were found to give."""
+"""By the cost of their solution, groups of nodes that are alike, each in name order."""
 
 
 class OngoingDecision:
     """Decision for ``problem``, made in parts. Not thread-safe.
 
-    ``problem`` may be replaced by one whose claims are the same. With ``preempts`` nodes on which
-    kube-scheduler would make room are tried last.
+    ``problem`` may be replaced by one whose claims are the same. ``preempts``: nodes on which
+    kube-scheduler would end other pods are tried last.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.preempts = False
         self.posed = problem
-        """``problem`` as it is tried at the time: maybe as if room were made, on some nodes."""
+        """``problem`` as it is being tried: possibly with room made, and on some nodes only."""
         self._makes_room = False
         self._elsewhere: Mapping[str, str] = {}
         self._budget = Budget()
@@ -139,9 +148,10 @@ class OngoingDecision:
         return self._budget.used
 
     def go_on(self, places: Places, *, steps: int | None = None) -> Outcome | None:
-        """Search on, on ``places`` as they are now; None when that took ``steps`` without an end.
+        """Continue the search, on ``places`` as they are now; returns None if it has not ended.
 
-        A part takes at most the steps of one node more. After an exception it begins anew.
+        ``steps``: upper bound for this part, which the last node may exceed. After an exception the
+        next part begins anew.
         """
         self._places = places
         self._pose()
@@ -258,7 +268,7 @@ class OngoingDecision:
         return fits
 
     def _decide_single(self, request: OpenRequest) -> Decision | None:
-        """One slice: the first by cost on a node that fits."""
+        """Decision for one slice: the cheapest, then preferred, on a node where the pod fits."""
         rules, fleet = self.posed.rules, self._places.fleet
         fits: dict[str, bool] = {}
         found: Candidate | None = None
@@ -285,7 +295,7 @@ class OngoingDecision:
         return request.at(fleet.state(found.gpu), found.offer, found.placement)
 
     def _where_it_fits(self, known: Mapping[str, bool]) -> Iterator[GpuState]:
-        """The GPUs of all nodes where the pod fits, which is known for some."""
+        """The GPUs of the nodes where the pod fits; it fits on none that are ``known``."""
         for name, node in self._places.fleet.nodes.items():
             if name not in known and self._fits(name):
                 yield from node.gpus
@@ -297,7 +307,7 @@ class OngoingDecision:
             ranked: _Ranked = defaultdict(list)
             nodes = self._places.fleet.nodes
             for group in groups:
-                # To search a node by itself is dear.
+                # Searching each node by itself is expensive: leading misfits are skipped.
                 names = group if by_fingerprint else [*dropwhile(self._misses, group)]
                 node = nodes.get(names[0]) if names else None
                 if node is not None:
@@ -320,7 +330,7 @@ class OngoingDecision:
         return not self._fits(node)
 
     def _first(self, search: Search, ranked: _Ranked) -> Decision | None:
-        """The cheapest, then the first by name, that is still to be had."""
+        """The cheapest decision still possible; of equals that on the first node by name."""
         decision = self._liked_best(search, ranked)
         if decision is not None:
             return decision
@@ -329,14 +339,14 @@ class OngoingDecision:
             for name in sorted(chain.from_iterable(ranked[cost])):
                 node = fleet.nodes.get(name)
                 if node is not None and self._fits(name):
-                    # For a node that did not change it is the same, and known.
+                    # The solution of a node that has not changed is cached.
                     decision = search.decision(node)
                     if decision is not None:
                         return decision
         return None
 
     def _liked_best(self, search: Search, ranked: _Ranked) -> Decision | None:
-        """The one of the cheapest that the pod prefers; None where it prefers nothing."""
+        """Decision on the node, of the cheapest, that the pod prefers; None if it prefers none."""
         rules, fleet = self.posed.rules, self._places.fleet
         if rules is None or not rules.prefers or not ranked:
             return None
@@ -345,7 +355,7 @@ class OngoingDecision:
         return search.decision(fleet.nodes[rules.best(fitting)]) if fitting else None
 
     def _tiers(self, search: Search, rooms: Rooms | None) -> Iterator[Iterable[Sequence[str]]]:
-        """The nodes in the order of preference: groups of nodes that are alike, in name order."""
+        """The nodes by tier, the preferred first; each tier in groups of nodes that are alike."""
         fleet = self._places.fleet
         if search.nodes.policy == "none":
             fingerprints = rooms.where(search) if rooms is not None else None
@@ -357,10 +367,10 @@ class OngoingDecision:
 
 
 ANSWER_STEPS = 5_000
-"""After these it is too hard to tell whether nodes could serve a problem: tens of milliseconds."""
+"""Steps, tens of milliseconds, after which ``could_serve`` no longer tells."""
 
 _CHOICE_STEPS = 40
-"""Steps to begin with one of several alternatives."""
+"""Steps that each combination of alternatives counts."""
 
 
 class Allocator(Places):
@@ -373,8 +383,8 @@ class Allocator(Places):
     def decide(self, problem: Problem) -> Decision | None:
         """The best allocation, or None when no node has one.
 
-        An earlier alternative of a request goes before anything that speaks for a later one. None
-        also where the search was given up: ``outcome`` tells.
+        An earlier alternative of a request wins over a later one, whatever the costs. Returns None
+        also where the search was given up: ``outcome`` tells the difference.
 
         Raises:
             SelectorError: a selector does not compile.
@@ -383,7 +393,7 @@ class Allocator(Places):
         return self.outcome(problem).decision
 
     def could_serve(self, problem: Problem, nodes: Iterable[str]) -> bool:
-        """True if one of ``nodes`` has what is asked for now, and where that is too hard to tell.
+        """True if one of ``nodes`` could serve ``problem`` now, or if that is too hard to tell.
 
         Raises as ``decide``.
         """
@@ -406,9 +416,9 @@ class Allocator(Places):
         return False
 
     def outcome(self, problem: Problem, *, preempts: bool = False) -> Outcome:
-        """Decision as of ``decide``, and where there is none, whether for want of steps.
+        """The decision as of ``decide``; without one, also whether the search was given up.
 
-        With ``preempts`` at last also where kube-scheduler would make room.
+        ``preempts``: at last, nodes are tried on which kube-scheduler would end other pods.
         """
         ongoing = OngoingDecision(problem)
         ongoing.preempts = preempts

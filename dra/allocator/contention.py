@@ -1,4 +1,4 @@
-"""Devices of a decision that others have now, and who has them."""
+"""Devices to wait for, and the claims that have the devices of a decision now."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dra.claims.wants import choices
 from dra.gpu.holdings import Holding
 
 GPU_SLICES = 64
-"""A whole GPU that is in use counts as more than any of its slices."""
+"""Memory slices that a whole GPU in use counts as: more than any GPU has."""
 
 
 def memory_in_use(decision: Decision, fleet: Fleet) -> int:
-    """Memory slices of the devices of ``decision`` that somebody has now; 0 of an unknown node."""
+    """Memory slices of the devices of ``decision`` that are in use; 0 if its node is unknown."""
     node = fleet.nodes.get(decision.node)
     return memory_in_use_on(decision, node) if node is not None else 0
 
 
 def memory_in_use_on(decision: Decision, node: NodeGpus) -> int:
-    """As ``memory_in_use``, of a node that is known."""
+    """As ``memory_in_use``, on a node that is known."""
     total = 0
     for pick in decision.picks:
         state = node.gpu(pick.gpu)
@@ -62,17 +62,17 @@ def _overlaps(holding: Holding, pick: Pick) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Devices to wait for. ``blocked`` counts the memory slices of them that others have now."""
+    """Devices to wait for. ``blocked``: number of their memory slices that others have now."""
 
     decision: Decision
     blocked: int
 
 
 def least_blocked(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Plan | None:
-    """The devices of ``node`` that serve it once the fewest memory slices become free.
+    """The devices of ``node`` for ``search`` of which the fewest memory slices are in use.
 
-    None where it would not be served even if the node were empty of claims. What nobody claims
-    stays, and so do the claims whose UIDs are in ``stays``.
+    None where the node could not serve ``search`` even if it were empty of claims. Instances
+    without a claim stay, and so do the claims whose UIDs are in ``stays``.
     """
     best: Plan | None = None
     for decision in _decisions(search, node, stays):
@@ -98,7 +98,7 @@ def _decisions(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Itera
 
 
 def _single(search: Search, request: OpenRequest, state: GpuState) -> Iterator[Decision]:
-    """Every placement on an emptied GPU of the smallest profile that would do."""
+    """Decisions for every placement, on an emptied GPU, of the smallest profile that would do."""
     if state.blocked or state.table is None:
         return
     offers = [o for o in search.match(state, 0).offers if _may_be_made(o, search, state)]
@@ -113,7 +113,7 @@ def _single(search: Search, request: OpenRequest, state: GpuState) -> Iterator[D
 
 
 def _may_be_made(offer: Offer, search: Search, state: GpuState) -> bool:
-    """True of a slice, and of a share that fits a slice by itself."""
+    """True for a slice, and for a share that fits a slice without other shares."""
     if offer.profile is None or not offer.shared:
         return offer.profile is not None
     share = state.share(search.types[0].ask, search.namespace, offer.profile)
@@ -121,7 +121,7 @@ def _may_be_made(offer: Offer, search: Search, state: GpuState) -> bool:
 
 
 def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:
-    """The GPU without what claims hold but those that stay."""
+    """The GPU as if no claims were on it but those in ``stays``."""
     kept = tuple(i for i in state.gpu.instances if i.claim is None or i.claim.uid in stays)
     claims = {key: held for key, held in state.claims.items() if key[0] in stays}
     emptied = replace(state, gpu=replace(state.gpu, instances=kept), claims=claims)
@@ -134,16 +134,15 @@ def _held(state: GpuState) -> int:
 
 
 PLAN_STEPS = 20
-"""Steps that a node counts for whose GPUs are looked at; to find that a pod may not go there
-counts one."""
+"""Steps that a node counts whose GPUs are looked at; one where the pod may not go counts 1."""
 
 _Entry = tuple[int, int, str]
-"""Memory slices to become free at the least, place in the order of preference, and the node."""
+"""Lower bound on memory slices to become free, rank of the node by preference, its name."""
 
 
 @dataclass(slots=True)
 class _Ranked:
-    """Nodes for problems like that of ``search``; a node that has more to free comes later."""
+    """Heap of nodes for problems like that of ``search``, the fewest slices to free first."""
 
     search: Search
     heap: list[_Entry] = field(default_factory=list)
@@ -152,9 +151,9 @@ class _Ranked:
 class Outlook:
     """Plans for one pod after the other. Not thread-safe.
 
-    ``allocator`` gives the one that decides for a problem now. ``kind`` is equal for problems that
-    fail alike, None for one of its own. ``stays`` are UIDs of claims that are not waited for.
-    ``steps`` counts what was done.
+    ``allocator``: gives the allocator that decides for a problem now. ``kind``: gives a key that is
+    equal for problems that fail alike, None for a problem like no other. ``stays``: UIDs of claims
+    that are not waited for. ``steps``: number of steps taken so far.
     """
 
     def __init__(
@@ -172,13 +171,13 @@ class Outlook:
     def find(
         self, problem: Problem, *, beside: AbstractSet[str] = frozenset()
     ) -> Generator[None, None, Plan | None]:
-        """The devices that would serve ``problem`` once the fewest memory slices become free.
+        """The devices for ``problem`` of which the fewest memory slices are in use.
 
-        None where no node would serve it even if it were empty of claims but those that stay and
-        those whose UIDs are in ``beside``, which may grow from one problem to the next. An earlier
-        alternative of a request goes before anything else. A preference of nodes only decides
-        between equals: how full they are when it has become free, nobody knows. It pauses after
-        each node; what changes meanwhile may make the plan a worse one.
+        None where no node would serve it even if it were empty of claims, except those that stay
+        and those whose UIDs are in ``beside``, which may grow from one problem to the next. An
+        earlier alternative of a request wins over a later one. A preference of nodes only decides
+        between equals: nobody knows how full nodes will be when the devices are free. The search
+        pauses after each node; changes meanwhile may make the plan a worse one.
 
         Raises:
             SelectorError: a selector does not compile.
@@ -216,7 +215,10 @@ class Outlook:
     def _first(
         self, problem: Problem, ranked: _Ranked, stays: AbstractSet[str]
     ) -> Generator[None, None, Plan | None]:
-        """The least blocked node where the pod may go. What is placed meanwhile blocks more."""
+        """Plan on the least blocked node where the pod may go.
+
+        Claims allocated since the nodes were ranked block more: such a node is ranked again.
+        """
         heap, aside = ranked.heap, list[_Entry]()
         try:
             while heap:
@@ -254,7 +256,7 @@ class Outlook:
 
 
 def _given_to(problem: Problem, search: Search, decision: Decision) -> Decision:
-    """Decision for the claims of ``search``, given to those of ``problem``, which are alike."""
+    """``decision`` for the claims of ``search``, given to the like claims of ``problem``."""
     asked = (wants.claim.ref for wants in search.problem.claims)
     own = (wants.claim.ref for wants in problem.claims)
     refs = {theirs.uid: mine for theirs, mine in zip(asked, own, strict=True)}

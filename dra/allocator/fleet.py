@@ -1,7 +1,7 @@
 """All GPUs that the controller allocates, kept up to date from MigNodes and allocations.
 
-GPUs in equal states are grouped, and nodes whose GPUs are: a cluster has thousands of GPUs and a
-few hundred states, so that whoever decides looks at each state once.
+GPUs in equal states form a group, and so do nodes whose GPUs are in equal states: a cluster has
+thousands of GPUs in a few hundred states, and a decision looks at each state once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Claims = Mapping[tuple[str, Device], Held]
 
 @dataclass(slots=True, eq=False)
 class NodeGpus:
-    """A node's inventory, and the state of its GPUs in the order of their names.
+    """A node's inventory, and the states of its GPUs in the order of their numbers.
 
-    ``fingerprints`` are theirs: what fits one node, fits another with equal ones.
+    ``fingerprints``: those of ``gpus``; what fits one node, fits another with equal ones.
     """
 
     inventory: Inventory
@@ -45,15 +45,15 @@ class NodeGpus:
     fingerprints: GpuFingerprints = ()
 
     def gpu(self, name: str) -> GpuState | None:
-        """The state of ``gpu-<minor>``."""
+        """The state of the GPU called ``gpu-<minor>``; None if the node has none."""
         return next((g for g in self.gpus if g.gpu.name == name), None)
 
 
 @dataclass(slots=True, eq=False)
 class GpuGroup:
-    """GPUs in equal states, in the order of nodes and numbers; ``state`` is that of one of them.
+    """GPUs in equal states. ``state``: that of one; ``members``: all, by node and number.
 
-    ``moves`` are, by profile id, the ways to make a slice on each of them now, lowest start first;
+    ``moves``: by profile id, the ways to make a slice on each of the GPUs now, lowest start first;
     without the profiles of which none can be made.
     """
 
@@ -69,7 +69,7 @@ class GpuGroup:
 
 
 class _NodeFacts(NamedTuple):
-    """Claims by UID that a node has instances of, the profiles of its GPUs by name, and these."""
+    """Facts of a node: UIDs of claims with an instance there, its profiles' names, its GPUs."""
 
     instance_claims: frozenset[str]
     profiles: frozenset[str]
@@ -79,13 +79,13 @@ class _NodeFacts(NamedTuple):
 class Fleet:
     """The GPUs of every node whose allocator is the controller, and who holds them.
 
-    ``nodes`` are these by name; ``schedulers`` are the names of those whose GPUs kube-scheduler
-    allocates. ``groups`` are the GPUs by fingerprint, ``alike`` the names of nodes by those of
-    their GPUs, in order. ``makers`` are the groups by kind and by the id of a profile of which each
-    of their GPUs could make a slice now. ``whole`` is the number of GPUs given out whole,
-    ``shared`` of those that several claims may share, or slices of which. ``quotas`` count what
-    namespaces hold, ``changed`` takes the names of nodes that become others, for who wants to know.
-    Not thread-safe.
+    ``nodes``: these nodes by name; ``schedulers``: names of the nodes whose GPUs kube-scheduler
+    allocates. ``groups``: GPUs by fingerprint. ``alike``: by the fingerprints of a node's GPUs, the
+    names of the nodes that have these, in order. ``makers``: by kind and profile id, the groups
+    whose GPUs could make a slice of the profile now. ``whole``: number of GPUs given out whole;
+    ``shared``: of those that several claims may share, whole or in slices. ``quotas``: sums of what
+    namespaces hold. ``changed``: takes the names of nodes whose GPUs change, unless None. Not
+    thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
@@ -113,10 +113,10 @@ class Fleet:
         self.changed: set[str] | None = None
 
     def set_inventory(self, inventory: Inventory) -> bool:
-        """Take a node's inventory; True when that may have made room.
+        """Take a node's inventory; returns True when that may have made room.
 
         Raises:
-            TooManyStatesError: no GPU has such a geometry.
+            TooManyStatesError: a geometry has more states than that of any real GPU.
         """
         name = inventory.node
         if inventory.driver != self.driver:
@@ -154,7 +154,7 @@ class Fleet:
         return [s.room for s in before.gpus] != [s.room for s in node.gpus]
 
     def drop_inventory(self, node: str) -> bool:
-        """Forget a node; False, because that makes no room."""
+        """Forget a node; returns False, because that makes no room."""
         self._put(node, None)
         self.schedulers.discard(node)
         self._facts.pop(node, None)
@@ -184,13 +184,13 @@ class Fleet:
         self._count_anew([ref.uid])
 
     def release(self, claim_uid: str) -> bool:
-        """Count it no longer; True when it was counted."""
+        """Count what the claim holds no longer; returns True when it was counted."""
         was_counted = self.counts(claim_uid)
         self._exchange([claim_uid], ())
         return was_counted
 
     def limit(self, device_class: str, quota: Quota | None) -> None:
-        """Have what namespaces hold of a class counted, if it has a quota."""
+        """Set the quota of a class; what namespaces hold of classes with one is counted."""
         if self.quotas.limit(device_class, quota):
             self._count_anew(self._holders)
 
@@ -206,11 +206,11 @@ class Fleet:
         holding: Iterable[Holder] = (),
         unprepared: bool = False,
     ) -> Fleet:
-        """The fleet as it would be if these claims held nothing, and others what is given.
+        """A supposed fleet: these claims hold nothing, and those of ``holding`` what it says.
 
-        With ``unprepared`` their nodes have no slices of theirs any more, either. Nothing of this
-        fleet changes, and all but the GPUs in question is shared: what is returned is good until
-        this fleet changes.
+        With ``unprepared`` their nodes have no slices of ``claim_uids`` any more, either. Nothing
+        of this fleet changes. The supposed one shares all but the GPUs in question with it, and is
+        valid until this fleet changes.
         """
         supposed = Fleet(self.driver, self.kinds, self.demand)
         supposed._base = self
@@ -258,13 +258,13 @@ class Fleet:
         return bool(self._idle)
 
     def counts(self, claim_uid: str) -> bool:
-        """True if a claim is counted: it is allocated, or may be."""
+        """True if a claim is counted: it has an allocation, or one is being written for it."""
         return self._holder(claim_uid) is not None
 
     def instance_claims(self, node: str) -> frozenset[str] | None:
         """UIDs of the claims that the node has instances of, None without a MigNode of ours.
 
-        Whoever allocates the node: claims of an earlier mode may still be on it.
+        Known also of nodes that kube-scheduler allocates: claims of an earlier mode may be on them.
         """
         known = self._facts.get(node)
         return known.instance_claims if known is not None else None
@@ -311,7 +311,7 @@ class Fleet:
         return why_blocked(gpu, inventory) or self._left_out.get((inventory.node, gpu.name), "")
 
     def _holds(self, allocation: Allocation) -> tuple[str, frozenset[object]]:
-        """The node, and the names of the devices that nobody else may have, or share."""
+        """The node, and the devices that the allocation holds, a share with what it states."""
         devices = allocation.of_driver(self.driver)
         return allocation.node, frozenset(
             d.device if d.ask is NO_ASK else (d.device, d.ask)
@@ -320,7 +320,7 @@ class Fleet:
         )
 
     def _devices(self, gpus: Sequence[Gpu], holder: Holder) -> Iterator[tuple[int, Device, Held]]:
-        """The devices that a claim holds of ``gpus``, with the index of each one's GPU."""
+        """Devices of ``gpus`` that a claim holds: index of the GPU, device, claim with its ask."""
         ref, allocation = holder
         indexes = {gpu.name: index for index, gpu in enumerate(gpus)}
         for allocated in allocation.of_driver(self.driver):
@@ -340,7 +340,7 @@ class Fleet:
         return self._holders.get(uid)
 
     def _note(self, uid: str, holder: Holder | None) -> None:
-        """Note who holds what; a fleet that is only supposed knows no claims by node."""
+        """Note what a claim holds; a supposed fleet keeps no claims by node."""
         if self._base is not None:
             self._holders[uid] = holder
             return
@@ -367,7 +367,7 @@ class Fleet:
             self.quotas.enter(ref, allocation, self.gpus_of(allocation.node))
 
     def _exchange(self, gone: Iterable[str], added: Iterable[Holder]) -> None:
-        """Enter the claims ``gone`` no more at the GPUs that they hold, and others at theirs."""
+        """Remove the claims ``gone`` from their GPUs, and enter those ``added`` at theirs."""
         changed: dict[str, dict[int, Claims]] = {}
         for uid in gone:
             known = self._holder(uid)
@@ -393,7 +393,7 @@ class Fleet:
             self._set_claims(name, held)
 
     def _set_claims(self, name: str, held: Mapping[int, Claims]) -> None:
-        """Have these claims, by the index of a GPU of a node, in the place of what is there."""
+        """Replace the claims on a node's GPUs: ``held`` has the new ones by index of the GPU."""
         node = self.nodes.get(name)
         if node is not None and held:
             states = [*node.gpus]
@@ -403,7 +403,7 @@ class Fleet:
             self._put(name, NodeGpus(node.inventory, states))
 
     def _put(self, name: str, node: NodeGpus | None) -> None:
-        """Have a node in the place of what was known of it; None: it is gone."""
+        """Replace what is known of a node; ``node`` is None when it is gone."""
         before = self.nodes.get(name)
         gpus, former = node.gpus if node else (), before.gpus if before else ()
         if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
@@ -442,7 +442,7 @@ class Fleet:
     def _enter(self, state: GpuState) -> None:
         fingerprint: Hashable = self._numbers.get(state.traits)
         if fingerprint is None and self._base is not None:
-            # Of a number the live fleet knows nothing, which gives it to others.
+            # The live fleet would not know of a new number, and could give it to another state.
             fingerprint = state.traits
         elif fingerprint is None:
             self._last_number += 1

@@ -19,13 +19,14 @@ from dra.gpu.names import MigDevice, gpu_name, parse_device
 
 @dataclass(slots=True)
 class ProductRoom:
-    """GPUs of a product that can be given in slices, in memory slices.
+    """Memory slices of the GPUs of a product that can be given in slices.
 
-    ``withheld`` are those of GPUs on which nothing is made now. ``stranded`` are free where what is
-    asked for does not fit: the mean, over the profiles by how often each was asked for lately, of
-    what is free on GPUs without a place for the profile (the measure of Weng et al., "Beware of
-    Fragmentation", USENIX ATC 2023). ``largest`` has the largest slice that could be made,
-    ``placeable`` by profile the most slices of it alone.
+    ``held`` and ``free``: taken and free. ``withheld``: free on GPUs on which nothing is made now.
+    ``stranded``: free where what is asked for does not fit: the mean, over the profiles by how
+    often each was asked for lately, of what is free on GPUs without a place for the profile (the
+    measure of Weng et al., "Beware of Fragmentation", USENIX ATC 2023). ``largest``: size of the
+    largest slice that could be made. ``placeable``: by profile, the most slices of it alone that
+    could be made.
     """
 
     held: int = 0
@@ -37,7 +38,7 @@ class ProductRoom:
 
 
 def rooms(fleet: Fleet) -> dict[str, ProductRoom]:
-    """The room on the GPUs of each product. For any thread: it is told as of about now."""
+    """By product, the room on its GPUs. For any thread: a change meanwhile may be seen or not."""
     states: Counter[tuple[str, MoveTable, Usage, bool]] = Counter()
     for group in [*fleet.groups.values()]:  # one step, which no other thread divides
         state = group.state
@@ -68,7 +69,7 @@ def rooms(fleet: Fleet) -> dict[str, ProductRoom]:
 def charge(fleet: Fleet, slices: Iterable[tuple[GpuId, str, Placement]]) -> float:
     """Charge of the default policy for slices made in this order, by GPU, profile and placement.
 
-    In memory slices that others are likely to lack.
+    Returned in memory slices that others are likely to lack.
     """
     total, usages = 0.0, dict[GpuId, Usage]()
     for gpu, name, placement in slices:
@@ -87,7 +88,7 @@ def charge(fleet: Fleet, slices: Iterable[tuple[GpuId, str, Placement]]) -> floa
 
 
 def charge_of(fleet: Fleet, node: str, devices: Iterable[str]) -> float:
-    """As ``charge``, of those devices of a node that are slices one claim has alone."""
+    """As ``charge``, for those devices of a node that are slices one claim has alone."""
     slices = list[tuple[GpuId, str, Placement]]()
     for device in map(parse_device, sorted(devices)):
         known = fleet.nodes.get(node)

@@ -23,7 +23,7 @@ _IN_USE = (InstanceState.PREPARING, InstanceState.PREPARED)
 
 @dataclass(frozen=True, slots=True, order=True)
 class SharedSlice:
-    """A slice that shares alone are given of; ``held`` is their sum."""
+    """A slice of which only shares are given. ``held``: the sum of the shares given."""
 
     placement: Placement
     profile_id: int
@@ -33,7 +33,7 @@ class SharedSlice:
 def _joinable(
     gpu: Gpu, sharing: ShareOffer, claims: Mapping[tuple[str, Device], Held]
 ) -> tuple[SharedSlice, ...]:
-    """The shared slices of ``gpu`` that one more claim may join if it has room, in their order."""
+    """The shared slices of ``gpu`` that one more claim may join if they have room, sorted."""
     shares: dict[Occupant, dict[str, Share]] = {}
     for (uid, device), (ref, ask) in claims.items():
         occupant = occupant_of(device, gpu.geometry) if _is_part(device) else None
@@ -63,10 +63,10 @@ def _is_part(device: Device) -> bool:
 def _is_sound(
     instances: Iterable[Instance], placement: Placement, sharers: Collection[str]
 ) -> bool:
-    """True unless what lies at ``placement`` is about to go, is broken, or somebody else's.
+    """True unless the instance at ``placement`` is about to go, is unhealthy or not the sharers'.
 
-    The instance of a claim that has ended is left out where that of a sharer is there too: it is
-    the same one, which stays.
+    A claim that has ended may be listed with the same instance as a sharer. That instance stays, so
+    the ended claim is ignored.
     """
     here = [i for i in instances if i.placement.overlaps(placement)]
     own = [i for i in here if i.claim is not None and i.claim.uid in sharers]
@@ -91,16 +91,17 @@ Held = tuple[ClaimRef, Ask]
 
 @dataclass(slots=True, eq=False)
 class GpuState:
-    """One GPU of a node, and what the claims on it leave of it; another takes its place for others.
+    """One GPU of a node, the claims on it, and what they leave. Replaced by another, not changed.
 
-    ``blocked`` says why nothing can be placed, empty when something can. ``claims`` are those that
-    are allocated on it, by UID and device. What follows from these is worked out: ``table`` is None
-    where no slices can be made. ``instances`` is the number of those that are there, or are to be;
-    ``idle`` are the idle slices that nothing held lies on. ``shared`` is the sum of the shares of a
-    GPU that several may have, which is ``whole_held`` once all are given; ``shared_slices`` are the
-    slices that more claims may join. ``room`` is all that decides what it could give, ``traits``
-    all that decides what it gives; ``fingerprint`` stands for the traits in short, equal for GPUs
-    in equal states.
+    ``blocked``: reason why nothing can be placed, empty when something can. ``claims``: those that
+    are allocated on it, by UID and device. The other fields follow from these. ``table``: None
+    where no slices can be made. ``instances``: number of those that are there, or are to be.
+    ``idle``: the idle slices that nothing held overlaps. ``shared``: sum of the shares of a GPU
+    that several claims may have; None for others. ``whole_held``: the GPU is held whole, or all its
+    shares are given. ``shared_slices``: the slices that more claims may join. ``room``: all that
+    decides what the GPU could give. ``traits``: all that decides what it gives, its idle slices
+    too. ``fingerprint``: short key for ``traits``, equal for GPUs in equal states; set by the
+    fleet.
     """
 
     gpu: Gpu
@@ -148,7 +149,7 @@ class GpuState:
         self.traits = *self.room, self.idle
 
     def _held(self) -> Collection[Held]:
-        """By claim: none has two shares of a GPU."""
+        """Claims with their asks, each claim once: none has two shares of a GPU."""
         return {uid: held for (uid, _), held in self.claims.items()}.values()
 
     @property
@@ -169,17 +170,17 @@ class GpuState:
 
     @property
     def takes_slices(self) -> bool:
-        """True if slices can be made on it, unless there is no room."""
+        """True if slices can be made on it as far as there is room."""
         return self.table is not None and not self.blocked and not self.whole_held
 
     def situation(self, weights: Weights) -> Situation:
-        """It as a policy sees it; slices can be made on it."""
+        """The GPU as a placement policy sees it; only for a GPU on which slices can be made."""
         return Situation(self.usage, self.instances, weights, self.idle)
 
     def share(self, ask: Ask, namespace: str, profile: Profile | None = None) -> Share | None:
         """The share that a claim would have of the GPU, or of a slice of ``profile``.
 
-        None where one claim has all of it.
+        None where these are not shared: one claim has all of it.
         """
         sharing, memory = self._shared_as(profile)
         return None if sharing is None else share_of(ask, sharing, memory, namespace)
@@ -187,9 +188,9 @@ class GpuState:
     def why_full(
         self, share: Share, profile: Profile | None = None, held: SharesHeld = NONE_HELD
     ) -> str:
-        """Reason why the GPU, or a slice of ``profile``, of which ``held`` is given has no room.
+        """Reason why the GPU, or a slice of ``profile``, has no room for ``share``; or empty.
 
-        Empty if it has room for ``share``.
+        ``held``: sum of the shares of it that are given already.
         """
         sharing, memory = self._shared_as(profile)
         if sharing is None:
@@ -199,7 +200,7 @@ class GpuState:
     def gives(self, profile: Profile | None, ask: Ask, namespace: str) -> bool:
         """True if a claim of ``namespace`` could have a share of a slice of ``profile`` now.
 
-        Without a profile: the GPU, or a share of it.
+        Without a profile: the whole GPU, or a share of it.
         """
         share = self.share(ask, namespace, profile)
         if profile is None:
@@ -215,7 +216,7 @@ class GpuState:
         return is_room and not self.why_full(share, profile)
 
     def _shared_as(self, profile: Profile | None) -> tuple[ShareOffer | None, int]:
-        """Offer of shares of the GPU, or of slices of ``profile``, and the memory of one."""
+        """Offer of shares of the GPU, or of slices of ``profile``; and the MiB of one of these."""
         if profile is None:
             return self.gpu.sharing, self.gpu.memory_mib
         return self.gpu.slice_sharing, profile.memory_mib

@@ -22,12 +22,16 @@ from dra.pods.pods import Pod
 from dra.pods.rules import find_rules, find_victims
 
 Find = Callable[[str], tuple[Claim, Sequence[Pod]] | None]
-"""The claim with a UID and the pods that use it; None where there is no such claim."""
+"""Finds the claim with a UID and the pods that use it; None where there is no such claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Pods that may be moved, and those that may be ended, with what that costs."""
+    """Rules about the pods that may leave.
+
+    ``moves``: True if a pod may be moved. ``ends``: cost of ending a pod; None if it may not be
+    ended.
+    """
 
     moves: Callable[[Pod], bool]
     ends: Callable[[Pod], Ending | None] = lambda _: None
@@ -36,8 +40,9 @@ class Leave:
 def movers_on(state: GpuState, find: Find, driver: str, leave: Leave) -> Iterator[Mover]:
     """Slices of a GPU that may be moved, may be ended, or are leaving.
 
-    Those are leaving whose claim was given back, or whose pods are all ending. Moved is a pod that
-    has this one claim, and ended one that alone has the claim: all else stays.
+    A slice is leaving if its claim was given back, or all pods that use it are ending. It may be
+    moved if one pod alone uses its claim, and no other claim; it may be ended if one pod alone uses
+    its claim. All other slices stay.
     """
     stuck = {i.placement for i in state.gpu.instances if i.state is InstanceState.ORPHAN}
     held = {uid for uid, _ in state.claims}
@@ -68,13 +73,13 @@ def movers_on(state: GpuState, find: Find, driver: str, leave: Leave) -> Iterato
 
 
 def comes_back(pod: Pod) -> bool:
-    """True if a controller makes another pod in its place, which may go to any node."""
+    """True if the pod's controller makes another in its place, which may go to any node."""
     owners = at(pod.obj, "metadata", "ownerReferences", default=[])
     return any(o.get("controller") and o.get("kind") != "DaemonSet" for o in owners)
 
 
 def may_move(pod: Pod, driver: str) -> bool:
-    """True if whoever made the pod lets it be moved."""
+    """True if the pod's label ``movable`` lets it be moved."""
     return pod.labels.get(movable(driver)) == "true"
 
 
@@ -91,9 +96,10 @@ def _has_one_slice(claim: Claim, driver: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One slice for a problem's only request: the smallest ``profile`` that would do.
+    """The slice for a problem's only request.
 
-    ``offers`` has it by the kinds of GPU that offer it.
+    ``profile``: name of the smallest that would do. ``offers``: its offer by kind of GPU that has
+    it.
     """
 
     request: OpenRequest
@@ -124,10 +130,11 @@ def find_asked(problem: Problem, fleet: Fleet) -> Asked | None:
 
 
 class Destinations:
-    """GPUs to which those who move, and who asks, could go, as far as its node decides.
+    """GPUs to which movers, and the pod that asks, could go, as far as kind and node decide.
 
-    Who moves goes to a GPU of the same kind, as its selectors may tell kinds apart; who asks to one
-    of ``kinds``, if these are given. With ``makes_room`` kube-scheduler may end others for it.
+    A mover goes to a GPU of the same kind only, as its selectors may tell kinds apart; the pod that
+    asks goes to one of ``kinds``, if these are given. ``makes_room``: kube-scheduler may end other
+    pods for the pod that asks.
     """
 
     def __init__(
@@ -146,7 +153,7 @@ class Destinations:
         self._kind_of: dict[GpuId, GpuKind] = {}
 
     def suits(self, mover: Mover | None, gpu: GpuId) -> bool:
-        """True if the pod, or who asks (None), could run with a slice of the GPU."""
+        """True if the pod of ``mover``, or who asks (None), could run with a slice of ``gpu``."""
         if mover is None:
             kind_suits = self._kinds is None or self._kind(gpu) in self._kinds
         else:
@@ -184,7 +191,7 @@ class Destinations:
 
 
 def is_possible(plan: Plan, fleet: Fleet) -> bool:
-    """True if what a plan supposes holds for a fleet that may have changed since it was made."""
+    """True if ``plan`` is still possible in ``fleet``, which may have changed since it was made."""
     gone = {m.uid for m in plan.ends} | {s.mover.uid for s in plan.moves if s.mover is not None}
     for step in plan.steps:
         node = fleet.nodes.get(step.gpu.node)

@@ -1,4 +1,4 @@
-"""Fullness of nodes, and the order in which it prefers them. Pure."""
+"""Nodes: where a pod may go, how full each is, and the order of preference. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dra.pods.residents import Hosts
 from dra.pods.selectors import matches_selector
 
 _DIGITS = 9
-"""Nodes that differ by rounding alone are equally full."""
+"""Digits of a node's fullness that count: nodes that differ by rounding are equally full."""
 
 
 def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
-    """Preference of the first request that has one: all go to one node."""
+    """Preference of the first request that has one: all requests of a pod go to one node."""
     stated = (want.nodes for claim in claims for want in claim.wants)
     return next((nodes for nodes in stated if nodes.policy != "none"), NO_PREFERENCE)
 
@@ -32,9 +32,9 @@ def node_tiers(
 ) -> Iterable[Sequence[str]]:
     """The fleet's nodes in the groups that ``nodes`` tells apart, the group preferred first.
 
-    Each group is in name order. A node is as full, without ``pod``, as the mean of the shares that
-    are taken. A resource that it has nothing of is left out, as by kube-scheduler's plugin
-    NodeResourcesFit.
+    Each group is in name order. The fullness of a node is the mean of the shares that are taken of
+    its resources ``nodes.by``; CPU and memory of ``pod`` itself do not count. A resource that the
+    node has nothing of is left out, as by kube-scheduler's plugin NodeResourcesFit.
     """
     if nodes.policy == "none":
         return [sorted(fleet.nodes)]
@@ -58,9 +58,10 @@ def node_tiers(
 
 
 def _gpu_memory(node: NodeGpus) -> tuple[float, float]:
-    """MiB that are taken, and all, of the GPUs of which something can be given out.
+    """MiB taken, and MiB in all, of the GPUs of which something can be given out.
 
-    Of a GPU in slices those count, as parts of its memory; a GPU without slices is one.
+    Of a GPU in MIG mode its slices count, of a shared GPU its shares; any other is taken as a
+    whole.
     """
     taken = total = 0.0
     for state in (s for s in node.gpus if not s.blocked):
@@ -88,10 +89,9 @@ _BOUND = Misfit(MisfitReason.BOUND, "pod is bound to another node")
 
 
 class Places:
-    """The nodes of ``fleet`` and ``hosts``; nothing of them is changed.
+    """The nodes of ``fleet`` and ``hosts``, neither of which is changed.
 
-    ``delegated`` are the extended resources that a class of ours serves, so that nodes need not
-    count them.
+    ``delegated``: extended resources that a class of ours serves, so that nodes need not have them.
     """
 
     def __init__(
@@ -104,12 +104,13 @@ class Places:
     def find_misfit(
         self, problem: Problem, node: str, claims: Sequence[ClaimWants] = ()
     ) -> Misfit | None:
-        """Misfit of the pod and ``node`` whatever its GPUs; None when it can go there.
+        """Misfit of the pod and ``node``, whatever is free on its GPUs; None when the pod fits.
 
-        ``claims`` are those of ``problem`` with one choice for each request, where it is made.
+        ``claims``: those of ``problem`` with one alternative for each request, once these are
+        chosen.
 
-        A pod that is bound may have named its node itself (``spec.nodeName``), past kube-scheduler:
-        what the node bars is barred to it as well. Of resources kubelet judges.
+        A bound pod may have named its node itself (``spec.nodeName``), past kube-scheduler, so
+        taints and selectors are checked for it as well. Resources are not: kubelet judges them.
         """
         pod = problem.pod
         facts = self.hosts.facts.get(node)
@@ -135,9 +136,9 @@ class Places:
         return known is not None and HOST_USERS_ONLY in known.inventory.capabilities
 
     def _find_lack(self, claims: Sequence[ClaimWants], node: str) -> Misfit | None:
-        """Misfit of a node that always refuses ``claims`` as they are to share; None of others.
+        """Misfit of a node that cannot share devices in the way of ``claims``; None if it can.
 
-        A request with alternatives lacks something where each of them does.
+        A request with alternatives is a misfit where each of them is.
         """
         for claim in claims:
             if not claim.sharing and len(claim.choices) == 1:
@@ -156,7 +157,7 @@ class Places:
         return None
 
     def preferred(self, problem: Problem) -> Iterator[str]:
-        """The names of the nodes, those first that the claims prefer, then by name."""
+        """The names of the nodes, those first that the claims prefer; of equals in name order."""
         nodes = preference(problem.claims)
         for names in node_tiers(nodes, self.fleet, self.hosts, pod=problem.pod.key):
             yield from names

@@ -1,7 +1,7 @@
-"""Fewest slices to move or to end so that others have room: which, where to, in which order.
+"""Plans of the fewest slices to move or to end so that others have room.
 
-A slice is moved by ending its pod and serving the one that takes its place elsewhere, so a move
-frees before it takes. Everything is supposed: nothing of the fleet changes. Pure.
+A slice is moved by ending its pod and placing the pod that its controller makes instead elsewhere,
+so a move frees a place before it takes one. Nothing of the fleet changes. Pure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PART = 200
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A slice to be made: for a mover, whose own goes before that, or for who asks (None)."""
+    """A slice to be made: for a mover, whose old slice goes before that, or for who asks (None)."""
 
     mover: Mover | None
     gpu: GpuId
@@ -55,9 +55,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in an order in which each has room when its turn comes; those who ask are last.
+    """Steps in an order in which each has room when its turn comes; those for who asks are last.
 
-    Before them ``ends`` are over: those who are ended, and those who leave by themselves.
+    ``ends``: gone before the first step: slices whose pods are ended, or that leave by themselves.
     """
 
     steps: tuple[Step, ...]
@@ -71,7 +71,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """``plan`` is None where no moves make room.
+    """Result of a search; ``plan`` is None where none was found.
 
     ``bounded``: not all was searched, so that there may be a plan, or one of fewer moves.
     """
@@ -100,9 +100,10 @@ def find_plan(
 ) -> Planned:
     """The smallest set of moves that makes room for a slice of each profile that is ``asked`` for.
 
-    Fewest pods, then least memory, then youngest. Nobody is moved twice. Before all else comes who
-    is ended, in the order of kube-scheduler's preemption: fewest against budgets, the least of
-    their highest priorities, the least sum of these. ``most`` bounds the places that are looked at.
+    Pods that are ended are compared first, as in kube-scheduler's preemption: fewest against
+    budgets, the least highest priority, the least sum of priorities. Then the fewest pods, the
+    least memory, the youngest pods. Nobody is moved twice. ``most`` bounds the places that are
+    looked at.
     """
     by_gpu: dict[GpuId, list[Mover]] = {}
     for mover in movers:
@@ -141,10 +142,10 @@ _Held = dict[GpuId, list[Occupant]]
 
 
 class _State(NamedTuple):
-    """``steps`` that are decided; ``waiting`` are movers that left, and who asks, by profile.
+    """A plan in the making: ``steps`` decided, ``waiting`` movers and askers (None), by profile.
 
-    ``gone`` have left their place, those of them in ``ends`` for good. States in which the same are
-    gone and the same is ``made`` are alike, whoever has it: slices of one profile are.
+    ``gone``: movers that left, ``ends``: those of them that get no other place; ``made``: new
+    slices. States with equal ``gone`` and ``made`` are alike, whoever has which slice of a profile.
     """
 
     steps: tuple[Step, ...]
@@ -155,11 +156,11 @@ class _State(NamedTuple):
 
     @property
     def touched(self) -> set[GpuId]:
-        """GPUs that are not as they were."""
+        """GPUs that a mover left, or on which a slice was made."""
         return {m.gpu for m in self.gone} | {gpu for gpu, _ in self.made}
 
     def with_way(self, way: Way) -> _State:
-        """The first that waits is served; those in its way wait, the largest first."""
+        """The state once the first that waits has ``way``; those in its way wait, largest first."""
         who, profile = self.waiting[0]
         steps = (*self.steps, Step(who, way.gpu, profile, way.occupant))
         made = self.made | {(way.gpu, way.occupant)}
@@ -176,7 +177,7 @@ class _State(NamedTuple):
 
 
 class _Branch(NamedTuple):
-    """A state that is searched on. Its cost is that of who has left; ``to_come`` is estimated."""
+    """A state to go on from; ``cost``: of those that left, ``to_come``: estimate for who waits."""
 
     state: _State
     cost: Cost
@@ -187,9 +188,9 @@ class _Branch(NamedTuple):
 class _Search:
     """Search by ever higher cost: what is found first is the cheapest.
 
-    Whoever waits is given a place, free or not, and whoever is in the way there leaves its own. The
-    places for a profile are in the order of their cost and looked at one by one: of most states few
-    are. ``steps`` counts them.
+    The first that waits is given a place, free or not, and the movers in its way leave theirs. The
+    places for a profile are looked at one by one, the cheapest first: of most states few are looked
+    at. ``steps``: number of places looked at.
     """
 
     def __init__(self, may_go: MayGo) -> None:
@@ -198,17 +199,17 @@ class _Search:
         self._sites: dict[GpuId, Site] = {}
         self._costs: dict[Mover, Cost] = {}
         self._least = NOTHING
-        """No mover costs less, by any of the numbers."""
+        """Lower bound, entry by entry, on the cost of a mover that does not leave by itself."""
         self._ending = NOTHING
-        """Nor one that is ended, where moves alone cannot do."""
+        """Lower bound on the cost of one that is ended, where moves alone cannot do."""
         self._names: tuple[str, ...] = ()
-        """Of all profiles."""
+        """Names of all profiles."""
         self._needs: dict[str, tuple[int, ...]] = {}
         """By profile, as of ``need``."""
         self._room: tuple[int, ...] = ()
-        """As of ``room``, of all GPUs if those who may leave were away."""
+        """Sum of ``room`` over all GPUs, if those who may leave were away."""
         self._needed: tuple[int, ...] = ()
-        """By those who ask, and those who may move."""
+        """Sum of ``need`` over those who ask and those who may move."""
         self._free: dict[str, list[Way]] = {}
         self._taken: dict[str, list[list[Way]]] = {}
         self._changed: dict[Hashable, list[Way]] = {}
@@ -245,7 +246,7 @@ class _Search:
     ) -> Generator[None, None, Planned]:
         """The cheapest plan. ``estimates``: who waits counts as what it would cost by itself.
 
-        That leads to a plan soon, and to a dearer one where two make room for each other.
+        Estimates lead to a plan sooner, but to a dearer one where two make room for each other.
         """
         last, self._estimates = self.steps + most, estimates
         self._heap.clear()
@@ -277,7 +278,7 @@ class _Search:
         return Planned(None)
 
     def _open(self, state: _State, cost: Cost) -> None:
-        """Have the places looked at for the first that waits."""
+        """Queue the places for the first that waits."""
         if not self._could_hold(state):
             return
         to_come = self._alone(state.waiting[1:]) if self._estimates else NOTHING
@@ -294,12 +295,12 @@ class _Search:
         heapq.heappush(self._heap, ((cost, waiting, way.free, next(self._serial)), look))
 
     def _later(self, cost: Cost, look: Callable[[], _State | None]) -> None:
-        """Look when one more has to leave than for ``cost``."""
+        """Queue ``look`` behind all that costs no more than ``cost`` with one more that leaves."""
         bound = max(self._bound(cost), add_costs(cost, self._least))
         heapq.heappush(self._heap, ((bound, 0, 0, next(self._serial)), look))
 
     def _bound(self, cost: Cost) -> Cost:
-        """Least cost of a plan in which those leave who are counted in ``cost``."""
+        """Lower bound on the cost of a plan in which those leave who are counted in ``cost``."""
         return add_costs(cost, self._ending) if cost[1] == -inf else cost
 
     def _displace(self, branch: _Branch, profile: str) -> None:
@@ -307,7 +308,7 @@ class _Search:
             self._follow(branch, in_order, 0)
 
     def _follow(self, branch: _Branch, ways: Sequence[Way], at: int) -> None:
-        """Look at ``ways[at]`` when its turn comes, and after it at those behind it."""
+        """Queue ``ways[at]``, and when its turn comes those behind it; touched GPUs are skipped."""
         while at < len(ways) and ways[at].gpu in branch.touched:
             at += 1
         if at < len(ways):
@@ -318,7 +319,7 @@ class _Search:
         return self._go(branch, ways[at])
 
     def _go(self, branch: _Branch, way: Way) -> _State | None:
-        """Give the place to the first that waits; the state, where nobody waits any more."""
+        """Give the place to the first that waits; returns the state if nobody waits any more."""
         if not self._may_go(branch.state.waiting[0][0], way.gpu):
             return None
         state, cost = branch.state.with_way(way), add_costs(branch.cost, way.cost)
@@ -348,7 +349,7 @@ class _Search:
         return False
 
     def _could_serve(self, asked: Sequence[str], *, with_ends: bool) -> bool:
-        """False where the first move of any order lacks a place, or the next, and so on."""
+        """False if no order of moves (``with_ends``: or ends) gives each of ``asked`` a place."""
         served = {name for name in self._names if self._free_ways(name)}
         shapes = {
             (
@@ -372,9 +373,9 @@ class _Search:
         return True
 
     def _could_hold(self, state: _State) -> bool:
-        """False where those who wait have no room even if all others who may move were away.
+        """False where those who ask or move lack room even if all who may move were away.
 
-        By each resource of all GPUs together: most of what is impossible is so by one of these.
+        By each resource of all GPUs together: most of what is impossible lacks one of these.
         """
         left, needed = self._room, self._needed
         for step in state.steps:
@@ -387,7 +388,7 @@ class _Search:
         return all(map(le, needed, left))
 
     def _alone(self, waiting: Iterable[tuple[Mover | None, str]]) -> Cost:
-        """Cost of those who wait, if each were alone."""
+        """Sum of what each of those who wait would cost if it were alone."""
         total = NOTHING
         for _, profile in waiting:
             if not self._free_ways(profile):
@@ -414,7 +415,7 @@ class _Search:
         return self._free[profile]
 
     def _taken_ways(self, profile: str) -> Sequence[Sequence[Way]]:
-        """Places that cost something, in order, where none ends of higher priority than another."""
+        """Places that cost something, by the first two entries of the cost, cheapest first."""
         if profile not in self._taken:
             found: dict[tuple[int, float], list[Way]] = {}
             for site in self._sites.values():
@@ -427,7 +428,7 @@ class _Search:
         return self._taken[profile]
 
     def _ways_now(self, state: _State, gpu: GpuId, profile: str) -> Sequence[Way]:
-        """Places on a GPU beside what the state has decided."""
+        """Places on a GPU as the state has left it."""
         site = self._now(state, gpu)
         key = gpu, site.firm, site.loose, profile
         if key not in self._changed:

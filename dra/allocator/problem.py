@@ -37,10 +37,10 @@ from dra.pods.rules import Rules, find_obstacle, find_rules
 class Problem:
     """All claims of a pod that are to be allocated, and where the pod may go.
 
-    ``pins`` are the node selectors of its claims that are allocated. ``excluded`` maps nodes to
-    the reason why they are left out. ``others`` are its claims that other drivers are to serve.
-    ``rules`` are those beside what its node says; None for most. ``makes_room``: nodes that are not
-    left out have the resources once others have ended.
+    ``pins``: node selectors of the pod's claims that are allocated already. ``excluded``: by node,
+    the reason why it is left out. ``rules``: those about nodes that look at other pods; None for
+    most pods. ``makes_room``: other pods are supposed to have ended, so that every node has the
+    resources. ``others``: claims of the pod that other drivers are to serve.
     """
 
     pod: Pod
@@ -53,7 +53,10 @@ class Problem:
 
 
 def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
-    """The problem of allocating ``claims``, of which something is wanted, for ``pod``."""
+    """The problem of allocating ``claims.wants``, of which there is at least one, for ``pod``.
+
+    Returns the fault instead where something stands in the way on every node.
+    """
     obstacle = too_large(pod.unread) if pod.unread else None
     if obstacle is None and not pod.node:
         obstacle = find_obstacle(pod, hosts.volumes)
@@ -65,7 +68,7 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
 
 
 def _with_containers(pod: Pod, wants: tuple[ClaimWants, ...]) -> tuple[ClaimWants, ...]:
-    """Wants that say whether several containers of the pod use their claim."""
+    """``wants``, each marked if several containers of the pod use its claim."""
     if not has_several_containers(pod.obj):
         return wants
     users = Counter(
@@ -77,7 +80,7 @@ def _with_containers(pod: Pod, wants: tuple[ClaimWants, ...]) -> tuple[ClaimWant
 
 
 def too_large(why: str) -> Obstacle:
-    """Obstacle of a pod that is not read, for the reason in its spec (``UNREAD``)."""
+    """Obstacle of a pod that is too large to be read; ``why`` says in what (``UNREAD``)."""
     message = (
         f"the pod is too large: {why}; state fewer labels, terms, tolerations, volumes, resources "
         "or claims"
@@ -86,9 +89,10 @@ def too_large(why: str) -> Obstacle:
 
 
 class Pick(NamedTuple):
-    """One device for one request; no placement for a whole GPU. ``admin``: only to look at.
+    """One device for one request.
 
-    ``share`` is set where several claims may have the GPU or slice.
+    ``placement``: None for a whole GPU. ``admin``: the device is only looked at. ``share``: set
+    where several claims may have the GPU or slice.
     """
 
     claim: ClaimRef
@@ -117,8 +121,8 @@ class Pick(NamedTuple):
 class GivenUp:
     """A search that ended after ``steps`` steps, before all was searched.
 
-    ``too_hard`` nodes were searched in part. ``untried``: others, or other alternatives, were not
-    searched at all.
+    ``too_hard``: number of nodes that were searched in part. ``untried``: other nodes or
+    alternatives were not searched at all.
     """
 
     steps: int
@@ -137,7 +141,7 @@ class GivenUp:
 class Decision(NamedTuple):
     """Devices to allocate, all on one node.
 
-    ``given_up``: the search for better alternatives of its requests, where that was too hard.
+    ``given_up``: set where the search for a better alternative of the requests was given up.
     """
 
     node: str
@@ -165,8 +169,9 @@ class Decision(NamedTuple):
 class Outcome(NamedTuple):
     """Result of a search: the decision or, where it stopped for want of steps, ``given_up``.
 
-    ``over``: every alternative is over a quota of the pod's namespace. The pod did not
-    fit on the nodes that were ``passed`` over for the decision.
+    ``over``: the obstacle where every alternative is over a quota of the pod's namespace.
+    ``passed``: nodes that were tried before the decision was made, and on which the pod did not
+    fit.
     """
 
     decision: Decision | None
@@ -182,7 +187,7 @@ class OpenRequest(NamedTuple):
     want: Want
 
     def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
-        """Decision that serves a problem of this request alone, by this slice."""
+        """Decision that serves a problem of this request alone, by the slice at ``placement``."""
         pick = self.pick(state, offer, placement)
         return Decision(state.inventory.node, state.inventory.pool, (pick,))
 
@@ -201,14 +206,14 @@ class OpenRequest(NamedTuple):
 
 
 _SHOWN = 63
-"""Length of names in messages, of which a user chooses any."""
+"""Names that users choose are cut to this length in messages."""
 
 
 class Surroundings(Protocol):
     """Objects among which a pod is examined.
 
-    ``finalizer`` is also the scheduling gate of ours. ``schedulers`` are those whose pods are
-    served.
+    ``finalizer``: our finalizer, whose name is also that of our scheduling gate. ``schedulers``:
+    names of the schedulers whose pods are served.
     """
 
     driver: str
@@ -224,7 +229,7 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """Something that others do first is missing: a claim to be made, or one that is going."""
+    """A claim that the pod names does not exist yet, or is being deleted: others act first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +240,10 @@ class Satisfied:
 
 
 class Examined(NamedTuple):
-    """A pod's need: ``found`` is what it lacks.
+    """A pod's need: ``found`` says what is to be allocated, or why nothing can be.
 
-    ``hindrance`` keeps it from running on any node with what it has. ``foreign`` is the first of
-    its claims that another driver has not served.
+    ``hindrance``: obstacle that keeps the pod from running on any node with what it has.
+    ``foreign``: obstacle about the first of its claims that another driver has not served yet.
     """
 
     found: Problem | Satisfied | Fault | Incomplete
@@ -247,7 +252,7 @@ class Examined(NamedTuple):
 
 
 def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
-    """Need of ``pod``, which is pending."""
+    """The need of ``pod``, which is pending."""
     present = _claims_of(pod, known)
     if present is None:
         return _INCOMPLETE
@@ -281,7 +286,10 @@ def _faulty(fault: Fault) -> Examined:
 
 
 def _unserved(pod: Pod, claims: ReadClaims, known: Surroundings) -> Fault | None:
-    """Fault of a pod that nobody may ever bind: what it had would be lost to others."""
+    """Fault of a pod whose scheduler is not among those served.
+
+    Nobody may ever bind such a pod, and devices allocated to it would be lost to others.
+    """
     if pod.node or pod.scheduler in known.schedulers:
         return None
     message = (
@@ -302,7 +310,7 @@ def _find_foreign(claims: ReadClaims) -> Obstacle:
 def _find_crowded(
     pod: Pod, present: list[KnownClaim], claims: ReadClaims, known: Surroundings
 ) -> tuple[Fault, ...]:
-    """Fault of a container that uses a device shared by MPS beside another of ours."""
+    """Fault of a container that uses a device shared by MPS beside another of ours; or nothing."""
     if len(present) == 1 and len(present[0].claim.requests) == 1:
         return ()
     wanted = {wants.claim.ref for wants in claims.wants}
@@ -325,7 +333,7 @@ def _find_crowded(
 
 
 def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:
-    """All claims of ``pod``, None while one is still to be made."""
+    """All claims of ``pod``, None while one of them does not exist."""
     if None in pod.claims.values():
         return None
     found = [known.claims.get(key) for key in pod.claim_keys]
@@ -334,7 +342,10 @@ def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:
 
 
 def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> Fault:
-    """None of a pod's claims is ours, and nobody else lifts its gate, or says that it is there."""
+    """Fault of a pod that has our scheduling gate and no claim of ours.
+
+    Nobody else would lift the gate, or say why the pod waits.
+    """
     ref = present[0].claim.ref
     missing = next(filter(None, (reader.missing_class(k.claim) for k in present)), "")
     shared = next(filter(None, (reader.shared_class(k.claim) for k in present)), "")
@@ -356,6 +367,6 @@ def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> 
 
 
 def _belongs(claim: KnownClaim, pod: Pod) -> bool:
-    """A claim made from a template belongs to one pod; its namesake's successor may be another."""
+    """True unless the claim was made from a template for another pod, such as a former namesake."""
     owner = claim.claim.owner_pod_uid
     return not owner or owner == pod.uid

@@ -1,8 +1,9 @@
-"""Quotas of namespaces: what each holds of the classes that have one, and what it may have beside.
+"""Quotas of namespaces: what each holds of the classes that have a quota, and may still have.
 
 Slices, whole GPUs and shares of either count as a device each. Memory counts as the names of
 profiles do, in whole GiB: a ``1g.10gb`` as 10 GiB, a whole GPU as its memory rounded up, a share as
-what it states, or as its part of that. What only looks (``adminAccess``) counts as nothing.
+the memory that it states, or else as its part of the GPU's or slice's. Devices that are only looked
+at (``adminAccess``) count as nothing.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class Quotas:
         """By claim: its namespace, and what it holds."""
 
     def limit(self, device_class: str, quota: Quota | None) -> bool:
-        """Have a quota for a class, or none; True if all claims are to be entered anew."""
+        """Set the quota of a class, or none; returns True if all claims are to be entered anew."""
         before = self.limits.pop(device_class, None)
         if quota is not None:
             self.limits[device_class] = quota
         return (before is None) is not (quota is None)
 
     def enter(self, ref: ClaimRef, allocation: Allocation | None, gpus: Collection[Gpu]) -> None:
-        """Count what a claim holds on a node with ``gpus``, in the place of what it held."""
+        """Count what a claim holds on a node with ``gpus``, instead of what it held before."""
         namespace, charges = self._charges.pop(ref.uid, ("", ()))
         self._add(namespace, charges, -1)
         if allocation is None or not self.limits:
@@ -102,7 +103,7 @@ class Quotas:
         return first
 
     def over(self, claims: Sequence[ClaimWants]) -> Obstacle | None:
-        """As ``find_over``, of one alternative each; the least memory that may serve it counts."""
+        """As ``find_over``, of one alternative each; the least memory that may serve counts."""
         if not self.limits or not claims:
             return None
         wants = [w for c in claims for w in c.wants if w.class_name in self.limits and not w.admin]
@@ -117,7 +118,7 @@ class Quotas:
         return self._about(next(iter(given)).namespace, found) if found else None
 
     def sums(self) -> Iterator[tuple[str, str, str, int]]:
-        """Namespace, class, ``DEVICES`` or ``MEMORY`` in MiB, and how much. For any thread."""
+        """Sums: namespace, class, ``DEVICES`` or ``MEMORY``, and devices or MiB. For any thread."""
         for (namespace, name, what), held in [*self._held.items()]:  # one step
             yield namespace, name, what, held
 

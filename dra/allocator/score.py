@@ -25,7 +25,7 @@ WASTE_CHARGE = 0.1
 """Cost of a memory slice made unusable, in expected memory slices."""
 
 SELDOM = 0.01
-"""Profiles with a smaller share of the requests are no use for slices that are left over."""
+"""Share of the requests below which no slices are left over for a profile."""
 
 BASE_WEIGHT = 1e-4
 """Weight of a placement of a profile that is not scarce, so that less damage still wins."""
@@ -40,7 +40,7 @@ class Demand:
 
     def __init__(self, *, memory: float = 200.0) -> None:
         self.observed = 0
-        """Number of the requests: what follows from the mix stays as long as it does."""
+        """Number of changes: what was worked out from the mix is valid while it is the same."""
         self._decay = 1.0 - 1.0 / memory
         self._counts: dict[str, float] = {}
 
@@ -57,7 +57,7 @@ class Demand:
         return dict(self._counts)
 
     def restore(self, counts: Mapping[str, float]) -> None:
-        """Know no other mix than that of ``counts``."""
+        """Replace the mix by that of ``counts``."""
         self._counts = dict(counts)
         self.observed += 1
 
@@ -72,7 +72,7 @@ class Demand:
 
 @dataclass(slots=True)
 class Census:
-    """Number of GPUs of one geometry, and of the places of each profile now."""
+    """Number of GPUs of one geometry; ``feasible``: per profile, the places for it on these now."""
 
     table: MoveTable
     gpus: int = 0
@@ -103,8 +103,8 @@ class Weights(NamedTuple):
 class Situation(NamedTuple):
     """All that a policy may look at besides the move: the GPU before it, and what slices weigh.
 
-    ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU. ``idle``
-    take no room, and are no part of ``usage``.
+    ``weights``: those of ``scarcity_weights``. ``instances``: number of those on the GPU. ``idle``:
+    idle slices, which take no room and are no part of ``usage``.
     """
 
     usage: Usage
@@ -206,18 +206,18 @@ POLICIES: Mapping[str, Policy] = {
 
 
 REUSE_CREDIT = 0.1
-"""Worth of an instance that need not be made, in what the first component of a cost counts.
+"""Worth of an instance that need not be made, in the unit of the first entry of a cost.
 
 By the default policy, expected memory slices: a slice is used again unless that is as bad as making
-a memory slice unusable. The other policies count whole memory slices there: it decides among
-placements that are equal by it.
+a memory slice unusable. The other policies count whole memory slices there: the credit decides only
+among placements that are equal otherwise.
 """
 
 
 def find_policy(name: str, *, namespace: str, idle: bool) -> Policy:
     """The policy that is called ``name``, for claims of ``namespace``.
 
-    ``idle``: there are idle slices, which it heeds.
+    ``idle``: there are idle slices, and the policy takes them into account.
     """
     return heeding_idle(POLICIES[name], namespace) if idle else POLICIES[name]
 
@@ -225,9 +225,9 @@ def find_policy(name: str, *, namespace: str, idle: bool) -> Policy:
 def heeding_idle(policy: Policy, namespace: str) -> Policy:
     """``policy`` for claims of ``namespace``, with regard to the idle slices of a GPU.
 
-    A placement where an idle slice of the namespace lies, of the very profile, is credited. Of
-    placements that are equal otherwise, the one that destroys the fewest memory slices of idle ones
-    is preferred. Both add up over devices, as long as costs of ``policy`` do.
+    A placement is credited if an idle slice of the namespace and of the same profile lies there. Of
+    placements that are equal otherwise, the one that destroys the fewest memory slices of idle
+    slices is preferred. Both can be added up over devices if costs of ``policy`` can.
     """
 
     def cost(situation: Situation, move: Move) -> Cost:

@@ -25,10 +25,11 @@ class Ending(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mover:
-    """A claim's only slice, which may be moved; ``since`` its pod is there, in seconds.
+    """A claim's only slice, which may leave its place.
 
-    With ``ending`` its pod is ended, and no other served in its place. One that ``is_leaving`` goes
-    by itself, at no cost.
+    ``since``: creation time of its pod, in seconds since the epoch. ``ending``: cost of ending its
+    pod, which gets no other place; None if the pod is moved. ``is_leaving``: the slice goes by
+    itself, at no cost.
     """
 
     uid: str
@@ -41,13 +42,16 @@ class Mover:
 
     @property
     def stays(self) -> bool:
-        """True if it needs a place wherever it is."""
+        """True if the mover needs another place when it leaves its own."""
         return self.ending is None and not self.is_leaving
 
 
 Cost = tuple[int, float, int, int, int, float]
-"""Pods ended against a budget, the highest priority that ends, the sum of these, as kube-scheduler
-forms it; pods that end or move, their memory slices, and the sum of their ages."""
+"""Cost of those that leave; as kube-scheduler forms it, then that of moves.
+
+Pods ended against a budget, highest priority that ends, sum of these priorities; pods that end or
+move, their memory slices, sum of their ages in seconds.
+"""
 
 _LOWEST = 2**31
 """Added to each priority that is summed, so that none is below zero."""
@@ -73,13 +77,16 @@ def add_costs(left: Cost, right: Cost) -> Cost:
 
 
 def least_of(costs: Iterable[Cost]) -> Cost:
-    """The least of each number."""
+    """The least of each entry."""
     against, highest, total, pods, memory, ages = zip(*([*costs] or [NOTHING]), strict=True)
     return min(against), min(highest), min(total), min(pods), min(memory), min(ages)
 
 
 class Way(NamedTuple):
-    """A place for a slice, who has to go for it, at which cost; ``free`` slices are there now."""
+    """A place for a slice; ``blockers``: movers that leave for it, at ``cost``.
+
+    ``free``: memory slices of the GPU that are free now.
+    """
 
     gpu: GpuId
     occupant: Occupant
@@ -103,7 +110,10 @@ class Site:
 def ways(
     geometry: Geometry, firm: tuple[Occupant, ...], loose: tuple[Occupant, ...], name: str
 ) -> tuple[tuple[Occupant, tuple[int, ...]], ...]:
-    """Every place for a slice, with each smallest set, by number, of the loose in its way."""
+    """Every place for a slice of profile ``name``, with each smallest set in its way of ``loose``.
+
+    A set has the indices of its members in ``loose``.
+    """
     profile = geometry.by_name(name)
     if profile is None:
         return ()
@@ -143,7 +153,7 @@ def _blockers(
 def room(table: MoveTable, held: tuple[Occupant, ...], names: tuple[str, ...]) -> tuple[int, ...]:
     """Upper bounds of what fits beside what is held.
 
-    Slices of each profile by itself, memory slices of all, compute slices, engines.
+    In order: slices of each profile by itself, memory slices of all, compute slices, engines.
     """
     geometry, usage = table.geometry, table.geometry.usage(held)
     known = (geometry.by_name(name) for name in names)
@@ -156,14 +166,18 @@ def room(table: MoveTable, held: tuple[Occupant, ...], names: tuple[str, ...]) -
 
 
 def need(name: str, names: tuple[str, ...], geometries: Iterable[Geometry]) -> tuple[int, ...]:
-    """The part that a slice of a profile has of ``room``, at the least, on any of some GPUs."""
+    """Least that a slice of profile ``name`` takes of each entry of ``room``, on any geometry."""
     found = filter(None, (geometry.by_name(name) for geometry in geometries))
     each = [(p.memory_slices, p.compute_slices, *p.engines) for p in found]
     return (*(int(other == name) for other in names), *map(min, zip(*each, strict=True)))
 
 
 def is_left(site: Site, name: str, served: AbstractSet[str], *, with_ends: bool) -> bool:
-    """True if a place for the profile is left by slices of those that are served, or by its own."""
+    """True if there is a place for profile ``name`` whose blockers may all leave it.
+
+    A blocker leaves by itself, for a place of a profile in ``served``, or for another place of its
+    own profile ``name``; ``with_ends``: also if its pod is ended.
+    """
     geometry, occupants = site.table.geometry, tuple([m.occupant for m in site.loose])
 
     def leaves(mover: Mover, occupant: Occupant) -> bool:

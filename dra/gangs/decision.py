@@ -1,9 +1,9 @@
-"""A decision for a gang: room for so many of its pods beside each other, or how many there is for.
+"""Decision for a gang: places for as many of its pods as it needs at once, or for fewer.
 
-It is made in parts. What was found before is placed again at the beginning of each part, and what
-does not fit any more is decided anew, so that in the end all of it fits together at that time.
-Pods are placed in the books of whoever decides, who alone uses them meanwhile: after ``Trial.undo``
-they are as they were, and nobody has seen the difference.
+It is made in parts. At the beginning of each part the places found earlier are taken again, and
+pods whose place no longer fits are decided anew, so that in the end all places fit together at the
+same time. Pods are placed in the caller's books (``Fleet`` and ``Hosts``), which nobody else uses
+during a part: ``Trial.undo`` restores them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LIMIT = 1000
 class Questions:
     """Questions asked for each pod, at the time when it is decided.
 
-    ``allocator`` gives the allocator that decides for a pod. ``attempts`` are the pod's problem on
-    fewer nodes, and last on all. ``kind`` is equal for problems that fail alike, None for one that
-    is like no other. ``own_allocator`` gives the allocator that leaves to the other pods of the
-    gang what is held back for each of them; None where nothing is held back. ``preempts``: at last
-    nodes are tried where others would be ended for the pod.
+    ``allocator``: gives the allocator that decides for a pod. ``attempts``: gives the pod's problem
+    on fewer nodes, and last on all. ``kind``: gives a key that is equal for problems that fail
+    alike, None for one that is like no other. ``own_allocator``: gives the allocator that leaves to
+    the other pods of the gang what is held back for each of them; None where nothing is held back.
+    ``preempts``: at last nodes are tried where others would be ended for the pod.
     """
 
     allocator: Callable[[Pod], Allocator]
@@ -51,8 +51,9 @@ class Questions:
 class Placed:
     """A pod with a place beside the others.
 
-    ``decision`` is about the claims of ``rest``, those of its ``problem`` that are not decided for
-    others before it; None where there is none. It did not fit on the nodes ``passed`` over.
+    ``rest``: its ``problem`` without the claims that were decided for pods before it. ``decision``:
+    for the claims of ``rest``, None where it has none. ``passed``: nodes on which the pod did not
+    fit.
     """
 
     problem: Problem
@@ -64,9 +65,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class GangOutcome:
-    """Result: places for all that are needed, or for fewer, and why ``failed`` has none.
+    """Result: places for all pods that are needed, or for fewer.
 
-    Places for fewer were to be had when they were tried: they are there to be counted.
+    ``failed``: problem of a pod that has no place, for the reason ``obstacle``; None if there is
+    room for all. If it is set, ``placed`` is only to be counted: those places may be taken by now.
     """
 
     placed: tuple[Placed, ...]
@@ -81,7 +83,11 @@ class GangOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Pods of a gang: those that it needs together, those there are, and those that are served."""
+    """Numbers of a gang's pods.
+
+    ``minimum``: that it needs together. ``present``: that exist and could be served. ``served``:
+    that have what they asked for.
+    """
 
     minimum: int
     present: int
@@ -108,7 +114,8 @@ def about_hindered(
 ) -> Obstacle:
     """Obstacle of a gang of which too few pods can be served, whatever is free.
 
-    ``others`` are those that cannot, with the obstacle to each.
+    ``able``: number of pods that can be. ``others``: the pods that cannot, with the obstacle to
+    each.
     """
     text = f"{gang} needs slices for {count.need} pods at once, and {able} of its pods can have any"
     known = ((key, obstacle) for key, obstacle in others.items() if obstacle is not None)
@@ -144,7 +151,10 @@ def _have(number: int) -> str:
 
 
 class Trial:
-    """Pods placed in ``fleet`` and ``hosts`` until ``undo``, of ``pods``. Not thread-safe."""
+    """Pods placed in ``fleet`` and ``hosts`` until ``undo``. Not thread-safe.
+
+    ``pods``: number of pods that are to be placed together.
+    """
 
     def __init__(self, fleet: Fleet, hosts: Hosts, *, pods: int = 1) -> None:
         self._fleet = fleet
@@ -175,7 +185,10 @@ class Trial:
         self._hosts.place(problem.pod, node)
 
     def rest(self, problem: Problem) -> Problem:
-        """The part of ``problem`` that is not decided yet; other pods may have its claims too."""
+        """The part of ``problem`` that is not decided yet.
+
+        Claims that it shares with pods placed before are decided, and bind it to their nodes.
+        """
         pod, held = problem.pod, self._held
         nodes = dict.fromkeys(
             held[w.claim.ref.uid] for w in problem.claims if w.claim.ref.uid in held
@@ -210,13 +223,13 @@ _ORDERS = 3
 
 _PARTS = 200
 _PARTS_OF_A_POD = 2 * _ORDERS
-"""Parts, together and for each pod, after which the rest is decided in one: much has changed."""
+"""Parts, in all and for each pod more, after which the rest is decided in one part."""
 
 _ALL = 10**12
 
 
 class GangDecision:
-    """Decision for ``need`` of ``candidates``, which are at least one. Not thread-safe."""
+    """Places for ``need`` of the pods of ``candidates``, at least one. Not thread-safe."""
 
     def __init__(
         self, candidates: Sequence[Problem], need: int, trial: Trial, questions: Questions
@@ -239,10 +252,10 @@ class GangDecision:
         self._work = self._decide()
 
     def go_on(self, *, steps: int | None = None) -> GangOutcome | None:
-        """Decide on; None when that took ``steps`` without an end.
+        """Continue; returns None if the decision has not ended.
 
-        A part takes at most the steps of one pod's node more. The books are as before afterwards.
-        After an exception it is of no more use.
+        ``steps``: upper bound for this part, which the last node may exceed. The books are restored
+        afterwards. After an exception the decision must not be continued.
 
         Raises:
             SelectorError: a selector does not compile.
@@ -278,7 +291,7 @@ class GangDecision:
                 break
             order = again
         if self._questions.own_allocator is not None:
-            # What is held back is room for all: none takes what is to be that of another.
+            # What is held back is room for all pods: none may take what is to be that of another.
             self._allocator, self._alone = self._questions.own_allocator, True
             yield from self._try_anew(self._candidates)
             if len(self._placed) >= self._need:
@@ -304,7 +317,7 @@ class GangDecision:
             if (yield from self._place(problem)):
                 continue
             failures.append(problem)
-            # Whom others have to be near may fit later.
+            # A pod with rules about other pods may fit once those are placed.
             if kind is not None and problem.rules is None:
                 kinds.add(kind)
         return failures
@@ -339,7 +352,7 @@ class GangDecision:
             return True
 
     def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:
-        """Outcome for what is left of ``problem``; None when that is something else meanwhile."""
+        """Outcome for ``rest`` of ``problem``; None when another part is left meanwhile."""
         found = Outcome(None)
         attempts = [*self._questions.attempts(rest)]
         for attempt in attempts:

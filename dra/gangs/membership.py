@@ -17,9 +17,10 @@ from dra.gpu.names import prepare_retry
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """A kind, in any of the ``versions`` that can be read, the best first.
+    """A kind of object that says how many pods a gang has.
 
-    ``path`` is the field that has the number of pods.
+    ``versions``: the API versions that can be read, the best first. ``path``: the field that has
+    the number of pods.
     """
 
     group: str
@@ -55,9 +56,10 @@ KINDS = (KUBERNETES, WORKLOADS, VOLCANO, COSCHEDULING, KOORDINATOR)
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """An object's numbers of pods, by the entry of a Workload and by "" for all other kinds.
+    """The numbers of pods that an object says its gangs need.
 
-    One is said of pods that are served one by one.
+    ``counts``: by entry of a Workload, under "" for other kinds. 1 means that the pods are served
+    one by one.
     """
 
     kind: GroupKind
@@ -127,18 +129,21 @@ _OWNERS = {
     "leaderworkerset.sigs.k8s.io/group-key": "group of a LeaderWorkerSet",
     "batch.kubernetes.io/job-name": "Job",
 }
-"""Labels that tell whose pods belong together where our label says how many: they do not."""
+"""By label that names a pod's owner, the kind of owner.
+
+The pods of one owner are a gang where our label says how many and nothing says which.
+"""
 
 _ANNOTATIONS = (_KUEUE_COUNT, _KUEUE_FAST, *_VOLCANO_NAMES)
 
 
 def read_annotations(driver: str) -> tuple[str, ...]:
-    """The annotations of pods that are read: where gangs say who they are, and what we noted."""
+    """The annotations of pods that are read: those of gangs, and ``prepare_retry``."""
     return (prepare_retry(driver), *_ANNOTATIONS)
 
 
 class GangKey(NamedTuple):
-    """Identity of a gang: what makes it one, in words, its namespace and its name."""
+    """Identity of a gang; ``kind``: what makes it one, in words."""
 
     kind: str
     namespace: str
@@ -250,7 +255,7 @@ class Unclear:
 
 
 class PodGroups:
-    """Objects that say how large gangs are. ``kinds`` are those that are known in full."""
+    """Objects that say how large gangs are. ``kinds``: those of which all objects are known."""
 
     def __init__(self) -> None:
         self.kinds: set[GroupKind] = set()
@@ -265,7 +270,7 @@ class PodGroups:
         return True
 
     def remove(self, kind: GroupKind, namespace: str, name: str) -> None:
-        """An object is gone."""
+        """Forget an object that is gone."""
         self._known.pop((kind, namespace, name), None)
 
     def find(self, ref: GroupRef) -> int | Unclear:

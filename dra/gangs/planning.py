@@ -1,7 +1,7 @@
-"""Places to wait for: for so many of a gang's pods beside each other, once others have ended.
+"""Places to wait for: for as many of a gang's pods as it needs at once, once others have ended.
 
-A pod by itself is a gang of one. It is made in parts, with others in between: what changes
-meanwhile may make the places worse ones.
+A pod by itself is a gang of one. The search is made in parts; what changes between them may make
+the places worse ones.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dra.common.resources import ObjectKey
 from dra.gangs.decision import Placed, Questions, Trial
 
 MOST_STEPS = 400_000
-"""Steps after which it is given up: some seconds, of which others have half."""
+"""Steps after which the search is given up: some seconds, half of them left to other work."""
 
 
 class Planning:
-    """Looks for places for ``need`` of ``candidates``, which are at least one. Not thread-safe.
+    """Search for places for ``need`` of ``candidates``, which are at least one. Not thread-safe.
 
-    No claim of theirs is counted in the books while ``go_on`` runs. Claims whose UIDs are in
-    ``stays`` are not waited for. Of ``questions`` the attempts are not asked.
+    The caller's books count no claim of the candidates while ``go_on`` runs. ``stays``: UIDs of
+    claims that are not waited for. ``questions.attempts`` is not used.
     """
 
     def __init__(
@@ -48,10 +48,11 @@ class Planning:
         self._work = self._plan()
 
     def go_on(self, *, steps: int | None = None) -> tuple[Placed, ...] | None:
-        """Look on; None when that took ``steps`` without an end.
+        """Continue; returns None if the search has not ended after ``steps``.
 
-        Without a pod where there is no place for so many, were all nodes empty of claims that do
-        not stay. The books are as before afterwards. After an exception it is of no more use.
+        Returns no pods where there would be no place for ``need`` pods even if all nodes were empty
+        of claims that do not stay, or where the search is given up. The books are restored
+        afterwards. After an exception the search must not be continued.
 
         Raises:
             SelectorError: a selector does not compile.
@@ -131,12 +132,12 @@ class Planning:
         return Outlook(self._allocator, self._kind, self._stays)
 
     def _allocator(self, problem: Problem) -> Allocator:
-        """The one that decides for a problem now: nothing else changes within a part."""
+        """The allocator for a problem now, kept until a pod is placed or the part ends."""
         key = problem.pod.key
         if key not in self._allocators:
             self._allocators[key] = self._questions.allocator(problem.pod)
         return self._allocators[key]
 
     def _kind(self, problem: Problem) -> Hashable | None:
-        """Equal for pods that the same nodes would serve, where rules of others let them."""
+        """Equal for pods that the same nodes would serve, but for rules about others."""
         return self._questions.kind(replace(problem, rules=None))

@@ -104,7 +104,7 @@ def _dashed(resource: str) -> str:
 
 
 def _whole(amount: Any) -> int:
-    """A quantity that is a whole number; 0 for any other, and for what is none."""
+    """``amount`` if it is a quantity and a whole number; 0 otherwise."""
     try:
         number = parse_quantity(amount)
     except QuantityError:

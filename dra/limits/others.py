@@ -41,7 +41,10 @@ _DROPPED = re.compile(r"instaslice\.redhat\.com/accelerator-memory-quota|org\.in
 
 
 def rename(container: Obj) -> dict[str, str]:
-    """Give limits and requests the names of the device plugin and HAMi; old names by new."""
+    """Give limits and requests the names of the device plugin and HAMi.
+
+    Returns the old names by the new ones.
+    """
     former: dict[str, str] = {}
     for part in ("limits", "requests"):
         amounts = at(container, "resources", part, default={})
@@ -86,7 +89,7 @@ def fill(container: Obj, annotations: Obj) -> None:
 
 
 def take(holder: Obj, field: str, unwanted: Any) -> None:
-    """Take entries off a list, and the list if none is left."""
+    """Remove ``unwanted`` entries from the list ``field``, and the list if none is left."""
     if field in holder:
         holder[field] = [each for each in holder[field] or () if not unwanted(each)]
         if not holder[field]:
@@ -234,7 +237,7 @@ def _refusal(name: str) -> str:
 
 
 def _of_pod(pod: Obj) -> Iterator[Finding]:
-    """Take off what only serves another system; say what is lost."""
+    """Remove what only serves another system; returns findings about what is lost."""
     metadata, spec = at(pod, "metadata", default={}), pod["spec"]
     annotations = at(metadata, "annotations", default={})
     for key in MODES:

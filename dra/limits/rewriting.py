@@ -34,7 +34,7 @@ def rewriting(pod: Obj) -> list[Obj]:
 
 
 def rewritten(pod: Obj) -> Obj:
-    """The pod after that patch; ``pod`` itself stays."""
+    """The pod as the patch of ``rewriting`` makes it; ``pod`` itself is not changed."""
     made = copy.deepcopy(pod)
     annotations = at(made, "metadata", "annotations", default={})
     places = [*_places(made)]
@@ -68,7 +68,7 @@ def entry_name(template: str, number: int) -> str:
 
 
 def _places(pod: Obj) -> Iterator[tuple[Obj, bool]]:
-    """The containers in the order of their starts, and whether each lasts."""
+    """The containers in the order of their starts, and whether each runs as long as the pod."""
     for container in at(pod, "spec", "initContainers"):
         yield container, container.get("restartPolicy") == "Always"
     for container in at(pod, "spec", "containers"):
@@ -148,7 +148,7 @@ def template(name: str, namespace: str, *, driver: str) -> Obj:
 
 
 def _placement(nodes: str | None, gpus: str | None) -> dict[str, Any]:
-    """HAMi's policies as ours. It judges nodes by their GPUs alone."""
+    """HAMi's policies as ours; like HAMi, the policy of nodes looks at their GPUs alone."""
     placement: dict[str, Any] = {"policy": _POLICIES[gpus]} if gpus else {}
     if nodes:
         placement["nodes"] = {"policy": nodes, "by": ["gpu-memory"]}

@@ -1,7 +1,7 @@
 """Answers of nodes and GPUs to a problem as values, and the message of an event about them.
 
-Names of claims in other namespaces than the pod's are left out of an event: whoever reads it may
-not know of them. ``kubectl mig explain`` names them, to whom may read them.
+Names of claims in other namespaces than the pod's are left out of an event: its readers may not be
+allowed to know them. ``kubectl mig explain`` names them to users who may read them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dra.gpu.inventory import GpuReason
 
 
 class Detail(Enum):
-    """Amount of detail that an explanation tells.
+    """Amount of detail that an explanation has.
 
-    ``EVENT`` is for problems that were not solved, and has what a message of 1,000 characters has
-    room for; ``BRIEF`` is that of a node without the names of GPUs and claims. ``FULL`` names every
-    blocker on every node, and which nodes would do.
+    ``BRIEF``: answers of nodes without the names of GPUs and claims. ``EVENT``: what a message of
+    1,000 characters about an unsolved problem has room for. ``FULL``: every blocker on every node,
+    and the nodes that would do.
     """
 
     BRIEF = "brief"
@@ -29,7 +29,7 @@ class Detail(Enum):
 
 
 class AnswerReason(StrEnum):
-    """Reasons of nodes and GPUs beside those of node fit and of a GPU's plugin."""
+    """Reasons of nodes and GPUs, besides those of ``MisfitReason`` and ``GpuReason``."""
 
     FITS = "Fits"
     NO_ROOM = "NoRoom"
@@ -49,9 +49,9 @@ class AnswerReason(StrEnum):
 class GpuAnswer:
     """Answer of a GPU: it could serve what is asked for now, or why not and because of whom.
 
-    ``name`` is empty where the answer is that of several GPUs. In full detail the ``least`` first
-    of the ``blockers`` are those that would have to go at the least, and ``cost`` grows with what
-    they are.
+    ``name``: empty where the answer is that of several GPUs. ``least``, in full detail: number of
+    the first ``blockers`` that would be enough if they went. ``cost``, in full detail: weight of
+    these, to compare GPUs.
     """
 
     name: str
@@ -66,7 +66,8 @@ class GpuAnswer:
 class NodeAnswer:
     """Answer of a node: it could serve everything now, or why not.
 
-    A misfit of the node goes first. ``message`` is empty where the answers of its GPUs say all.
+    ``reason``: that of the node's misfit, if it has one. ``message``: empty where the answers of
+    its GPUs say all.
     """
 
     reason: str
@@ -81,11 +82,12 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explanation why a problem is not solved; the answers of nodes by name.
+    """Explanation why a problem is not solved.
 
-    ``namespace`` is the pod's. ``obstacle`` stands in the way on all nodes, whatever is free there.
-    ``given_up`` says that the search was too hard, ``others`` what is true of other alternatives,
-    ``schedulers`` whose GPUs are not the controller's to allocate: all are empty otherwise.
+    ``namespace``: the pod's. ``obstacle``: stands in the way on all nodes, whatever is free there.
+    ``nodes``: their answers by name. Empty where they do not apply: ``given_up`` says that the
+    search was too hard, ``others`` what is true of other alternatives, ``schedulers`` whose GPUs
+    are not the controller's to allocate.
     """
 
     namespace: str

@@ -16,7 +16,7 @@ from dra.gpu.shares import NONE_HELD, Ask
 
 
 def in_the_way(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
-    """Holders of memory slices that ``offers`` could use; all, where it is not the slices."""
+    """Holdings of memory slices that ``offers`` could use; all holdings if those are no slices."""
     wanted = 0
     for offer in offers:
         for placement in offer.profile.placements if offer.profile else ():
@@ -29,7 +29,7 @@ def in_the_way(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
 
 
 def ways(state: GpuState, offers: Sequence[Offer]) -> list[list[Holding]]:
-    """For each placement of ``offers`` who would have to go, the cheapest first."""
+    """For each placement of ``offers``, the holdings that would have to go; the cheapest first."""
     found: list[list[Holding]] = []
     for offer in sorted(offers, key=lambda o: o.size):
         if offer.profile is None or state.whole_held or state.gpu.geometry is None:
@@ -44,12 +44,12 @@ def ways(state: GpuState, offers: Sequence[Offer]) -> list[list[Holding]]:
 
 
 def cost_of(holdings: Iterable[Holding]) -> int:
-    """Cost of having some go, to compare GPUs."""
+    """Cost of having ``holdings`` go, to compare GPUs."""
     return sum(map(_weight, holdings))
 
 
 def reason_of(state: GpuState, least: Sequence[Holding]) -> AnswerReason:
-    """Reason common to those that would have to go."""
+    """Reason why a GPU has no room, where ``least`` would have to go."""
     if state.whole_held:
         return AnswerReason.HELD_WHOLE
     if least and all(h.leaving for h in least):
@@ -64,8 +64,8 @@ def _to_go(
 ) -> list[Holding]:
     """The holdings that have to go for ``profile`` to fit ``at``.
 
-    First those that overlap; where memory slices are free, compute slices or engines lack, and
-    others have to go until they suffice, the smallest first.
+    Those that overlap ``at`` go. As long as compute slices or engines are lacking, others go as
+    well, those of the least weight first, then the smallest.
     """
     going = [h for h in held if h.occupant is not None and h.occupant.placement.overlaps(at)]
     staying = [h for h in held if h not in going]
@@ -117,7 +117,7 @@ def answer_gpu(
 
 
 def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> str:
-    """Reason why a GPU whose slices or whole several may have has no share for what is missing."""
+    """Reason why a GPU has no share of itself or of a slice for what is missing; or empty."""
     if state.gpu.sharing is None and state.gpu.slice_sharing is None:
         return ""
     for index in missing:
@@ -135,7 +135,7 @@ def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> st
 def _about_slices(
     state: GpuState, profiles: Iterable[Profile], ask: Ask, namespace: str
 ) -> Iterator[str]:
-    """Reasons why neither a new slice nor one that claims share already has room for a share."""
+    """Reasons why neither a new slice, nor one that claims share already, has room for ``ask``."""
     for profile in profiles:
         share = state.share(ask, namespace, profile)
         if share is None:
@@ -150,7 +150,7 @@ def _about_slices(
 
 
 def names(offers: Iterable[Offer]) -> str:
-    """``1g.5gb or 2g.10gb``, the smallest first, ``a share of`` before such of slices."""
+    """``1g.5gb or 2g.10gb``, the smallest first; shares of slices last, after ``a share of``."""
     told = dict.fromkeys(o.name for o in sorted(offers, key=lambda o: o.size))
     alone = [name for name in told if not name.startswith(SHARE_OF)]
     if len(alone) == len(told):
@@ -189,9 +189,9 @@ def _is_off(state: GpuState) -> bool:
 
 
 def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Kinds) -> bool:
-    """True if a GPU has such devices, also where it cannot be used or MIG mode is off.
+    """True if a GPU has devices of the types ``indices``, or would if it were usable in MIG mode.
 
-    Of a GPU that cannot be used the profiles may not be known.
+    True also where its profiles are not known, as may be where it is not usable.
     """
     if state.gpu.geometry is None or _offers(search, state, indices):
         return True
@@ -201,7 +201,7 @@ def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Ki
 
 
 def _where(search: Search, state: GpuState) -> str:
-    """Place where the smallest of what is asked for fits."""
+    """Words for where the smallest of what is asked for fits; empty if nothing fits."""
     geometry = state.gpu.geometry
     for offer in sorted(_offers(search, state, search.indices), key=lambda o: o.size):
         if offer.profile is None:

@@ -34,7 +34,7 @@ def find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
 
 
 def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
-    """The first want that no GPU of the fleet could ever serve."""
+    """Obstacle about the first want that no GPU of the fleet could ever serve."""
     for index, group in enumerate(search.wants):
         failure = Match(())
         for state in (s for node in fleet.nodes.values() for s in node.gpus):
@@ -48,7 +48,7 @@ def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
 
 
 def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
-    """The first want of everything that no node could ever serve."""
+    """Obstacle about the first want of everything that no node could ever serve."""
     wanted = [i for i, kind in enumerate(search.types) if kind.everything]
     for index in wanted:
         counts = [
@@ -74,7 +74,10 @@ def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
 
 
 def _too_many(search: Search, fleet: Fleet) -> Obstacle | None:
-    """The first want of more devices than a node can hold, or the one GPU that is to give all."""
+    """Obstacle about the first want of more devices than any node can give.
+
+    Where one GPU is to give all: than any GPU can give.
+    """
     known: dict[GpuKind, int] = {}
 
     def most_of(state: GpuState, index: int) -> int:
@@ -100,7 +103,7 @@ def _too_many(search: Search, fleet: Fleet) -> Obstacle | None:
 
 
 def _most_of(search: Search, state: GpuState, index: int, fleet: Fleet) -> int:
-    """Most devices that a GPU can hold; as many as are wanted where that cannot be told."""
+    """Most devices that a GPU can give; the number wanted where that cannot be told."""
     offers = search.match(state, index).offers
     profiles = [o.profile for o in offers if o.profile is not None]
     geometry = state.gpu.geometry
@@ -159,7 +162,7 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, reques
 
 
 def _reason(search: Search, index: int, fleet: Fleet) -> Reason:
-    """The word for what no GPU has: what MIG mode would bring is told apart."""
+    """Reason: ``MIG_OFF`` if a GPU would have it in MIG mode, else ``NO_SUCH_PROFILE``."""
     states = (state for node in fleet.nodes.values() for state in node.gpus)
     if any(lacks_mig_mode(search, state, index, fleet.kinds) for state in states):
         return Reason.MIG_OFF
@@ -203,7 +206,7 @@ class NodeAnswers:
         self._detail = detail
         self._gpus: dict[object, tuple[list[int], GpuAnswer]] = {}
         self._alike: dict[frozenset[object], NodeAnswer] = {}
-        """By the fingerprints of a node's GPUs: brief answers count none."""
+        """By the set of fingerprints of a node's GPUs: brief answers do not tell their number."""
 
     def of(self, node: NodeGpus) -> NodeAnswer:
         """Reason why ``node`` does not serve the search now, GPU by GPU, with who is in the way."""
@@ -223,7 +226,7 @@ class NodeAnswers:
         return self._not_together(node, told)
 
     def brief(self, node: NodeGpus) -> NodeAnswer:
-        """The same without the names of GPUs and claims, for messages without room for more."""
+        """As ``of``, without names of GPUs and claims, for messages with no room for more."""
         if not self._search.by_fingerprint:
             return self._told(node)
         fingerprints = frozenset(node.fingerprints)
@@ -275,7 +278,10 @@ class NodeAnswers:
 
 
 def _lacking(gpus: Sequence[GpuAnswer]) -> NodeAnswer:
-    """The commonest reason among the GPUs that could give what is missing at another time."""
+    """Answer of a node whose GPUs all lack something.
+
+    Its reason is the commonest among the GPUs that could give what is missing at another time.
+    """
     able = [g.reason for g in gpus if g.reason not in _NEVER_OR_NOW]
     reason = max(dict.fromkeys(able), key=able.count, default=AnswerReason.NO_SUCH_DEVICE)
     return NodeAnswer(reason, "", tuple(gpus))
@@ -286,7 +292,7 @@ _TOO_FEW = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "has fewer GPUs to look at th
 
 
 def explain_view(problem: Problem, allocator: Allocator) -> Explanation:
-    """Explanation of a problem that only looks (``adminAccess``): whether each node is seen."""
+    """Explanation of a problem that only looks (``adminAccess``): what each node has to look at."""
     nodes: dict[str, NodeAnswer] = {}
     fleet = allocator.fleet
     misfits: list[str] = []
@@ -344,7 +350,7 @@ def explain(
 
 
 def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
-    """The explanation of the alternative that is told of."""
+    """The explanation that is shown, of those of several alternatives (see ``explain``)."""
     first: Explanation | None = None
     waiting: Explanation | None = None
     for each in found:
@@ -386,9 +392,9 @@ def _about_steps(problem: Problem, given_up: GivenUp) -> str:
 def _explain_chosen(
     problem: Problem, allocator: Allocator, detail: Detail, fit: dict[str, Misfit | None]
 ) -> Explanation:
-    """The explanation of one alternative; ``fit`` is filled with the misfits.
+    """The explanation of one alternative; ``fit`` is filled with the misfits by node.
 
-    They are equal for all, unless some are to share a device in a way that others are not.
+    These are the same for all alternatives, unless some are to share devices in another way.
     """
     namespace, full, fleet = problem.pod.key[0], detail is Detail.FULL, allocator.fleet
     search = Search(problem, fleet)

@@ -1,4 +1,4 @@
-"""The budget of a decision, in steps of some microseconds: no clock decides what is found."""
+"""The combination of what single GPUs could give into what one node gives."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def combine(
 
 
 def _needed(gpus: Sequence[Sequence[Option]], target: Vector) -> list[Vector]:
-    """By GPU, how much has to be served after it, lest the following cannot serve the rest."""
+    """By GPU, the least to be served up to it, so that the GPUs after it can serve the rest."""
     needed = [target]
     for options in reversed(gpus[1:]):
         most = (max(counts) for counts in zip(*(o.take for o in options), strict=True))
@@ -98,10 +98,10 @@ def _most_served_first(
 
 
 _DEARER = 1e9
-"""Cost of what is found here: more than that of any solution that is known to be the cheapest."""
+"""Cost added by ``first_fit``: more than any solution costs that is known to be the cheapest."""
 
 _Place = tuple[int, int, Placement | None]
-"""GPU, rank of the offer, and where."""
+"""Index of the GPU, rank of the offer, and placement (None for a whole GPU)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class FittingGpu:
 
 
 class _Fill(NamedTuple):
-    """The GPUs after some devices were given; None stands for one that is given whole."""
+    """The GPUs after some devices were given; usage is None for a GPU that gives no more."""
 
     usages: tuple[Usage | None, ...]
     used: ConstraintValues = NO_VALUES
@@ -132,7 +132,7 @@ def first_fit(
     """Devices for ``target``, one option per GPU, or None where there are none.
 
     Raises:
-        TooHardError: that is not known when ``budget`` is used up.
+        TooHardError: ``budget`` is used up before that is known.
     """
     return _FirstFit(gpus, target, budget).found()
 
@@ -164,7 +164,10 @@ class _FirstFit:
         return sum(len(o.profile.placements) if o.profile is not None else 1 for o in offers)
 
     def _serve(self, at: int, fill: _Fill, last: _Place | None) -> tuple[_Chosen, ...] | None:
-        """Devices for the wants from ``at`` on; of one type they come in order, after ``last``."""
+        """Devices for the wants from index ``at`` on; None where there are none.
+
+        Devices of one type are given in the order of their places, after ``last``.
+        """
         if at == len(self._wanted):
             return ()
         if (at, fill, last) in self._failed:
@@ -208,7 +211,7 @@ class _FirstFit:
 
 
 def _of_gpu(number: int, values: ConstraintValues) -> ConstraintValues:
-    """``values``, of which those that no other GPU could have are numbered for each GPU."""
+    """``values``; to those that only one GPU could have its number is added."""
     return frozenset(v._replace(value=(number, v.value)) if v.local else v for v in values)
 
 

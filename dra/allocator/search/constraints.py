@@ -59,7 +59,10 @@ class ConstraintRules:
     def values_with(
         self, index: int, offer: Offer, used: ConstraintValues, bound: ConstraintValues
     ) -> tuple[ConstraintValues, ConstraintValues] | None:
-        """Values used and bound with ``offer`` as well; None where a constraint forbids it."""
+        """``used`` and ``bound`` once ``offer`` serves the want of type ``index`` too.
+
+        None where a constraint forbids that.
+        """
         new = self.distinct.get((index, offer), NO_VALUES)
         together = joined(bound, self.same.get((index, offer), NO_VALUES))
         if together is None or (new and new & used):
@@ -84,7 +87,7 @@ def joined(bound: ConstraintValues, new: ConstraintValues) -> ConstraintValues |
 
 
 def is_complete(value: ConstraintValue, served: Vector, target: Vector, members: Members) -> bool:
-    """True when all types of its constraint are served, so that it binds nobody any more."""
+    """True when all types of the value's constraint are served: it binds no further device."""
     return all(served[index] == target[index] for index in members[value.constraint])
 
 
@@ -123,7 +126,7 @@ def group_wants(
     for claim in claims:
         for want in claim.wants:
             bound = tuple(c for c in claim.constraints if c.covers(want))
-            # Whatever they say: expressions that select the same make wants of one type.
+            # Expressions that select the same, in whatever words, make wants of one type.
             selected = kinds.selected(want.expressions)
             expressions = selecting.setdefault(selected, want.expressions)
             kind = WantType(expressions, bound, want.policy, want.everything)
@@ -207,7 +210,7 @@ class Constrained:
                         offers[index] = kept
 
     def rules(self, gpu: int) -> ConstraintRules:
-        """Constraints on that GPU's part in serving all wants."""
+        """Constraints on what the GPU with index ``gpu`` gives."""
         if not self._constraints:
             return UNCONSTRAINED
         state = self._states[gpu]
@@ -282,7 +285,10 @@ class Constrained:
 
 
 def _stands_for(small: Offer, large: Offer, table: MoveTable) -> bool:
-    """True of slices that claims have alone: one that is shared may be there already."""
+    """True if ``small`` fits wherever ``large`` does.
+
+    False for shares of slices: the slice may be there already.
+    """
     if small.profile is None or large.profile is None or small.shared or large.shared:
         return False
     return table.covers(small.profile, large.profile)

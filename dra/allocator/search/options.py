@@ -1,4 +1,8 @@
-"""Costs of moves on one GPU, in a form that can be added up over devices and GPUs."""
+"""Options: what one GPU could give, with its cost; and the budget of a decision.
+
+Costs can be added up over devices and GPUs. The budget is counted in steps of some microseconds, so
+that no clock decides what is found.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from dra.cel.offers import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
 
 NODE_STEPS = 10_000
-"""Upper bound for the devices of one node; what people ask for takes tens of steps."""
+"""Upper bound on the steps for one node; what people ask for takes tens of steps."""
 
 ENOUGH_STEPS = 300_000
 """After these the best node found so far is taken, although others may be better."""
@@ -59,14 +63,14 @@ class Budget:
         self._begun, self.too_hard = self.used, 0
 
     def open_node(self) -> None:
-        """Begin with the devices of a node."""
+        """Begin with a node, which may take ``NODE_STEPS``."""
         self._node_end = self.used + NODE_STEPS
 
     def spend(self, steps: int) -> None:
         """Count steps for the present node.
 
         Raises:
-            TooHardError: it has had all of its own.
+            TooHardError: the node has had all of its steps.
         """
         self.used += steps
         if self.used > self._node_end:
@@ -119,7 +123,10 @@ class Prices:
     def of(
         self, index: int, offer: Offer, situation: Situation, seen: Situation
     ) -> tuple[tuple[Cost, Move], ...]:
-        """The moves that make ``offer``, as the policy of type ``index`` judges them."""
+        """The moves that make ``offer``, as the policy of type ``index`` judges them.
+
+        ``situation``: the GPU with all that was chosen; ``seen``: the GPU as that policy sees it.
+        """
         policy = self._pricing.policies[index]
         key = (policy, offer, situation.usage, seen.usage, seen.instances)
         known = self._known.get(key)
@@ -161,8 +168,8 @@ class ChosenDevice:
 class Option:
     """Devices that one GPU could give together, with their cost.
 
-    ``used`` are the values that no device of another GPU may have then; ``bound`` are those that
-    the other devices of their constraints must have.
+    ``used``: values that no device of another GPU may have then. ``bound``: values that the other
+    devices under the same constraints must have.
     """
 
     take: Vector
@@ -183,7 +190,7 @@ def nothing(types: int) -> Option:
 
 
 class Slices:
-    """The slices that a GPU could give to one want after another; ``empty`` is it before them."""
+    """The slices that a GPU could give to one want after another; ``empty``: the GPU before."""
 
     def __init__(
         self,
@@ -229,7 +236,7 @@ class Slices:
     def with_one_more(
         self, usage: Usage, option: Option, budget: Budget
     ) -> Iterator[tuple[Usage, Option]]:
-        """``option`` with each slice more that still fits, and the GPU's usage then."""
+        """``option`` with one more slice, for each that still fits, and the GPU's usage then."""
         situation = self._empty._replace(
             usage=usage, instances=self._empty.instances + len(option.devices)
         )
@@ -290,8 +297,8 @@ def _seen_by(
 ) -> Situation:
     """The GPU as the policy of type ``index`` sees it: without what other policies chose.
 
-    Else one that packs would draw the slices of one that spreads to the GPU that it fills. The GPU
-    was in state ``empty`` before ``option``.
+    Otherwise a policy that packs would draw slices of one that spreads to the GPU that it fills.
+    ``empty``: state of the GPU before ``option``.
     """
     policy = pricing.policies[index]
     others = [g for g in option.devices if pricing.policies[g.type] is not policy]

@@ -11,7 +11,7 @@ from dra.cel.offers import Offer
 
 
 class Rooms:
-    """The rooms of a fleet as it is at first use, for searches that ask for much the same."""
+    """Upper bounds for a fleet as at first use, kept for searches that ask for much the same."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -22,8 +22,8 @@ class Rooms:
     def where(self, search: Search) -> frozenset[Hashable] | None:
         """The fingerprints of the nodes that have room for each type of ``search`` by itself.
 
-        None where that is not known: types of which selectors tell GPUs apart, and those of
-        everything, may be served anywhere.
+        Types of everything, and those whose selectors tell GPUs apart, are not judged: any node may
+        serve them. None where ``search`` has no others.
         """
         found: frozenset[Hashable] | None = None
         for index in search.indices:
@@ -47,7 +47,7 @@ class Rooms:
         )
 
     def _at_most(self, search: Search, state: GpuState, index: int) -> int:
-        """No GPU in this state gives more devices that serve type ``index``."""
+        """Upper bound on the devices for type ``index`` that a GPU in this state gives."""
         offers = search.match(state, index).offers
         key = (state.fingerprint, offers)
         if key not in self._most:

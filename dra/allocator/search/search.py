@@ -51,8 +51,8 @@ _FINGERPRINT = attrgetter("fingerprint")
 class Solution(NamedTuple):
     """Cost of serving a problem on a node, and one option per GPU that gives something.
 
-    ``alike`` is, by type, the first that the same devices of the node serve: it is given those of
-    all of them.
+    ``alike``: by type, the first type that the same devices of the node would serve; devices for
+    all of these types are given as of the first one.
     """
 
     cost: Cost
@@ -63,8 +63,8 @@ class Solution(NamedTuple):
 class Search:
     """Search of many nodes for one problem; results are cached per GPU state.
 
-    ``claims`` are those of ``problem``, or these with one choice for each request. ``fleet`` may
-    be replaced by what it has become.
+    ``claims``: those of ``problem``, or the same with one alternative for each request. ``fleet``
+    may be replaced by what it has become.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Search:
 
     @cached_property
     def types(self) -> list[WantType]:
-        """The types of ``wanted``: below, an index is one of these."""
+        """The types of ``wanted``; an ``index`` in this class is one into this list."""
         return list(self.wanted)
 
     @cached_property
@@ -122,10 +122,10 @@ class Search:
 
     @cached_property
     def by_fingerprint(self) -> bool:
-        """True if nodes whose GPUs are in equal states serve it alike.
+        """True if nodes whose GPUs are in equal states serve the problem alike.
 
         They do, unless a selector looks at what tells one GPU from another, or a constraint at what
-        some of them share: which do so is not the same on all nodes.
+        only some GPUs of a node share, which differs between nodes.
         """
         return not self._shared and not self.telling
 
@@ -152,7 +152,7 @@ class Search:
 
     @property
     def namespace(self) -> str:
-        """Of the pod."""
+        """Namespace of the pod."""
         return self.problem.pod.key[0]
 
     @cached_property
@@ -176,10 +176,10 @@ class Search:
         return known
 
     def groups(self, fingerprints: Collection[Hashable] | None = None) -> Iterable[Sequence[str]]:
-        """The nodes that serve it alike, in name order; of ``fingerprints`` only, if given.
+        """Groups of nodes that serve the problem alike, each in name order.
 
-        Where selectors tell GPUs apart each node is by itself: whether it is like another is known
-        when it is looked at.
+        ``fingerprints``: only nodes that have one of these. Where selectors tell GPUs apart each
+        node is a group: whether it is like another is known only when it is looked at.
         """
         alike = self.fleet.alike
         found: Iterable[Sequence[str]] = alike.values()
@@ -189,7 +189,7 @@ class Search:
 
     @cached_property
     def node_steps(self) -> int:
-        """Steps to find out whether a node is like one that was searched, for each of its GPUs."""
+        """Steps, for each GPU of a node, to find out if the node is like one that was searched."""
         return 0 if self.by_fingerprint else 1 + len(self.telling)
 
     def _tells(self, gpus: Sequence[GpuState]) -> Hashable:
@@ -215,9 +215,10 @@ class Search:
     def solution(
         self, gpus: Sequence[GpuState], fingerprints: GpuFingerprints | None = None
     ) -> Solution | None:
-        """The cheapest way to serve the target on the GPUs of one node, None also if too hard.
+        """The cheapest way to serve the target on the GPUs of one node.
 
-        ``fingerprints`` are those of ``gpus``, where they are at hand.
+        None if there is none, or if the search was too hard. ``fingerprints``: those of ``gpus``,
+        where they are at hand.
         """
         if not self.by_fingerprint or self._everything:
             return self._of_useful(self._useful(gpus))
@@ -244,7 +245,7 @@ class Search:
         return self._solutions[key]
 
     def _useful(self, gpus: Sequence[GpuState]) -> Sequence[GpuState]:
-        """Those that could give something, and of equals no more than there are devices to give."""
+        """The GPUs that could give something; of equal ones no more than there are to give."""
         if self._everything:
             return gpus
         most = len(gpus) if self._shared else sum(self.target)
@@ -340,7 +341,7 @@ class Search:
         return known
 
     def _alike(self, allowed: Sequence[Allowed]) -> Sequence[int]:
-        """By type, the first that the same devices serve: of those no order is to be tried."""
+        """By type, the first type that the same devices serve; their order is not tried."""
         if len(self.types) == 1:
             return (0,)
         first: dict[Hashable, int] = {}
@@ -377,7 +378,7 @@ class Search:
     def decision(self, node: NodeGpus, gpus: Sequence[GpuState] = ()) -> Decision | None:
         """The solution on ``node`` as devices, handed out to the requests; None without one.
 
-        ``gpus`` are its GPUs in states to suppose, if not the present ones.
+        ``gpus``: its GPUs in supposed states, instead of their present ones.
         """
         gpus = gpus or node.gpus
         solution = self.solution(gpus)

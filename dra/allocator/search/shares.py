@@ -1,6 +1,6 @@
-"""Options of a GPU of which several claims may have a part: the sets of shares that it could give.
+"""Options of a shared GPU: the sets of shares and slices that it could give.
 
-They are shares of the whole GPU, or of slices that are there or could be made.
+Shares are of the whole GPU, or of slices that are there or could be made.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from dra.gpu.geometry import Placement, Profile, Usage
 from dra.gpu.shares import NONE_HELD, Share, SharesHeld
 
 EMPTIEST = "spread"
-"""The policy that spreads."""
+"""Name of the placement policy that spreads."""
 
 _FEW = 2
-"""Up to so many shares are tried at every place where the slice could be made; more at the best."""
+"""Shares up to which each place for a new slice is tried; for more, only the best place."""
 
 _JOINED = 1e-6
-"""Price of a rank of a slice that is there already, where that of one to be made is 1."""
+"""Factor on the price of a share of an existing slice; a slice to be made has factor 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharesWanted:
-    """Wants by type, how many devices of each, and what of one GPU would do.
+    """Wants by type, how many devices of each (``target``), and what of one GPU would do.
 
-    ``allowed`` is per type, ``namespace`` that of the pod.
+    ``allowed``: per type, the offers of that GPU. ``namespace``: the pod's.
     """
 
     types: Sequence[WantType]
@@ -52,7 +52,10 @@ class SharesWanted:
 
 
 class _Part(NamedTuple):
-    """A shared slice, or the GPU whole, with the claims at hand that want several shares."""
+    """A shared slice, or the whole GPU (no placement); ``held``: sum of its shares.
+
+    ``uids``: of the claims at hand that want several shares, those that have one of it.
+    """
 
     placement: Placement | None
     profile_id: int | None
@@ -72,7 +75,10 @@ _Found = dict[tuple[_Room, object], Option]
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One more share for a want of type ``index``; ``uid`` of a claim that wants several."""
+    """One more share for a want of type ``index``.
+
+    ``uid``: of the claim if it wants several shares, else empty.
+    """
 
     index: int
     share: Share
@@ -168,7 +174,7 @@ class _Sets:
     def _joining(
         self, wanted: _Wanted, room: _Room, option: Option
     ) -> Iterator[tuple[_Room, Option]]:
-        """With a share of each slice that others have shares of, or of the GPU."""
+        """``option`` with a share of a slice that is there, or of the GPU, where it has room."""
         index, offer = wanted.index, wanted.offer
         values = self._wants.rules.values_with(index, offer, option.used, option.bound)
         if values is None:
@@ -191,7 +197,7 @@ class _Sets:
     def _beginning(
         self, wanted: _Wanted, room: _Room, option: Option
     ) -> Iterator[tuple[_Room, Option]]:
-        """With a share of a slice that is to be made; of many at the best place only."""
+        """``option`` with a share of a new slice, at each place; of many at the best only."""
         if self._slices is None or wanted.profile is None:
             return
         offered = self._slices.making(
@@ -206,9 +212,10 @@ class _Sets:
             yield _Room(usage, tuple(sorted(parts, key=_start))), longer
 
     def _price(self, wanted: _Wanted, held: SharesHeld) -> float:
-        """Price of joining a slice, where making one costs its rank, or of sharing the GPU.
+        """Price of a share of a slice that is there, or of the GPU; a new slice costs its size.
 
-        A GPU costs as much as a whole one, and counts as full as it was before the decision.
+        A share of the GPU costs about as much as a whole GPU, and the GPU counts as full as it was
+        before the decision.
         """
         is_spread = self._wants.types[wanted.index].policy == EMPTIEST
         if wanted.profile is None:

@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
 
 
 def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
-    """The one device that is wanted, if any GPU of a kind would serve it alike."""
+    """The only request, if it is for one device that any GPU of a kind would serve alike."""
     claim = claims[0]
     if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
         return None
@@ -53,7 +53,7 @@ def slices(
     """Slices for a single request, best first; of each GPU the best comes before its others.
 
     Smaller profiles, then lower costs come first; ties go to the lower node name, then the lower
-    GPU. With ``only``, there are none but of these GPUs, by fingerprint. The fleet must not change
+    GPU. ``only``: slices of these GPUs alone, one for each fingerprint. The fleet must not change
     meanwhile. Raises SelectorError.
     """
     want = request.want
@@ -90,11 +90,15 @@ def slices(
 
 
 _Entry = tuple[Cost, GpuId, int, int, int, list[GpuId], Offer, Placement]
-"""Beside the cost and the GPU, ranks of the offer and the placement: no two have all of them."""
+"""Entry of a heap; its first four fields are never all equal to those of another.
+
+Cost, GPU, rank of the offer, rank of the placement, index of the GPU in the members of its group,
+these members, offer, placement.
+"""
 
 
 def best_slice(fleet: Fleet, request: OpenRequest, states: Iterable[GpuState]) -> Candidate | None:
-    """The first of ``slices`` that is of one of ``states``, found by these."""
+    """The best of ``slices`` on the GPUs in ``states``; None without one."""
     ids: dict[Hashable, GpuId] = {}
     for state in states:
         ids[state.fingerprint] = min(state.id, ids.get(state.fingerprint, state.id))
