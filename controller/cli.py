@@ -26,7 +26,7 @@ from dra.monitoring.probes import Probes
 from dra.monitoring.server import AddressError, serving
 
 EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
-"""A pod that was just allocated is about to be bound: its events can wait for that."""
+"""Limits that delay the events of a pod which was just allocated, so that it is bound first."""
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MIG_CONTROLLER"})

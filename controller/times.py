@@ -15,142 +15,147 @@ HOUR = 3600.0
 # getting it (5 s), so that no former leader waits for a write when the next one starts.
 REQUEST = 4.0
 
-# From the start of leadership to the word that something cannot be listed, and between two.
+# From the start of leadership to the warning that a resource cannot be listed, and between two such
+# warnings.
 MIRRORS_MISSING_TOLD = 10.0
 
-# A fence's claims that keep failing (by a webhook, say) hold up others, all together.
+# Claims of living pods that cannot be fenced (a webhook refuses it, say) delay the first decision,
+# all together.
 FENCE_OF_PODS = 10.0
 
-# A fence waits for claims that no living pod names, all together.
+# Claims that no living pod names delay the first decision, all together.
 FENCE_OF_OTHERS = 1.0
 
-# The loop waits for changes when nothing is due.
+# The loop waits for changes at most so long when nothing is due.
 IDLE = 60.0
 
-# A leader that has not begun a turn is dead: far longer than any decision, and than any number of
-# requests for one pod that fail.
+# A leader that has begun no turn of its loop for this long counts as dead. This is far longer than
+# any decision, and than all requests for one pod take if they fail.
 STUCK = 600.0
 
-# Processor time that changes of one MigNode take at once, as where GPUs are seen for the first
-# time.
+# Processor time that the changes of one MigNode may take in a burst, as when its GPUs are seen for
+# the first time.
 MIGNODE_BURST = 0.5
 
-# A MigNode that took more than its share is held in the inbox.
+# Changes of a MigNode that took more than its share are held in the inbox at most so long.
 MIGNODE_PAUSE_LONGEST = 60.0
 
-# Processor time of a change that is not counted.
+# A change that took less processor time is not counted.
 MIGNODE_FREE = 0.001
 
 # -- A pod waits for its turn
 
-# A pod or claim whose write, or whose look, failed.
+# A pod or claim is looked at again after its write or its look failed.
 FAILED_WORK = (0.05, 30.0)
 
-# From the beginning of a sweep over those that wait to that of the next, at the least.
+# From the beginning of a sweep over the waiting pods to the beginning of the next, at the least.
 SWEEP = 0.05
 
-# A pod that waits is looked at although nothing happened.
+# A waiting pod is looked at again although nothing happened.
 WAITING_POD_AGAIN = 60.0
 
 # -- Its selectors are evaluated
 
-# A pod that waits for its selectors is told so.
+# A pod has waited for the evaluation of its selectors before it is told so.
 EVALUATION_TOLD = 5.0
 
-# Nothing more is asked for a pod whose selectors took too much.
+# No selector is evaluated for a pod after its selectors took too much time.
 EVALUATION_REFUSED = 60.0
 
-# The sandbox is tried again that failed.
+# The sandbox is tried again after it failed.
 EVALUATOR_AGAIN = 1.0
 
-# Half of the sandbox's time that a namespace has used is forgotten.
+# Half-life of the time of the sandbox that counts as used by a namespace.
 EVALUATOR_SHARE_HALVES = 10.0
 
 # -- It is placed, or refused
 
-# The details of a refusal are told, whoever is in the way by now; then it is searched anew.
+# The details of a refusal are told unchanged, though others may be in the way by now; then the
+# search is made anew.
 REFUSAL_DETAILS = 60.0
 
 # kube-scheduler took an allocation back: the node is left out for the pod's template.
 NODE_REFUSED = (5.0, 300.0)
 
-# The same where the node has changed since, doubled with each further refusal.
+# The same if the node has changed since; doubled with each further refusal.
 NODE_REFUSED_SHORTEST = 1.0
 
-# Allocations that are taken back on a node count as one refusal.
+# Allocations that are taken back on a node within this time count as one refusal.
 SAME_REFUSAL = 1.0
 
-# Another driver serves a pod that we allocated; then pods alike are tried, and those held told.
+# Another driver has this long to serve a pod that we allocated. Then other pods of its template are
+# tried, and held pods are told why they wait.
 ANOTHER_DRIVER_SERVES = 10.0
 
 # -- It was overtaken, and slices are held back for it
 
-# A pod has waited so long that a single overtaking is enough.
+# After this wait one overtaking is enough for slices to be held back for a pod.
 OVERTAKEN_ONCE = 120.0
 
-# Slices are held back in one place before another is looked for.
+# Slices are held back in one place at least so long before another place is looked for.
 PLAN_AGAIN = 5.0
 
-# A pod and its equals are skipped for which nothing can be held back.
+# No place is looked for again for a pod, or a pod alike, if nothing could be held back for it.
 PLAN_IN_VAIN = 30.0
 
-# Slices are held back although nothing else becomes free.
+# Slices stay held back although nothing else becomes free.
 HOLD = (50.0, 86400.0)
 
 # -- Others are moved or ended so that it has room
 
-# It waits before others are moved for it, unless an administrator asks for that.
+# A pod has waited before others are moved for it, unless an administrator asks for that.
 ROOM_WANTED = 60.0
 
-# A request of an administrator stays that is not renewed, which is done every ten seconds.
+# A request of an administrator is followed after it was last renewed; it is renewed every ten
+# seconds.
 ROOM_REQUEST = 45.0
 
-# Between two looks at those who are to leave.
+# Between two looks at the pods that are to leave.
 ROOM_LOOK = 2.0
 
-# All that is done for one pod, from the first who leaves to its own allocation; longer than most
-# pods may take to end.
+# Limit from the first step of making room for a pod to the pod's allocation; longer than most pods
+# may take to end.
 ROOM_MADE = 600.0
 
-# The pod that takes the place of one that was moved is served.
+# The pod that replaces a moved one has to be served within this time.
 ROOM_REPLACED = 60.0
 
-# Nobody is looked for again whose leaving would make room for a pod and its equals.
+# No plan to make room is made again for a pod, or a pod alike, after none was found.
 ROOM_IN_VAIN = 30.0
 
-# A pod is left alone for which room was not made.
+# No room is made for a pod after an attempt was stopped.
 ROOM_AGAIN = (300.0, 3600.0)
 
-# A budget forbids to end a pod: those of others are preferred.
+# A refusal to end a pod by its PodDisruptionBudget is remembered; other pods are preferred.
 BUDGET_REMEMBERED = 60.0
 
 # -- Its slice is made before it is allocated
 
-# A node makes what is reserved, queued behind others on its GPUs.
+# A node has this long to make reserved slices, which are queued behind others on its GPUs.
 RESERVED_ANSWER = 30.0
 
-# A node gives back by itself what nobody allocates, as no leader is at work.
+# A node gives back reserved slices by itself if nobody allocates them, as when there is no leader.
 RESERVED_ON_NODE = 120
 
-# What a former leader reserved stays, for its pod to be looked at.
+# Reservations of a former leader stay until their pods have been looked at.
 RESERVED_BY_OTHERS = 20.0
 
-# The reservation of an allocated claim stays, so that another write takes it along; but it goes
-# not before the allocation is stored, for which half as long is waited.
+# The reservation of an allocated claim stays at most so long, so that another write can remove it
+# too. It is removed after half of the time at the earliest, when the allocation has been stored.
 RESERVED_LINGERS = 5.0
 
 # A write of reservations waits for more while pods are decided.
 RESERVED_GATHERS = 0.02
 
-# A write of reservations that failed.
+# A write of reservations is tried again after it failed.
 RESERVING_AGAIN = (0.05, 5.0)
 
 # -- It is allocated, and its node is named in a label
 
-# Between two labels that are written along with allocations, after the first eight.
+# Between two labels that are written right after allocations, beyond the first eight.
 LABEL_AT_ONCE = 0.1
 
-# Without an allocation a burst is over, and the claims of it are labelled.
+# A burst is over after so long without an allocation; then its claims are labelled.
 BURST_OVER = 1.0
 
 # Between two labels that are written after a burst.
@@ -158,39 +163,40 @@ LABEL_LATER = 0.02
 
 # -- kube-scheduler does not bind its pod
 
-# kube-scheduler makes room by itself if it has heard of the allocation, or was told of another.
+# kube-scheduler has this long to make room by itself after it could hear of an allocation, or was
+# told of another pod.
 SCHEDULER_PREEMPTS = 1.0
 
-# kube-scheduler binds a nominated pod that has room; then it is told of that.
+# kube-scheduler has this long to bind a nominated pod that has room; then it is told of the pod.
 NOMINATED_STUCK = 10.0
 
-# A pod's status is told again which claims it has, after one of their names was lost from it.
+# The names of a pod's claims are written into its status again after one was lost from it.
 CLAIMS_NAMED_AGAIN = (1.0, 60.0)
 
 # kube-scheduler is told again of a pod for which others have to end.
 NOMINATION_AGAIN = (30.0, 300.0)
 
-# A pod that nobody binds keeps others from its CPU, ports and zone.
+# An allocated pod that is not bound is charged to its node: others may not use its CPU and ports.
 CHARGED = 60.0
 
-# Unused allocations stay on a node where their pod cannot go.
+# Unused allocations stay on a node to which their pod cannot go.
 NODE_LOST = 30.0
 
-# A gang has slices for some of its pods only, which it does not use.
+# A gang keeps unused slices if only some of its pods have any.
 GANG_HALF = 30.0
 
-# The same gang is tried again.
+# Such a gang is tried again after it has given its slices back.
 GANG_HALF_AGAIN = (30.0, 300.0)
 
 # Unused allocations stay with a pod that cannot run.
 POD_HINDERED = 30.0
 
-# The same where kube-scheduler makes room or waits for a volume: ``bindTimeoutSeconds`` of its
-# plugin VolumeBinding, unless configured.
+# The same while kube-scheduler makes room for the pod or waits for a volume: the default of
+# ``bindTimeoutSeconds`` of its plugin VolumeBinding.
 POD_BINDING = 600.0
 
-# The same with a pod that lacks nothing. kube-scheduler looks at each pod within five minutes
-# again, whatever it was refused for (``podMaxInUnschedulablePodsDuration``).
+# The same for a pod that lacks nothing. kube-scheduler looks at each refused pod again within five
+# minutes (``podMaxInUnschedulablePodsDuration``).
 POD_NOT_BOUND = 360.0
 
 # Slices are tried again for a pod that could not use them: kube-scheduler allocates a claim of
@@ -202,53 +208,53 @@ POD_HINDERED_AGAIN = (30.0, 300.0)
 # Kubelet is told once more to prepare the claims of a pod.
 PREPARE_AGAIN = (5.0, 80.0)
 
-# Eviction is asked for again that was refused, by a budget for instance.
+# An eviction is asked for again after it was refused, by a PodDisruptionBudget for instance.
 EVICTION_AGAIN = (10.0, 300.0)
 
 # -- It ends
 
-# An unused claim of a pod that has ended is deleted with it, by others.
+# Others have this long to delete the unused claim of a pod that has ended.
 OWNED_CLAIM_UNUSED = 5.0
 
-# A claim is looked at again of whose class it is not known yet whose it is.
+# A claim is looked at again if it is not known yet whether its class is for this driver.
 CLASS_UNKNOWN = 1.0
 
 # -- People are told
 
-# The details of a reason stand before others are said.
+# Between two events or log lines for one reason that differ in their details only.
 SAID_DETAILS = 10.0
 
-# A pod has waited before it gets a condition: less is not worth a write.
+# A pod has waited before it gets a condition; a shorter wait is not worth a write.
 CONDITION = 2.0
 
-# The details of a condition stand before others are written.
+# Between two writes of a pod's condition that differ in the message only.
 CONDITION_DETAILS = 60.0
 
-# Between two conditions, of whatever pods.
+# Between two writes of conditions of any pods.
 CONDITION_GAP = 0.1
 
-# A condition is written again that had no answer.
+# A condition is written again after a write without an answer.
 CONDITION_AGAIN = 5.0
 
-# Conditions are tried again that may not be written.
+# Conditions are tried again after the API server forbade to write one.
 CONDITION_FORBIDDEN = 600.0
 
 # -- Classes, templates and labels are kept
 
-# A keeper rests that failed in a way nobody foresaw.
+# A keeper rests after an unforeseen error.
 KEEPER_FAILED = 60.0
 
-# A class, template or label is written again that was refused.
+# A class, template or label is written again after the write was refused.
 KEEPING_AGAIN = (1.0, 60.0)
 
 # Between two looks for unused classes or templates.
 UNUSED_LOOK = 600.0
 
-# An unused class or template stays where another waits for its room: so many writes a minute a
-# tenant causes.
+# An unused class or template stays while another waits for its room. This bounds the writes that a
+# tenant can cause.
 UNUSED_WHERE_FULL = 60.0
 
-# An unused class stays, as nodes come back.
+# An unused class stays, as nodes may come back.
 UNUSED_CLASS = 86400.0
 
 # An unused template stays.
@@ -259,20 +265,21 @@ CLASS_FILES = 10.0
 
 
 def growing(pauses: tuple[float, float]) -> Backoff:
-    """The first and the longest of some pauses as a value for the record of what is tried again."""
+    """A backoff whose ``pauses``, the first and the longest, double from one to the other."""
     return Backoff(first=pauses[0], limit=pauses[1], jitter=0)
 
 
 # -- Decisions are recorded
 
-# Changes of nodes are recorded without a decision: so exact is the end of a claim.
+# Between two records of changes of nodes without a decision; ends of claims are as exact as that.
 DECISION_LOG_STATE = 1.0
 
-# Lines are written together.
+# Between two writes of queued lines to the file.
 DECISION_LOG_WRITES = 0.2
 
-# A recording begins anew after lines were lost: its state may take a tenth of a second.
+# A recording begins anew so long after lines were lost, as to record the whole state may take a
+# tenth of a second.
 DECISION_LOG_AGAIN = 60.0
 
-# Lines that are queued are written at the end of a leadership.
+# Queued lines may be written for this long at the end of a leadership.
 DECISION_LOG_CLOSES = 2.0

@@ -30,11 +30,15 @@ MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
 """Resources that are mirrored while leading."""
 
 OPTIONAL = (*VOLUMES, NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES)
-"""Mirrored where that is allowed: templates that the controller made, slices of other drivers."""
+"""Resources that are mirrored where that is allowed.
+
+Of ResourceClaimTemplates only those that the controller made are mirrored, of ResourceSlices only
+those of other drivers.
+"""
 
 
 POD_GROUPS = tuple(tuple(map(kind.at_version, kind.versions)) for kind in KINDS)
-"""The versions of each kind: the first is mirrored that is served, if that is allowed."""
+"""The versions of each kind of pod group; the first one that is served is mirrored."""
 
 
 def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> None:

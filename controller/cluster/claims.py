@@ -1,4 +1,4 @@
-"""Claims of the mirrored cluster, and what they hold in the fleet's books."""
+"""Claims of the mirrored cluster, and the devices that the fleet counts as theirs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dra.gpu.inventory import ClaimRef
 
 
 class KnownClaims:
-    """Claims by name and by UID, and what is known of them besides."""
+    """Claims by name and by UID, with their records."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class KnownClaims:
         self.records: dict[str, ClaimRecord] = {}
 
     def record(self, claim: ClaimRef) -> ClaimRecord:
-        """The record of a claim, made where there is none; of one that is gone it is not kept."""
+        """The record of a claim; a missing one is made, and kept unless the claim is gone."""
         known = self.records.get(claim.uid)
         if known is None:
             known = ClaimRecord(claim)
@@ -47,7 +47,7 @@ class KnownClaims:
         return known
 
     def set(self, obj: Obj, *, rewound: bool = False) -> bool:
-        """Take a claim's state; False if it is not newer than the known one, nor ``rewound``."""
+        """Take a claim's state; returns False if it is old: neither ``rewound`` nor newer."""
         metadata = obj["metadata"]
         key = (metadata["namespace"], metadata["name"])
         known = self.by_key.get(key)
@@ -66,7 +66,7 @@ class KnownClaims:
         return True
 
     def remove(self, key: ObjectKey) -> bool:
-        """Forget a claim; False if it is not known."""
+        """Forget a claim; returns False if it was not known."""
         known = self.by_key.pop(key, None)
         if known is None:
             return False
@@ -88,7 +88,7 @@ class KnownClaims:
             self._fleet.hold(claim, allocation)
 
     def end_write(self, claim: ClaimRef) -> bool:
-        """The outcome of a write is known; True if its allocation no longer counts."""
+        """Note the end of a write; returns True if the written allocation counts no longer."""
         writing, known = self._writing(claim.uid), self.by_key.get(claim.key)
         if writing is None:
             return False
@@ -99,11 +99,11 @@ class KnownClaims:
         return True
 
     def read(self, obj: Obj) -> Claim:
-        """A claim as it would be known, from an answer of the API server."""
+        """The claim in an answer of the API server, trimmed and read like a mirrored one."""
         return read_claim(self._trimmer(obj), self._specs.requests)
 
     def trimmed(self, obj: Obj) -> Obj | None:
-        """The answer to a write of ours as it would be mirrored; None if it is not news."""
+        """The answer to a write of ours, trimmed; None if the claim is gone or a newer is known."""
         metadata = obj["metadata"]
         known = self.by_key.get((metadata["namespace"], metadata["name"]))
         if known is None or known.claim.ref.uid != metadata["uid"]:
@@ -113,9 +113,9 @@ class KnownClaims:
         return self._trimmer(obj)
 
     def node_of(self, keys: Iterable[ObjectKey], consumer: str = "") -> str:
-        """The node that the first allocated claim is on, or is about to be; empty if none is.
+        """Node of the first claim that is allocated or is being written; empty without one.
 
-        With a ``consumer``, a pod's UID, only claims count that are reserved for it.
+        ``consumer``: a pod's UID; allocated claims that are not reserved for that pod are skipped.
         """
         for key in keys:
             known = self.by_key.get(key)
@@ -147,7 +147,7 @@ class KnownClaims:
         return [allocation for allocation in found if allocation is not None]
 
     def _account(self, before: Claim | None, claim: Claim) -> None:
-        """Bring the fleet's books up to a claim's allocation."""
+        """Count a claim's allocation in the fleet, and note one that somebody took back."""
         allocation, uid, driver = claim.allocation, claim.ref.uid, self._fleet.driver
         if allocation is not None and allocation.of_driver(driver):
             if before is None or before.allocation != allocation:
@@ -173,7 +173,7 @@ class KnownClaims:
             self._effects.others.add(before.node)
 
     def _release(self, uid: str, held: Allocation | None) -> None:
-        """Count a claim no longer that ``held`` something, as far as is known."""
+        """Stop counting a claim in the fleet; ``held``: its allocation, None if unknown."""
         if not self._fleet.release(uid):
             return
         self._effects.quota = self._effects.quota or bool(self._fleet.quotas.limits)
@@ -184,7 +184,7 @@ class KnownClaims:
 
 
 def newer(version: str, known: str) -> bool:
-    """True if one resourceVersion of an object is later than another."""
+    """True if the resourceVersion ``version`` is later than ``known``."""
     if version.isdigit() and known.isdigit():
         return int(version) > int(known)
     return version != known

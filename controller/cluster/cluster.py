@@ -1,6 +1,6 @@
 """Cluster as the controller knows it: indexes over the objects of the API server.
 
-Owned by one thread. Every change leaves in :class:`Effects` what it may have consequences for.
+Owned by one thread. Every change is noted in :class:`Effects` with what it may affect.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
 _log = logging.getLogger(__name__)
 
 VOLUMES = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
-"""Resources to be listed before anything of them counts."""
+"""Resources of volumes: none of them counts before all three are listed."""
 
 _REMEMBERED = 2000
-"""Allocations that count as demand at a start; older ones would hardly weigh."""
+"""Number of latest allocations that count as demand at a start; older ones hardly matter."""
 
 _SHOWN = 500
-"""Characters of what is wrong with a MigNode that are told."""
+"""Characters that are kept of the error that makes a MigNode unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecReservations:
-    """Value of ``spec.reservations`` in a ``version`` of a MigNode, as it stands there."""
+    """``spec.reservations`` of a MigNode, not decoded, at the resourceVersion ``version``."""
 
     version: str
     fields: list[Obj]
@@ -65,28 +65,30 @@ class SpecReservations:
 
     @property
     def claims(self) -> frozenset[str]:
-        """UIDs of the claims that they are for."""
+        """UIDs of the claims that the reservations are for."""
         return frozenset(str(at(each, "claim", "uid", default="")) for each in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A MigNode of our driver, whoever allocates its GPUs."""
+    """A MigNode of our driver; the controller or kube-scheduler allocates its GPUs."""
 
     inventory: Inventory
     reserved: SpecReservations
     asked: str = ""
-    """Annotation by which an administrator asks for room."""
+    """Value of the annotation by which an administrator asks for room; empty without one."""
 
 
 class Cluster:
-    """Nodes, GPUs, pods, claims and classes, by name and by what they refer to.
+    """Nodes, GPUs, pods, claims and classes, by name and by the objects that they refer to.
 
-    ``pod_index`` and ``claim_index`` have the records of pods and claims. Volumes and namespaces
-    are mirrored where the controller may read them; without, the refusals of kube-scheduler tell.
-    ``unreadable`` are nodes that are left out as their MigNodes cannot be read, and why.
-    ``room_requests`` are those by node that changed since they were listed: others may be of
-    somebody who waits no longer.
+    Volumes and namespaces are mirrored where the controller may read them; where it may not, only
+    kube-scheduler's refusals show what is in the way.
+
+    ``pod_index`` and ``claim_index``: pods and claims with their records.
+    ``unreadable``: by node, the error that makes its MigNode unreadable; such a node is left out.
+    ``room_requests``: by node, the request for room that its MigNode has got since MigNodes were
+    first listed. Requests found in that list are left out: whoever made them may be gone.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class Cluster:
         return self._effects.take()
 
     def make_room(self, *nodes: str) -> None:
-        """Something may fit on ``nodes`` (or anywhere, without any): no object shows why."""
+        """Note that pods may fit now on ``nodes``, or on any node if none is given."""
         self._effects.room.update(nodes)
         self._effects.room_anywhere = self._effects.room_anywhere or not nodes
 
@@ -138,12 +140,12 @@ class Cluster:
     # -- nodes and their GPUs
 
     def inventory(self, node: str) -> Inventory | None:
-        """Inventory of a node, whoever allocates its GPUs; None without a MigNode of ours."""
+        """Inventory of a node, also where kube-scheduler allocates; None without our MigNode."""
         known = self._nodes.get(node)
         return known.inventory if known is not None else None
 
     def reserved(self, node: str) -> SpecReservations | None:
-        """Reservations on a node, as its MigNode has them; None without one of ours."""
+        """Reservations in the MigNode of a node; None if the node has no MigNode of our driver."""
         known = self._nodes.get(node)
         return known.reserved if known is not None else None
 
@@ -161,7 +163,7 @@ class Cluster:
         self._touch_pods_of(self.fleet.claims_on(name))
 
     def set_mignode(self, obj: Obj) -> None:
-        """A MigNode was added or changed; one that cannot be read is as good as gone."""
+        """Take a MigNode that was added or changed; one that cannot be read counts as removed."""
         name = obj["metadata"]["name"]
         try:
             inventory = from_mignode(obj)
@@ -205,9 +207,9 @@ class Cluster:
     def _set_own(self, known: NodeRecord) -> frozenset[str]:
         """Take a MigNode of our driver.
 
-        Returns the UIDs of claims for which kubelet may now have to ask again, as their Prepare
-        failed or may have been cut short, and of those whose reservations may just have been
-        answered.
+        Returns the UIDs of claims whose pods are to be looked at: claims whose Prepare failed or
+        may have been cut short, since kubelet may have to ask for them again, and claims whose
+        reservations the node may have answered.
         """
         inventory, reserved = known.inventory, known.reserved
         name = inventory.node
@@ -236,11 +238,11 @@ class Cluster:
         self._effects.pods.update(key for key, pod in self.pods.items() if pod.uid in uids)
 
     def _offered(self, name: str) -> tuple[frozenset[str], bool]:
-        """Facts that the generated classes depend on: a node's profiles, and who allocates it."""
+        """The profiles of a node, and True if kube-scheduler allocates it, for the classes."""
         return self.fleet.profiles_of(name), name in self.fleet.schedulers
 
     def _claims_on(self, node: str) -> frozenset[str]:
-        """UIDs of the claims that are allocated on a node, or that it has instances of."""
+        """UIDs of the claims that are allocated on a node or have GPU instances there."""
         return self.fleet.claims_on(node) | (self.fleet.instance_claims(node) or frozenset())
 
     def _touch_pods_of(self, claims: Iterable[str]) -> None:
@@ -331,7 +333,7 @@ class Cluster:
         self.templates.change(before, None)
 
     def waiting_claims(self) -> Iterator[tuple[str, Reason, str]]:
-        """UID, reason and time of creation of each claim that a pod waits with. For any thread."""
+        """UID, reason and creation time of each claim that waits. May be called by any thread."""
         for record in [*self.pod_index.records.values()]:  # one step, which no other thread divides
             if (reason := record.waits_for) is not None:
                 for uid, created in record.waiting_claims:
@@ -341,10 +343,10 @@ class Cluster:
     # -- claims
 
     def set_claim(self, obj: Obj, *, rewound: bool = False) -> None:
-        """A claim was added or changed.
+        """Take a claim that was added or changed.
 
-        An older state than the known one is ignored: the answers to our writes may be known
-        before the watch reports them. Not if the server itself is ``rewound`` to an older state.
+        A state older than the known one is ignored, as the answers to our writes may be known
+        before the watch reports them. It is taken if the server was ``rewound`` to an older state.
         """
         if self.claim_index.set(obj, rewound=rewound):
             self.pod_index.adopt(obj)
@@ -355,21 +357,21 @@ class Cluster:
             self.pod_index.touch(key)
 
     def begin_write(self, claim: ClaimRef, allocation: Allocation | None = None) -> None:
-        """A write of ours to a claim begins: of ``allocation``, which counts from now on.
+        """Note that a write of ours to a claim begins; ``end_write`` must follow.
 
-        Without one, the claim loses what it has by our own doing. ``end_write`` must follow.
+        ``allocation``: it is written and counts from now on; None: the write removes something.
         """
         self.claim_index.begin_write(claim, allocation)
         if allocation is not None:
             self.pod_index.recharge(claim.key)
 
     def end_write(self, claim: ClaimRef) -> None:
-        """The outcome of a write is known: from now on only what the claim says counts."""
+        """Note that the outcome of a write is known: from now on the claim's own state counts."""
         if self.claim_index.end_write(claim):
             self.pod_index.recharge(claim.key)
 
     def confirm_claim(self, obj: Obj) -> None:
-        """Take the answer to a write of ours, unless the claim is gone meanwhile."""
+        """Take the claim in the answer to our write, unless it is gone or known to be newer."""
         trimmed = self.claim_index.trimmed(obj)
         if trimmed is not None:
             self.set_claim(trimmed)
@@ -377,7 +379,7 @@ class Cluster:
     def learn_demand(self) -> None:
         """Count the latest allocations as demand, oldest first.
 
-        For a controller that starts anew: it then judges as one that made those allocations.
+        A controller that starts then judges demand as the one that made those allocations.
         """
         for allocation in self.claim_index.latest_allocations(_REMEMBERED):
             for profile in self.fleet.profiles_in(allocation):

@@ -1,4 +1,4 @@
-"""Gangs of the mirrored cluster: their pods, and what is said of how many are needed."""
+"""Gangs of the mirrored cluster: their pods, and the objects that say how many they need."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ _Place = tuple[GroupKind, str, str]
 
 @dataclass(slots=True)
 class Gang:
-    """Pods that belong together, but those that failed or are being deleted.
+    """Pods that belong together, without those that failed or are being deleted.
 
-    ``gated`` are those of ``members`` that others hold back, ``waiting`` those that wait to be
-    bound. ``version`` grows with each change.
-
-    ``served`` are those that were counted as served last. ``half_since``, a monotonic time: it has
-    slices for some of its pods only, which it ``gives_back``; ``rest`` is over before it is tried
-    again. ``writes`` of its allocations are under way; after failures the next wait for
-    ``write_pause``.
+    ``gated``: those of ``members`` that have another scheduling gate than ours.
+    ``waiting``: those with claims that are pending and not bound.
+    ``stated``: the minimums that its pods state (None: it states none), and how many pods do.
+    ``version``: grows with each change of the gang.
+    ``served``: the pods that the last count found to have their slices.
+    ``half_since``: monotonic time from which only some of its pods have slices.
+    ``gives_back``: it is giving those slices back.
+    ``rest``: the pause before it is tried again.
+    ``writes``: how many writes of its allocations are under way.
+    ``write_pause``: the pause after a failed write.
+    ``refusal``: the reason why it was refused last, while that stands.
     """
 
     membership: Membership
@@ -48,7 +52,7 @@ class Gang:
     stated: Counter[str | None] = field(default_factory=Counter)
     version: int = 0
     minimum: tuple[int, int | Unclear] | None = None
-    """Number of pods that are needed, with the version of which that was found."""
+    """The ``version`` for which the number of needed pods was found, and that number."""
     served: list[ObjectKey] = field(default_factory=list)
     half_since: float | None = None
     gives_back: bool = False
@@ -63,13 +67,13 @@ class Gang:
 
     @property
     def present(self) -> int:
-        """The number of pods that may be served or are."""
+        """Number of members that no other scheduling gate holds back."""
         return len(self.members) - len(self.gated)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A pod's part in a gang; ``waits`` until it is bound."""
+    """A pod's part in a gang; ``gated`` and ``waits`` as of ``Gang``."""
 
     membership: Membership
     gated: bool
@@ -77,7 +81,7 @@ class _Part:
 
 
 class KnownGangs:
-    """Gangs by pod. ``gate`` is our scheduling gate. Not thread-safe."""
+    """The gangs, found by their pods. ``gate``: our scheduling gate. Not thread-safe."""
 
     def __init__(self, gate: str, effects: Effects) -> None:
         self._gate = gate
@@ -88,12 +92,12 @@ class KnownGangs:
         self._of_group: dict[_Place, set[GangKey]] = {}
 
     def find(self, pod: ObjectKey) -> Gang | None:
-        """The gang of a pod; None of one that is served by itself."""
+        """The gang of a pod; None for a pod without a gang."""
         part = self._parts.get(pod)
         return self._gangs[part.membership.gang] if part is not None else None
 
     def minimum(self, gang: Gang) -> int | Unclear:
-        """The number of pods of ``gang`` that are allocated together, at the least."""
+        """The least number of pods of ``gang`` that are allocated together."""
         if gang.minimum is None or gang.minimum[0] != gang.version:
             found = find_minimum(gang.membership, gang.stated.keys(), self._groups)
             gang.minimum = gang.version, found
@@ -167,7 +171,7 @@ class KnownGangs:
                 del self._of_group[group[:3]]
 
     def _changed(self, gang: Gang) -> None:
-        """One that waits is looked at, which looks at all of them."""
+        """Have one waiting pod looked at: that look is about the whole gang."""
         gang.version += 1
         self._effects.pods.update(islice(gang.waiting, 1))
 
@@ -185,7 +189,7 @@ class KnownGangs:
 
 
 def _same_part(before: _Part, after: _Part) -> bool:
-    """True if nothing is new but that the pod waits, or waits no more."""
+    """True if nothing else than ``waits`` differs."""
     return (before.membership, before.gated) == (after.membership, after.gated)
 
 

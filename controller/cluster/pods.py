@@ -1,9 +1,9 @@
 """Pods of the mirrored cluster, by name and by claim, charged to the nodes that they go to.
 
-Pods are alike if what kube-scheduler answers to one of them it answers to the others. Those of one
-owner are. So are pods without an owner that wait for another driver too, if they are of one
-namespace and ask the same of their node, of us and of that driver: where it has devices is the same
-for all of them. Namespaces learn nothing of each other, nor mislead each other.
+Pods are alike if kube-scheduler gives all of them the same answer. The pods of one owner are alike.
+Pods without an owner that wait for another driver too are alike if they are in one namespace and
+ask the same of their node, of this driver and of the other driver. Pods of different namespaces are
+never alike, so that namespaces neither learn of each other nor mislead each other.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _MOST_ALIKE = 10_000
 """Upper bound on the pods whose template is remembered: some hundred bytes each."""
 
 _WHERE = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "priority")
-"""Parts of a pod's spec that say where it may go, besides what it takes there."""
+"""Fields of a pod's spec that restrict its node, without the resources that it takes there."""
 
 MOST_WATCHED = 2_000
-"""Comparisons of a pod that came, went or changed with the terms of a namespace's waiting pods.
+"""Upper bound on comparisons of one changed pod with the terms of a namespace's waiting pods.
 
-Terms of equal pods count once. Whose terms are beyond are not told: they are looked at like all
-that wait, when room is made, and after a while.
+Terms of equal pods count once. Waiting pods beyond the bound are not found by the change: they are
+looked at when room is made, and after a while.
 """
 
 
 _Watches = dict[str, Index[PodNeeds, ObjectKey]]
-"""Pods by namespace and by what they need."""
+"""Waiting pods, by namespace and then by their needs."""
 
 
 class Watchers:
-    """Pods with claims that are not bound yet, by what else than nodes they need."""
+    """Unbound pods with claims, by the volumes and the other pods that they depend on."""
 
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
@@ -53,14 +53,14 @@ class Watchers:
         self._of_volumes: Index[ObjectKey, ObjectKey] = Index()
 
     def change(self, before: Pod | None, pod: Pod | None) -> None:
-        """Take note of a pod that came (no ``before``), changed, or went (no ``pod``)."""
+        """Take a pod that is new (no ``before``), changed, or gone (no ``pod``)."""
         if before is not None:
             self._note(before, waits=False)
         if pod is not None and pod.pending and not pod.node and pod.claims:
             self._note(pod, waits=True)
 
     def of_company(self, pod: Pod, was: Pod | None = None) -> Iterator[ObjectKey]:
-        """Watchers of a pod that came, went or changed, in one of its states."""
+        """Waiting pods whose terms ``pod`` matches now, or matched in its former state ``was``."""
         states = [pod] if was is None or was.labels == pod.labels else [was, pod]
         home = pod.key[0]
         yield from self._watching(states, home, self._near.get(home, Index()))
@@ -127,7 +127,7 @@ class KnownPods:
         self.gangs = KnownGangs(claims.finalizer, effects)
 
     def record(self, pod: Pod) -> PodRecord:
-        """The record of a pod, made where there is none; of one that is gone it is not kept."""
+        """The record of a pod; a missing one is made, and kept unless the pod is gone."""
         known = self.records.get(pod.uid)
         if known is None:
             known, current = PodRecord(pod), self.by_key.get(pod.key)
@@ -144,7 +144,7 @@ class KnownPods:
         self._take(pod if before is None else self._as_made(pod, before), before)
 
     def adopt(self, claim: Obj) -> None:
-        """Take a claim as that of the pod which it was made for, whose status names none yet."""
+        """Give a claim to the pod that it was made for, if the pod's status names none yet."""
         made = made_for(claim)
         metadata = claim["metadata"]
         pod = self.by_key.get((metadata["namespace"], made.pod)) if made else None
@@ -152,9 +152,9 @@ class KnownPods:
             self._take(with_claim(pod, made.entry, metadata["name"]), pod)
 
     def _as_made(self, pod: Pod, before: Pod) -> Pod:
-        """``pod`` with the claims that were adopted for it and that its status still does not name.
+        """``pod`` with the adopted claims that its status does not name yet.
 
-        One that is gone is not its claim any more: another will be made.
+        An adopted claim that is gone is left out: another will be made.
         """
         for entry in [e for e, name in pod.claims.items() if name is None]:
             name = before.claims.get(entry)
@@ -178,9 +178,10 @@ class KnownPods:
             self._effects.claims.update(pod.claim_keys)
 
     def _is_on_its_way(self, before: Pod, pod: Pod) -> bool:
-        """True if all that is new is that kube-scheduler is about to bind ``pod`` as we allocated.
+        """True if the only news is that kube-scheduler is about to bind ``pod`` as we allocated.
 
-        It says so of each pod with claims before it binds it (``NominatedNodeNameForExpectation``).
+        kube-scheduler nominates each pod with claims for its node before it binds the pod
+        (feature ``NominatedNodeNameForExpectation``).
         """
         if not pod.nominated:
             return False
@@ -206,24 +207,24 @@ class KnownPods:
         return [self.by_key[key] for key in self._of_claim.of(claim)]
 
     def touch(self, claim: ObjectKey) -> None:
-        """Have the pods of a claim looked at: the claim has changed."""
+        """Have the pods of a claim looked at after a change of the claim."""
         self.recharge(claim)
         self._effects.pods.update(self._of_claim.of(claim))
 
     def recharge(self, claim: ObjectKey) -> None:
-        """Charge the pods of a claim to where its allocation sends them now."""
+        """Charge the pods of a claim to the node that its allocation sends them to now."""
         for key in self._of_claim.of(claim):
             self._charge(self.by_key[key])
 
     def end_charge(self, key: ObjectKey) -> None:
-        """Keep nothing free on its node any more for a pod that is allocated and not bound."""
+        """Stop charging an allocated pod that is not bound to the node of its allocation."""
         pod = self.by_key[key]
         if node := self.sent_to(pod):
             self.record(pod).charge_ended = node
             self._charge(pod)
 
     def _charge(self, pod: Pod, *, was: Pod | None = None) -> None:
-        """Charge a pod to the node where it is, or where our allocation sends it for a while."""
+        """Charge a pod to its node; before it is bound, to that of its allocation for a while."""
         node = pod.node if pod.live else ""
         if not pod.node:
             node = self.sent_to(pod)
@@ -237,7 +238,7 @@ class KnownPods:
     def sent_to(self, pod: Pod) -> str:
         """The node that was decided for a pod that is not bound; empty without one.
 
-        Where another pod's claim is, says nothing of it.
+        A claim that is reserved for other pods only does not count.
         """
         if pod.node or not pod.pending:
             return ""
@@ -251,7 +252,7 @@ class KnownPods:
             self._effects.pods.update(self.watchers.of_company(pod, was))
 
     def _made_room(self, node: str, *, was: Pod | None) -> None:
-        """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""
+        """Note that a pod left ``node``; if it was bound there, kube-scheduler may judge anew."""
         if node:
             self._effects.room.add(node)
         if node and was is not None and was.node == node:
@@ -267,7 +268,7 @@ class KnownPods:
             self._of_claim.add(claim, pod)
 
     def template(self, pod: Pod) -> str:
-        """Text that is equal for pods that are alike; the UID of a pod that is like no other."""
+        """A key that is equal for pods that are alike; the pod's UID if it is like no other."""
         if pod.template != pod.uid or len(pod.claims) <= 1:
             return pod.template
         known = self._alike.find(pod.uid)
@@ -300,7 +301,7 @@ class KnownPods:
 
 
 def _beside_nomination(pod: Pod) -> tuple[Obj, ...]:
-    """All that is known of a pod, but for the node that it is nominated for."""
+    """Metadata, spec and status of a pod, without ``nominatedNodeName``."""
     status = {
         k: v for k, v in at(pod.obj, "status", default={}).items() if k != "nominatedNodeName"
     }

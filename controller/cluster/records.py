@@ -1,7 +1,7 @@
 """Records of pods, claims and gangs, and the effects of changes.
 
-A record has what is known and tried of a thing besides what its object says. It is made when
-something is first to be noted, and goes with the thing.
+A record keeps what the controller knows of a pod, claim or gang besides its object. It is made when
+there is first something to note, and is dropped when the pod, claim or gang is gone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
 
 Said = dict[str, tuple[Obstacle, float]]
-"""Texts last said of a thing, by subject, and the monotonic time of each."""
+"""By subject, the obstacle that was last told of an object, and the monotonic time of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Reservations for a pod, by claim UID; the node answers before ``until``."""
+    """Reservations for a pod, by claim UID; the node has until ``until`` to answer."""
 
     decision: Decision
     reservations: Mapping[str, Reservation]
@@ -44,7 +44,7 @@ class Reserved:
 
 @dataclass(slots=True)
 class Idle:
-    """An allocation that nobody uses, ``since``; and a reason why, since when."""
+    """An allocation unused ``since`` a time, and the ``reason``, as it is ``reason_since``."""
 
     since: float
     reason: str
@@ -53,10 +53,10 @@ class Idle:
 
 @dataclass(slots=True)
 class Nomination:
-    """A pod that waits for ``node``: kube-scheduler is told of it ``at`` that time.
+    """A pod that waits for ``node``, and of which kube-scheduler is told at the time ``at``.
 
-    ``has_room``: nobody has to end there. ``is_left``: what we said may still stand, as a write had
-    no answer.
+    ``has_room``: no other pod has to end there.
+    ``is_left``: our nomination may still be in its status, as a write failed.
     """
 
     node: str
@@ -68,10 +68,10 @@ class Nomination:
 
 @dataclass(slots=True)
 class Marks:
-    """Occasions for which kubelet was told to ask again.
+    """Occasions, as times of their nodes, for which kubelet was told to ask again.
 
-    ``read`` is the mark that the pod had when it was seen first: what is not later counts as told.
-    Otherwise times are only told apart, as a node's clock may be set back.
+    ``read``: the mark that the pod had when it was first seen. Occasions that are not later count
+    as told. ``occasions`` are compared for equality only, as a node's clock may be set back.
     """
 
     read: str
@@ -81,7 +81,7 @@ class Marks:
 
 @dataclass(slots=True)
 class ConditionState:
-    """Content of a pod's condition, and since when it stands there at the earliest."""
+    """Content of a pod's condition; ``since``: the monotonic time when its write began."""
 
     allocated: bool
     reason: str
@@ -91,7 +91,7 @@ class ConditionState:
 
 @dataclass(slots=True)
 class Rest:
-    """Slices were given back for ``why``; they are tried again when ``pause`` is over."""
+    """Rest of a pod whose slices were given back for ``why``, until ``pause`` is over."""
 
     why: Obstacle
     pause: Backoff = field(default_factory=lambda: times.growing(times.POD_HINDERED_AGAIN))
@@ -99,13 +99,17 @@ class Rest:
 
 @dataclass(slots=True)
 class RoomMaking:
-    """Room that others make for a pod, which is wanted ``since``; times are monotonic.
+    """Room that others make for a pod. Times are monotonic.
 
-    ``left`` pods have still to leave by the last plan; ``began``: the first was told to. ``ended``
-    are the UIDs of those that were told to end. ``moved`` is the one of which another is to be
-    served elsewhere, none of the ``peers``, UIDs of its template's pods, until ``replaced_by``.
-    ``request`` of an administrator was seen at ``request_at``; that with the id ``over`` is no more
-    to be followed.
+    ``since``: the time from which room is wanted.
+    ``left``: how many pods have still to leave by the last plan.
+    ``began``: the time when the plan was first carried out.
+    ``ended``: UIDs of the pods that were told to end.
+    ``moved``: the pod that was evicted last. A new pod of its template is to be served elsewhere
+    before ``replaced_by``; ``peers``: UIDs of that template's pods that are not new.
+    ``is_under_way``: a write that evicts or ends pods has no answer yet.
+    ``request``: the administrator's request, seen first or renewed at ``request_at``.
+    ``over``: the id of a request that is not followed any more.
     """
 
     since: float
@@ -124,15 +128,18 @@ class RoomMaking:
 
 @dataclass(slots=True, eq=False)
 class PodRecord:
-    """A pod, and all that is known of it besides; times are monotonic.
+    """A pod, and all that is known of it besides its object. Times are monotonic.
 
-    ``examined`` is what it lacks, as of the look that is under way. ``gate_lifted``: by us.
-    ``charge_ended``: nobody has bound it on that node, which it is charged to no more.
-    ``waiting_claims`` wait with it for the reason ``waits_for``: UID and time of creation of each.
-    ``lost_since``: it cannot go where its allocation is. ``in_vain``: so often kube-scheduler took
-    its allocation back while another driver was awaited for it, as for the template ``alike``.
-    ``naming``: the pause before its status is told which claims it has. ``budget_until``: its
-    budget forbade then that it ends.
+    ``examined``: what it lacks, found in the look that is under way.
+    ``gate_lifted``: we have lifted our scheduling gate.
+    ``charge_ended``: the node to which it is charged no more, as no scheduler bound it there.
+    ``lost_since``: the time from which it cannot go to the node of its allocation.
+    ``eviction``: the pause before its eviction is asked for again.
+    ``naming``: the pause before its claims are written into its status.
+    ``budget_until``: the time until which its PodDisruptionBudget is taken to forbid its end.
+    ``in_vain``: how often kube-scheduler took its allocation back while another driver was to
+    serve it too. ``alike``: the template under which it waits for that driver.
+    ``waits_for``: the reason why ``waiting_claims``, UID and creation time of each, wait.
     """
 
     pod: Pod
@@ -159,7 +166,7 @@ class PodRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationWrite:
-    """One claim's part of a decision; ``uncertain``: it may have been written already."""
+    """One claim's part of a decision; ``uncertain``: an earlier write of it may have succeeded."""
 
     wants: ClaimWants
     decision: Decision
@@ -168,18 +175,21 @@ class AllocationWrite:
 
 @dataclass(slots=True)
 class Writing:
-    """A write of ours under way: of ``allocation``, or one that takes away what there is."""
+    """A write of ours that is under way: it stores ``allocation``, or removes something if None."""
 
     allocation: Allocation | None
 
 
 @dataclass(slots=True, eq=False)
 class ClaimRecord:
-    """All that is known of a claim besides its object; times are monotonic.
+    """All that is known of a claim besides its object. Times are monotonic.
 
-    ``uncertain`` may have been written. ``label_at``: its node's label is written then.
-    ``blocked_at``: the time, as its node tells it, of a Prepare that something was in the way of.
-    ``refused_by`` are UUIDs of GPUs.
+    ``uncertain``: a write without an answer, which may have succeeded.
+    ``label_at``: the time when the label with its node is to be written.
+    ``unused_since``: the time from which no pod uses it.
+    ``blocked_at``: the time, by its node's clock, of a Prepare that failed as another slice was in
+    the way.
+    ``refused_by``: UUIDs of the GPUs on which its slice could not be made.
     """
 
     ref: ClaimRef
@@ -194,13 +204,17 @@ class ClaimRecord:
 
 @dataclass(slots=True)
 class GangRefusal:
-    """An obstacle of a gang, and what it depends on.
+    """The obstacle for which a gang was refused, and what that depends on.
 
-    ``failed`` is the pod that found no room, up to the version ``room``; one look tells of all
-    gangs of a ``group``. ``lacking`` are the pods of which ``need`` are to have room, in their
-    order. ``hindered`` are pods that could not be served whatever is free and have not been looked
-    at since; None where that was not why. It was found ``at`` a ``version`` of the gang, which
-    rests ``until`` then; one pod ``is_called`` to be looked at after that.
+    ``failed``: the problem of the pod that found no room.
+    ``room``: the version of ``queue.searches.Room`` up to which ``failed`` cannot be served.
+    ``group``: equal for gangs that wait for the like; one look tells of all of them.
+    ``lacking``: the problems of the gang's pods, most urgent first; ``need`` of them need room.
+    ``hindered``: pods that could not be served whatever is free, without those looked at since;
+    None if the gang was refused for another cause.
+    ``version``: the gang's version that was refused, at the monotonic time ``at``.
+    ``until``: the monotonic time until which the gang rests.
+    ``is_called``: one of its pods is to be looked at when that rest is over.
     """
 
     obstacle: Obstacle
@@ -217,9 +231,9 @@ class GangRefusal:
 
 
 class Sent(NamedTuple):
-    """A pod that was allocated on ``node``, where others are to serve ``claims``.
+    """A pod that was allocated on ``node``, where other drivers are to serve ``claims``.
 
-    It counts no longer from ``until``.
+    ``until``: the monotonic time from which it is not counted any more.
     """
 
     until: float
@@ -229,10 +243,13 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class AlikePods:
-    """Pods of one template: what was ``earned``, those ``unproven`` by UID, and those ``held``.
+    """Pods of one template that wait for another driver too (``serve.placing``).
 
-    These wait for others since a monotonic time; with it comes how often each was tried in vain.
-    ``in_vain`` is by how many more were refuted than proven.
+    ``earned``: how many more than one may be unproven at a time, by what was proven so far.
+    ``in_vain``: how many more pods were refuted than proven, at least 0.
+    ``unproven``: by UID, pods that are allocated and that the other driver has not served.
+    ``held``: by UID, pods that wait for the unproven ones: the monotonic time from which each
+    waits, and how often it was refuted.
     """
 
     earned: float = 0.0
@@ -253,16 +270,21 @@ class TakenBack:
 class Effects:
     """Consequences of the changes since the last ``take``.
 
-    ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
-    that may be any node. ``quota``: a namespace may hold less than before. ``classes``: the
-    generated DeviceClasses may be out of date, and ``labels``: those of these nodes may be.
-    ``templates``: those of limits that are gone, or that no living pod names any more,
-    ``opted_in``: namespaces that have opted in to them.
-    ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those that
-    kube-scheduler may judge differently now, ``others`` those where another driver may offer
-    something else than before, empty for any, ``failures`` those that tell anew which Prepares
-    failed; of pods and claims that are gone there are the records. ``bound`` are those of ``pods``
-    that had no node before.
+    ``pods``, ``claims``: pods and claims to look at.
+    ``bound``: those of ``pods`` that had no node before.
+    ``nodes``: nodes that kube-scheduler may judge differently now.
+    ``others``: nodes where another driver may offer something else than before; "" is any node.
+    ``failures``: nodes whose list of failed Prepares has changed.
+    ``gone_pods``, ``gone_claims``, ``gone_gangs``: pods and claims, by their records, and gangs
+    that are gone.
+    ``taken_back``: allocations of ours that somebody else removed.
+    ``room``: nodes where a pod that did not fit may fit now; ``room_anywhere``: it may be any node.
+    ``quota``: some namespace may hold less than before.
+    ``classes``: the generated DeviceClasses may be out of date.
+    ``templates``: templates of limits that are gone, or that no living pod names any more.
+    ``opted_in``: namespaces that have opted in to templates of limits.
+    ``labels``: nodes whose labels may be out of date.
+    ``reserved``: nodes whose MigNodes reserve something else than before.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)

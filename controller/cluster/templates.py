@@ -1,4 +1,4 @@
-"""Templates that limits became, the pods that name them, and the namespaces that opted in."""
+"""Templates made for pods' limits, the pods that name them, and namespaces that opted in."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dra.pods.pods import Pod
 
 
 class KnownTemplates:
-    """Templates that are there, and namespaces that have opted in.
+    """Templates that exist, the pods that name them, and namespaces that have opted in.
 
-    Without the right to list templates none is known.
+    No template is known if the controller may not list them.
     """
 
     def __init__(self, driver: str, effects: Effects) -> None:
@@ -23,11 +23,11 @@ class KnownTemplates:
         self._names: dict[str, set[str]] = {}
         self._users: dict[str, Index[str, ObjectKey]] = {}
         self.present: dict[ObjectKey, str] = {}
-        """UID of each template that is there."""
+        """UID of each template that exists."""
         self.namespaces: set[str] = set()
 
     def set(self, obj: Obj) -> None:
-        """A template was added; one that is marked as ours and named otherwise is none of ours."""
+        """Take a template that was added, unless its name is none that this driver gives."""
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
         if is_template_name(name):
             self.present[namespace, name] = obj["metadata"].get("uid", "")
@@ -42,11 +42,11 @@ class KnownTemplates:
         self._effects.templates.add(key)
 
     def names(self, namespace: str) -> Collection[str]:
-        """Names of those that are there; not to be kept over a change."""
+        """Names of the templates in a namespace; the result is not to be kept over a change."""
         return self._names.get(namespace, ())
 
     def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """A Namespace has these labels; one that is gone has none."""
+        """Take the labels of a Namespace; they are empty for one that is gone."""
         if labels.get(self._label) != LABEL_VALUE:
             self.namespaces.discard(name)
         elif name not in self.namespaces:
@@ -54,7 +54,10 @@ class KnownTemplates:
             self._effects.opted_in.add(name)
 
     def change(self, before: Pod | None, pod: Pod | None) -> None:
-        """A pod was added or changed, or is gone: it names templates as long as it lives."""
+        """Take a pod that is new (no ``before``), changed, or gone (no ``pod``).
+
+        A pod counts as a user of the templates that it names until it has ended.
+        """
         if before is not None and pod is not None and _is_as_before(before, pod):
             return
         old, new = _named_by(before), _named_by(pod)
@@ -81,7 +84,7 @@ class KnownTemplates:
         return users.of(key[1]) if users is not None else ()
 
     def named_in(self, namespace: str) -> Iterator[str]:
-        """Names of the templates that pods of a namespace name which have not ended."""
+        """Names of the templates that are named by pods of a namespace that have not ended."""
         users = self._users.get(namespace)
         yield from (name for name, _ in users.items()) if users is not None else ()
 
@@ -98,7 +101,7 @@ class KnownTemplates:
         )
 
     def awaited(self, pod: Pod) -> Iterator[ObjectKey]:
-        """Templates that a pod waits for, as its claims are made from them."""
+        """Missing templates from which claims of a pod are still to be made."""
         namespace = pod.key[0]
         if namespace not in self.namespaces or None not in pod.claims.values() or not pod.pending:
             return
@@ -111,13 +114,13 @@ class KnownTemplates:
 
 
 def _is_as_before(before: Pod, pod: Pod) -> bool:
-    """True if a pod surely names the same: what the mirror has seen before is kept once."""
+    """True if a pod surely names the same templates: equal specs are one object in memory."""
     old, new = at(before.obj, "spec", "resourceClaims"), at(pod.obj, "spec", "resourceClaims")
     return old is new and before.live == pod.live and bool(before.claims) == bool(pod.claims)
 
 
 def _named_by(pod: Pod | None) -> frozenset[str]:
-    """Names of such templates in a pod's spec; none of a pod that is not there or has ended."""
+    """Names of templates of limits in a pod's spec; none if the pod is gone or has ended."""
     if pod is None or not pod.live or not pod.claims:
         return frozenset()
     entries = at(pod.obj, "spec", "resourceClaims")

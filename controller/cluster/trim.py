@@ -1,9 +1,10 @@
 """Trimming of the objects that the controller mirrors: 40,000 whole pods would be gigabytes.
 
-What many have in common, such as the resources of the pods of a Job, is kept once, and so are the
-names and UIDs by which objects refer to each other. Of what is for other drivers little is kept.
-Each object is bounded, and a tenant may make thousands: what is large counts for its namespace, for
-as long as anybody holds it: the mirror, the index or a decision.
+Parts that many objects have in common, such as the resources of the pods of a Job, are kept once,
+and so are the names and UIDs by which objects refer to each other. Little is kept of the parts that
+are for other drivers. Each object is bounded, but a tenant may make thousands. Large parts
+therefore count against the allowance of their namespace, as long as the mirror, the index or a
+decision holds them.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ from dra.pods.trimming import NAME_LENGTH, cut_owner, trim_pod, unread
 from dra.pods.volumes import BOUND, CLASS, SELECTED_NODE
 
 NAMESPACE_BYTES = 16 * 2**20
-"""Memory for what is large in the objects of a namespace, of one resource, roughly."""
+"""Rough limit on the bytes of large parts in a namespace's objects of one resource."""
 
 ALL_BYTES = 32 * 2**20
-"""Memory for what is large in all namespaces; where it is used up each has ``LEAST_BYTES``."""
+"""Limit on all namespaces together; beyond it each namespace has ``LEAST_BYTES`` only."""
 
 LEAST_BYTES = 2**20
 
 
 _SHORT = 200
-"""Length of a text that is kept as it is."""
+"""Bytes of a JSON text up to which the text itself is the key; longer ones are hashed."""
 
 
 class CrowdedError(Exception):
@@ -78,7 +79,10 @@ class _List(list[Any]):
 
 
 class Allowance:
-    """Counts by namespace. ``share`` is for one thread; what it gave may be released in any."""
+    """Bytes that large parts take, counted by namespace.
+
+    ``share`` is called by one thread; its values may be released by any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -87,7 +91,7 @@ class Allowance:
         self._known: weakref.WeakValueDictionary[bytes, Any] = weakref.WeakValueDictionary()
 
     def share(self, namespace: str, text: bytes, make: Callable[[], Any]) -> Any:
-        """The dict or list whose JSON is ``text``: that which is held, or what ``make`` gives.
+        """The dict or list whose JSON is ``text``: one that is held already, or that of ``make``.
 
         Raises:
             CrowdedError: the objects of ``namespace`` hold too much already.
@@ -210,7 +214,7 @@ _OWNER = ("kind", "controller", "uid")
 _DEVICE = ("driver", "pool", "device", "shareID", "conditions")
 _SHARED_BYTES = 32 * 2**20
 _LABELS_BYTES = 2 * 2**20
-"""Few: what tells the pods of one owner apart is often in their labels, and then none are equal."""
+"""Small, as labels often differ between the pods of one owner, so that few of them are equal."""
 
 _POD_GROUPS: dict[Resource, Callable[[Obj], Obj]] = {
     kind.at_version(version): partial(trim_pod_group, kind)
@@ -219,16 +223,19 @@ _POD_GROUPS: dict[Resource, Callable[[Obj], Obj]] = {
 }
 
 MOST_FINALIZERS = 64
-"""Upper bound on finalizers: a claim with more is not touched."""
+"""Upper bound on finalizers: a claim with more is never written to."""
 
 LARGEST = 2**17
-"""Upper bound on the bytes of a claim that is to be allocated, as JSON: a write of one with 8,500
-labels takes the API server 0.4 s of CPU, one of etcd's limit cannot be written at all."""
+"""Upper bound on the JSON bytes of a claim that is to be allocated.
+
+A write to a claim with 8,500 labels takes the API server 0.4 s of CPU. A claim as large as etcd's
+limit cannot be written at all.
+"""
 
 _LARGE_BYTES = {PODS: 2**9, RESOURCE_CLAIMS: 2**11}
-"""Memory for a part of an object above which it counts for its namespace, roughly.
+"""Rough bytes above which a part of an object counts against its namespace's allowance.
 
-A pod has a dozen parts, most of them as others have, and a claim one.
+A pod has a dozen parts, most of them equal to those of other pods; a claim has one.
 """
 
 _LARGE_LABELS = 2**11
@@ -243,7 +250,7 @@ def identity(obj: Obj) -> Obj:
 class Trimmer:
     """Trims the objects of one resource, for ``driver``.
 
-    Not thread-safe; the objects may not be changed.
+    Not thread-safe. Trimmed objects share parts, so they may not be changed.
     """
 
     def __init__(self, resource: Resource, driver: str) -> None:
@@ -264,14 +271,14 @@ class Trimmer:
         }.get(resource, lambda obj: obj)
 
     def __call__(self, obj: Obj) -> Obj:
-        """Part of ``obj`` that is read; what is not as it should be is left as it is."""
+        """The part of ``obj`` that is read; a malformed object is returned whole."""
         try:
             return self._trim(obj)
         except (KeyError, TypeError, AttributeError):
             return obj
 
     def _pod(self, obj: Obj) -> Obj:
-        """A pod with what others have too kept once."""
+        """A trimmed pod whose parts are shared with equal parts of other pods."""
         pod = trim_pod(obj, self._annotations)
         try:
             return self._kept_pod(
@@ -357,10 +364,10 @@ class Trimmer:
         return {**obj, "metadata": metadata, "spec": holder["spec"]}
 
     def _shared(self, value: Any, namespace: str) -> Any:
-        """As ``_known_equal``; what is large counts for the ``namespace``.
+        """As ``_known_equal``, and a large value counts against the allowance of ``namespace``.
 
         Raises:
-            CrowdedError: its objects hold too much already.
+            CrowdedError: the objects of ``namespace`` hold too much already.
         """
         if isinstance(value, dict | list):
             text = msgspec.json.encode(value)
@@ -370,14 +377,17 @@ class Trimmer:
         return self._known_equal(value)
 
     def _known_equal(self, value: Any) -> Any:
-        """``value``, or the one that was there before and is equal to it."""
+        """An equal value that is held already, else ``value``."""
         if isinstance(value, dict | list):
             return self._known.get(msgspec.json.encode(value), lambda: value)
         return sys.intern(value) if type(value) is str else value
 
 
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
-    """Part that the mirror holds, to know what has changed: others are in the index already."""
+    """Function that gives the part of an object that the mirror keeps to see changes.
+
+    Objects of some resources are kept whole, as the index holds the same objects anyway.
+    """
     by_name = (NODES, MIG_NODES, RESOURCE_CLAIM_TEMPLATES, *TRIMMERS, *_POD_GROUPS)
     return identity if resource in by_name else lambda obj: obj
 
@@ -387,7 +397,7 @@ def _is_prepared(device: Obj) -> bool:
 
 
 def _interned(value: Any) -> Any:
-    """``value``, no string itself, with each of its strings kept once, whatever else has it."""
+    """Copy of ``value``, a list or dict, whose strings are interned."""
     if isinstance(value, list):
         # A comprehension leaves room for more: a list of one takes 88 bytes, its copy 64.
         return [sys.intern(v) if type(v) is str else _interned(v) for v in value].copy()
@@ -397,7 +407,7 @@ def _interned(value: Any) -> Any:
 
 
 def _intern_names(metadata: Obj) -> None:
-    """Have the names of an object kept once; ``metadata`` is changed."""
+    """Intern the names in ``metadata``, in place."""
     for field in ("name", "namespace", "uid"):
         if field in metadata:
             metadata[field] = sys.intern(metadata[field])

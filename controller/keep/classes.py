@@ -1,9 +1,10 @@
 """Synchronisation of the generated DeviceClasses: one write at a time, and only of differences.
 
-A class carries its extended resource while kube-scheduler allocates some node, as nobody else
-serves it, and takes it from no class of somebody else. A class whose profile no node has stays for
-a day, as nodes come back, for as long as a claim, a template or a pod names it, and while it has a
-quota.
+A class has its ``extendedResourceName`` while kube-scheduler allocates the GPUs of some node, since
+only kube-scheduler serves that name. The name is not taken from a class that somebody else made.
+
+A class whose profile no node has is kept for a day, as nodes may come back. It is kept for longer
+while a claim, a template or a pod names it, and while it has a quota.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from dra.common.resources import DEVICE_CLASSES, Obj
 _log = logging.getLogger(__name__)
 
 AT_ONCE = 20
-"""Classes that one look removes; it reads all templates once."""
+"""Upper bound on the classes that one look removes; each look reads all templates once."""
 
 
 class GeneratedClasses:
-    """Compares when profiles or classes have changed, and writes what differs.
+    """Compares the classes when profiles or classes have changed, and writes those that differ.
 
-    For the deciding thread.
+    Owned by the thread that decides.
     """
 
     def __init__(self, world: World) -> None:
@@ -54,7 +55,7 @@ class GeneratedClasses:
 
     @property
     def due(self) -> float | None:
-        """Monotonic time of the next piece of work; None where there is none before an answer."""
+        """Monotonic time of the next piece of work; None if only an answer brings any."""
         if not self._objects.may_begin:
             return None
         due = [self._objects.due]
@@ -78,7 +79,7 @@ class GeneratedClasses:
         return bool(self._unused_since) and now >= self._next_look and self._look(now)
 
     def _compare(self) -> None:
-        """Find out which classes are to be written, and which nothing needs."""
+        """Find the classes that are to be written, and those whose profile no node has."""
         cluster, now = self._cluster, self._now()
         present = {n for n, o in cluster.class_objects.items() if is_generated(o, cluster.driver)}
         profiles = offered_profiles(cluster.fleet.profiles_by_node(), present)
@@ -97,7 +98,7 @@ class GeneratedClasses:
             if found is None:
                 room -= 1
                 if room < 0:
-                    # It is compared again once one of those is gone that nothing needs.
+                    # Classes are compared again once an unused one has been removed.
                     soon = max(now, self._next_look - times.UNUSED_LOOK + times.UNUSED_WHERE_FULL)
                     self._next_look = min(self._next_look, soon)
                     continue
@@ -112,7 +113,10 @@ class GeneratedClasses:
             self._objects.discard(name)
 
     def _restricted(self, todays: list[Obj], names: set[str]) -> Iterator[Obj]:
-        """The classes of today's profiles, and former ones that have an extended resource."""
+        """The classes of present profiles, and former classes that have an extended resource.
+
+        Each has its extended resource taken out if it may not carry it.
+        """
         cluster = self._cluster
         served = bool(cluster.fleet.schedulers)
         taken = holders(cluster.class_objects.values(), cluster.driver)
@@ -142,9 +146,10 @@ class GeneratedClasses:
         self._reporter.on_class(found, "DeviceClass left alone", obstacle)
 
     def _tell(self, name: str, resource: str, taker: str, *, carries: bool) -> None:
-        """Say of a class of ours that its extended resource is another's, or no longer.
+        """Tell on a class of ours that another class has its extended resource, or has it no more.
 
-        Ours still ``carries`` it where giving it up would take it from the other.
+        ``taker``: name of the other class; empty if there is none.
+        ``carries``: our class keeps the name, since kube-scheduler would forget it otherwise.
         """
         found = self._cluster.class_objects.get(name)
         if found is None or not is_generated(found, self._cluster.driver):
@@ -174,9 +179,10 @@ class GeneratedClasses:
         self._objects.write(name, job, self._cluster.set_class)
 
     def _look(self, now: float) -> bool:
-        """Begin to remove classes that nothing has needed for long; False where there are none.
+        """Begin to remove classes that were unused for long; returns False if there are none.
 
-        Where they take the room of others the youngest goes first, and a minute is enough.
+        The youngest is removed first. If there are as many classes as there may be, a class is
+        removed after a minute without use.
         """
         self._next_look = now + times.UNUSED_LOOK
         objects = self._cluster.class_objects
@@ -197,7 +203,7 @@ class GeneratedClasses:
         return bool(old)
 
     def _named(self) -> frozenset[str]:
-        """Classes that claims name, and those whose extended resource a pod asks for."""
+        """Names of classes that claims name, or whose extended resource a pod asks for."""
         cluster = self._cluster
         found = {
             choice.class_name

@@ -1,14 +1,15 @@
-"""Labels of nodes that tell of their GPUs, kept where nobody else writes such.
+"""Labels of nodes that describe their GPUs, kept where GPU feature discovery does not run.
 
 Names and values are those of NVIDIA's GPU feature discovery (``internal/lm``: ``nvml.go``,
 ``resource.go``; strategy mixed), with one difference: slices are made for claims, so
 ``nvidia.com/mig-<profile>.count`` is the number that the node could hold if its GPUs were empty,
 and does not change with what runs.
 
-A node where that runs has its label ``nvidia.com/gfd.timestamp``: nothing of ours stays there but
-the state of a layout, which it does not write. What others own of a node without it, stays theirs:
-server-side apply without force says so. A write that changes nothing is not made again, so that
-whoever overwrites us wins.
+A node where GPU feature discovery runs has its label ``nvidia.com/gfd.timestamp``. There the
+controller keeps only the label with the state of a layout, which GPU feature discovery does not
+write. On other nodes, labels that other field managers own stay theirs, as server-side apply is
+used without force. Labels are written only when the wanted ones change, so that whoever overwrites
+them later wins.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dra.gpu.names import extended_resource_name
 from dra.kube.errors import ConflictError
 
 DISCOVERED = "nvidia.com/gfd.timestamp"
-"""A label that GPU feature discovery writes, and nobody else."""
+"""A label that only GPU feature discovery writes."""
 
 MODE_STATE = "nvidia.com/mig.config.state"
 """The label in which mig-manager says how far a node with a layout is."""
@@ -39,9 +40,9 @@ _LONGEST = 63
 
 
 def node_labels(inventory: Inventory) -> dict[str, str]:
-    """The labels of the node; none where it has no GPU.
+    """The labels of the node; none if it has no GPU.
 
-    Of several products the one that most GPUs are of gives its name, memory and family.
+    If its GPUs are of several products, the most frequent one gives product, memory and family.
     """
     if not inventory.gpus:
         return {}
@@ -58,7 +59,7 @@ def node_labels(inventory: Inventory) -> dict[str, str]:
 
 
 def state_labels(inventory: Inventory) -> dict[str, str]:
-    """The label of a node that has, or is to have, a layout: pending, success or failed."""
+    """The label with the state of a node's layout: pending, success or failed; {} without one."""
     mode = inventory.mode
     return {} if mode is None or not mode.layout else {MODE_STATE: mode.state}
 
@@ -95,7 +96,7 @@ def _of_profiles(inventory: Inventory) -> dict[str, str]:
     for gpu, geometry, profile in _offers(inventory):
         prefix = extended_resource_name(profile.name)
         if prefix not in counts and len(counts) >= MOST_OF_NODE:
-            continue  # as it has no class
+            continue  # such a profile has no class either
         counts[prefix] += _most(geometry, profile)
         if f"{prefix}.count" not in found:
             found |= {f"{prefix}.{key}": value for key, value in _of_profile(gpu, profile).items()}
@@ -111,7 +112,7 @@ def _offers(inventory: Inventory) -> Iterator[tuple[Gpu, Geometry, Profile]]:
 
 
 def _declared(geometry: Geometry) -> Iterator[Profile]:
-    """The profiles of a GPU with a layout; those that it does not have are no slices of it."""
+    """The profiles that a GPU's layout declares: those that have placements."""
     return (profile for profile in geometry.profiles if profile.placements)
 
 
@@ -132,7 +133,7 @@ def _of_profile(gpu: Gpu, profile: Profile) -> dict[str, str]:
 
 
 def _most(geometry: Geometry, profile: Profile) -> int:
-    """Most instances of a profile that an empty GPU takes, its engines and memory counted."""
+    """Number of instances of a profile that an empty GPU holds, by its memory and engines."""
     taken: list[Occupant] = []
     for placement in sorted(profile.placements):
         free = not any(placement.overlaps(other.placement) for other in taken)
@@ -142,7 +143,7 @@ def _most(geometry: Geometry, profile: Profile) -> int:
 
 
 def _value(text: str) -> str:
-    """``text`` as the value of a label: GPU feature discovery puts hyphens for spaces."""
+    """``text`` as the value of a label, with hyphens for spaces as in GPU feature discovery."""
     return _FORBIDDEN.sub("-", text)[:_LONGEST].strip("._-")
 
 

@@ -1,8 +1,9 @@
-"""Classes of nodes that cannot be, told of the Nodes that have them.
+"""Events on Nodes whose labels choose a class that does not exist or is not valid.
 
-The words are those of the node program, which has the last one and tells of its own Node: a Node
-hears them here before that program runs there, and where it cannot. The files of the classes lie in
-a directory, as the chart mounts their ConfigMaps; kubelet exchanges them under way.
+The node program decides about the class, and reports it in the same words on its own Node. The
+controller reports it also before that program runs, and where it cannot run. The files of the
+classes lie in a directory, into which the chart mounts their ConfigMaps; kubelet may exchange the
+files at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeClasses:
-    """Looks at the files of a folder and at Nodes that changed."""
+    """Reads the files of classes in ``folder``, and checks Nodes when these or the files change."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self._cluster = world.cluster
@@ -38,7 +39,7 @@ class NodeClasses:
             self.due = self._now()
 
     def work_if_due(self) -> bool:
-        """Look at the files, and at the Nodes that this may concern; False when not due."""
+        """Read the files, and check the Nodes that may be concerned; returns False if not due."""
         if self.due is None or self.due > self._now():
             return False
         self.due = self._now() + times.CLASS_FILES
@@ -72,7 +73,7 @@ class NodeClasses:
         return read_files((path.name, _content(path)) for path in files)
 
     def _problem(self, node: str, known: Classes) -> str:
-        """Fault of what a Node of ours is to be; empty without one."""
+        """Fault in the class or mode that the labels of a Node of ours choose; empty if none."""
         facts, driver = self._cluster.hosts.facts.get(node), self._cluster.driver
         if facts is None:
             return ""

@@ -1,9 +1,9 @@
-"""Templates that limits become, kept in namespaces that opted in.
+"""ResourceClaimTemplates for pods' limits, kept in namespaces that opted in.
 
-There is one for each profile of the nodes, and one for whatever else a living pod names, as many as
-a namespace may have. None is ever wrong, as its name says what it asks for. To remove one that no
-living pod names does no harm: a pod that names it in the meantime waits for it, and it is made
-again.
+Such a namespace has one template for each profile of the nodes, and one for each other amount that
+a living pod names, up to ``MOST``. A template never needs an update, as its name says what it asks
+for. An unused template may be removed at any time: if a pod names it in the meantime, the pod waits
+and the template is made again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MOST = 64
 """Templates of one namespace besides those of the profiles that nodes have."""
 
 AT_ONCE = 20
-"""Unused templates that one look gives up; the others are for the next."""
+"""Upper bound on the unused templates that one look removes."""
 
 
 class LimitTemplates:
-    """Writes one template at a time, of one namespace after the other. Not thread-safe."""
+    """Writes one template at a time; namespaces take turns. Not thread-safe."""
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
@@ -46,9 +46,9 @@ class LimitTemplates:
             "ResourceClaimTemplate", world.in_flight, world.now, group=lambda key: key[0]
         )
         self._held: dict[str, dict[ObjectKey, None]] = {}
-        """Those that had no room, by namespace: the first of each is looked at."""
+        """By namespace, templates that wait for room there; the first of each is looked at."""
         self._lasting: frozenset[str] = frozenset()
-        """Names of those of profiles that nodes have: they stay."""
+        """Names of the templates for profiles that nodes have; these are not removed."""
         self._unused_since: dict[ObjectKey, float] = {}
         self._given_up: list[ObjectKey] = []
         self._next_look = world.now() + times.UNUSED_LOOK
@@ -100,7 +100,7 @@ class LimitTemplates:
     # -- what is lacking
 
     def _note_template(self, key: ObjectKey) -> None:
-        """A template is gone, or the last pod that named it."""
+        """Take note that a template is gone, or that no living pod names it any more."""
         self._unused_since.pop(key, None)
         if self._is_unused(key):
             self._unused_since[key] = self._now()
@@ -110,7 +110,7 @@ class LimitTemplates:
         self._want_missing(key)
 
     def _want_missing(self, key: ObjectKey) -> None:
-        """Have a template made that is not there, if it lasts or a pod waits for it."""
+        """Have a missing template made if it is for a nodes' profile or a pod waits for it."""
         if self._templates.lacks(key):
             if key[1] in self._lasting:
                 self._objects.add(key, 1)
@@ -118,7 +118,7 @@ class LimitTemplates:
                 self._want(key, self._waiting_for(key))
 
     def _want(self, key: ObjectKey, pods: tuple[Pod, ...]) -> None:
-        """Have a template made for those of ``pods`` that wait, once there is room for it."""
+        """Have a template made for ``pods``, which wait for it, once there is room for it."""
         if key in self._held.get(key[0], ()):
             self._tell(key[1], pods)
         elif pods:
@@ -145,7 +145,11 @@ class LimitTemplates:
             self._held.pop(key[0], None)
 
     def _make_room(self, key: ObjectKey) -> None:
-        """Remove a template that no pod has named for a while, in place of one to be made."""
+        """Make room for the template ``key``: remove the one that was unused for longest.
+
+        If none was unused for long enough, ``key`` is held until there is room, and the pods that
+        wait for it are told.
+        """
         namespace, name = key
         now, first = self._now(), next(iter(self._held.get(namespace, ())), key)
         keys = [(namespace, each) for each in self._templates.names(namespace)]
@@ -196,7 +200,7 @@ class LimitTemplates:
                     "get what that asks for",
                     extra={**fields, "error": str(answer.error)},
                 )
-            else:  # a namespace that ends refuses all; it leaves the set once it is gone
+            else:  # also where the namespace is being deleted, until it is gone
                 self._objects.refused(key, answer.error)
                 return
             self._objects.discard(key)
@@ -208,7 +212,7 @@ class LimitTemplates:
         return key in known.present and key[1] not in self._lasting and not known.users(key)
 
     def _remove_unused(self) -> bool:
-        """Begin to remove a template that was unused for long; False where there is none."""
+        """Begin to remove a template that was unused for long; returns False if there is none."""
         now = self._now()
         if not self._given_up and now >= self._next_look:
             self._next_look = now + times.UNUSED_LOOK

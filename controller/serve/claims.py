@@ -1,11 +1,11 @@
-"""Rules for claims that are allocated, or not to be: their node's label, and their end.
+"""Rules for claims: the label with their node, and their end.
 
-Only the controller mirrors all claims; each node watches its own by a label, has their slices made
-before kubelet asks for them, and with binding conditions no pod is bound before that. A write of
-ours that allocates brings the label where it can. Others get it here: claims that kube-scheduler
-allocates at once, and ours that were allocated in a burst once it is over. While pods come fast,
-what the API server does for a label is worth more to those that wait than a slice which is made a
-little earlier; but without it a node cannot see that kubelet does not ask for a claim.
+Only the controller mirrors all claims. Each node watches its own claims by a label, and makes their
+slices before kubelet asks for them; with binding conditions no pod is bound before that. Writes
+that allocate put the label on a claim where they can. Other claims get it here: those that
+kube-scheduler allocates at once, and those that we allocated in a burst when the burst is over.
+During a burst the requests for labels would delay the waiting pods more than an early slice gains.
+Without the label a node cannot see that kubelet never asked for a claim.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ClaimRule = Callable[[World, KnownClaim], Iterator[Look | Write]]
 
 
 def serve_claim(world: World, key: ObjectKey) -> bool:
-    """See whether a claim has ended, or is to be labelled; True when a write is under way."""
+    """Ask the rules for a claim; returns True if a write to it is under way."""
     known = world.cluster.claims.get(key)
     if known is None:
         return False
@@ -50,7 +50,7 @@ def serve_claim(world: World, key: ObjectKey) -> bool:
 
 
 def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
-    """Label a claim that a pod waits for on a node of ours, if it is time."""
+    """Label a claim that a pod waits for with its node, which is one of ours, when it is time."""
     node = _unnamed_node(world, known)
     record = world.cluster.claim_index.records.get(known.claim.ref.uid)
     due: float | None = None
@@ -69,7 +69,7 @@ def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
 
 
 def _label_time(world: World, known: KnownClaim, record: ClaimRecord) -> float:
-    """The monotonic time of a claim's label, as far as is known before the burst is over."""
+    """The monotonic time to label a claim; later if the burst is not over by then."""
     now, pace = world.now(), world.labels
     quiet = pace.last_allocation + times.BURST_OVER
     if _may_be_taken_back(world, known):
@@ -80,22 +80,23 @@ def _label_time(world: World, known: KnownClaim, record: ClaimRecord) -> float:
 
 
 def _may_be_taken_back(world: World, known: KnownClaim) -> bool:
-    """True if a pod lacks another claim: kube-scheduler fails to take this back if it changes.
+    """True if a pod of the claim still lacks another claim.
 
-    It rests for long then.
+    kube-scheduler may then be taking this claim's allocation back. A label written at that moment
+    makes it fail, and kube-scheduler leaves the pod alone for long.
     """
     pods = world.cluster.pod_index.of_claim(known.claim.ref.key)
     return any(other.claim.allocation is None for pod in pods for other in world.claims_of(pod))
 
 
 def _may_be_asked_for(world: World, known: KnownClaim) -> bool:
-    """True if kubelet has not prepared the claim for a pod, nor tried, as far as is known."""
+    """True if a pod waits and nothing shows that kubelet has asked for the claim."""
     waits = any(pod.pending for pod in world.cluster.pod_index.of_claim(known.claim.ref.key))
     return waits and not at(known.obj, "status", "devices")
 
 
 def _unnamed_node(world: World, known: KnownClaim) -> str:
-    """The node where a claim is reserved for a pod, if it does not name it."""
+    """The node of a claim that is reserved for a pod, if its label is missing; else empty."""
     claim = known.claim
     if claim.allocation is None or claim.deleting or not claim.reserved_for:
         return ""
@@ -116,11 +117,11 @@ def _is_of_node(world: World, known: KnownClaim, node: str) -> bool:
 
 
 def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
-    """Take the next step for a claim that may have ended: deallocation, and our finalizer off.
+    """Take the next step for a claim that may have ended: deallocate it, or remove our finalizer.
 
-    A claim without our finalizer is not ours to end; a reserved one is in use whatever else is
-    true. Where the finalizer is put at creation it stays until the deletion, otherwise from the
-    decision on them until nobody uses them. It never stays on others' claims.
+    A claim without our finalizer is left alone, and a reserved claim counts as used. With
+    ``--finalizer-at-creation`` the finalizer stays until the claim is deleted; without, from the
+    decision about the claim until no pod uses it. It is removed from claims of other drivers.
     """
     claim, record = known.claim, world.cluster.claim_index.records.get(known.claim.ref.uid)
     since = record.unused_since if record is not None else None
@@ -143,7 +144,7 @@ def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
         yield world.claim_write(known, world.writer.remove_finalizer, told)
         return
     if claim.owner_pod_uid:
-        # The claims of a pod go with it; that is somebody else's work, usually under way.
+        # The garbage collector deletes the claims of a pod that has ended, usually at once.
         since = world.now() if since is None else since
         if world.now() < since + times.OWNED_CLAIM_UNUSED:
             world.cluster.claim_index.record(claim.ref).unused_since = since
@@ -154,10 +155,10 @@ def end_claim(world: World, known: KnownClaim) -> Iterator[Look | Write]:
 
 
 def _is_over(world: World, known: KnownClaim) -> bool:
-    """True if our finalizer, or what we allocated, keeps a claim that nobody uses.
+    """True if a claim that nobody uses still has our finalizer or our allocation.
 
     Raises:
-        UnansweredError: it is still to be found out whose its class is.
+        UnansweredError: it is not known yet whether its class is for this driver.
     """
     cluster, claim = world.cluster, known.claim
     if claim.allocation is not None:
@@ -169,7 +170,8 @@ def _is_over(world: World, known: KnownClaim) -> bool:
     if claim.reserved_for:
         return False
     if not claim.deleting:
-        # Whether a write was made is known once the next one is: here, that of the finalizer.
+        # An allocation that still counts may be a write without an answer. To remove the finalizer
+        # settles that.
         at_creation = world.options.finalizer_at_creation and not cluster.fleet.counts(
             claim.ref.uid
         )

@@ -1,9 +1,9 @@
 """Evaluations of CEL that decisions need, asked of the sandbox in a fair order.
 
-CEL is never evaluated in this process. A decision that needs an answer which is not there yet is
-put off; its pod is looked at again when the answers have come. One question is under way at a time,
-and the next is one of the namespace that has used the least of the sandbox's time lately: a tenant
-whose selectors take long waits for them, and others hardly do.
+CEL is never evaluated in this process. If a decision needs an answer that is missing, its pod is
+looked at again when the answers have come. One question is evaluated at a time. The next question
+is of the namespace that has used the least of the sandbox's time lately: a tenant with slow
+selectors waits for them, and other tenants hardly wait.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dra.sandbox.process import SECONDS, Sandbox, SandboxError
 _log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 4.0
-"""CPU time for all selectors of a claim, on all kinds of GPUs."""
+"""Limit on the CPU time for all selectors of a claim, on all kinds of GPUs."""
 
 AT_ONCE = 16
-"""Questions of one claim that wait at a time: its time is counted before it asks for more."""
+"""Upper bound on a claim's questions at a time: their cost is checked before more are asked."""
 
 _NOBODY: ObjectKey = ("", "")
-"""Asker of what is asked for no pod."""
+"""Asker of a question that is asked for no pod."""
 
 _REFUSED = 10_000
 _FORGOTTEN = 0.001
@@ -45,7 +45,7 @@ _FORGOTTEN = 0.001
 
 @dataclass(frozen=True, slots=True)
 class ClaimSelectors:
-    """Expressions of a claim to be evaluated. ``views``: it looks at GPUs as a whole."""
+    """Expressions of a claim to be evaluated. ``views``: the claim asks for views of whole GPUs."""
 
     ref: ClaimRef
     expressions: Collection[Expressions]
@@ -61,9 +61,11 @@ class _Waiting:
 
 
 class Evaluations:
-    """Owned by the thread that decides; ``now`` gives monotonic seconds.
+    """Questions of all namespaces. Owned by the thread that decides.
 
-    ``send`` is given one job at a time, with ``evaluator``; ``wake`` is called when it is done.
+    ``send``: has another thread ask ``evaluator`` one question at a time.
+    ``wake``: called by that thread when an answer has come.
+    ``now``: gives monotonic seconds.
     """
 
     def __init__(
@@ -93,10 +95,11 @@ class Evaluations:
         self._not_before = 0.0
 
     def ask(self, pod: Pod, claims: Iterable[ClaimSelectors], lacking: Question) -> Obstacle | None:
-        """Have found out what a decision for ``pod`` needs, of which ``lacking`` is a part.
+        """Have the selectors evaluated that a decision for ``pod`` needs.
 
-        Returns why that is not done, or that it takes long; else None, and ``take_answers`` names
-        the pod.
+        ``lacking``: the question that the decision found without an answer.
+        Returns an obstacle if the selectors cost too much or wait for long, else None.
+        ``take_answers`` names the pod once all is answered.
         """
         obstacle, until = self._refused.find(pod.uid) or (None, 0.0)
         if obstacle is not None and self._now() < until:
@@ -116,7 +119,7 @@ class Evaluations:
         return _LONG if self._now() >= waiting.since + times.EVALUATION_TOLD else None
 
     def ask_for_all(self, question: Question) -> None:
-        """Have a question about a class answered: no pod waits for it, and any may profit."""
+        """Have a question answered for which no pod waits, such as one about a class."""
         self._await(_NOBODY, question)
         self._go_on()
 
@@ -126,7 +129,10 @@ class Evaluations:
         self._enqueue(asker[0], question)
 
     def _enqueue(self, namespace: str, question: Question) -> None:
-        """Also where another namespace has asked the same: it may have to wait for longer."""
+        """Queue a question for a namespace.
+
+        It is queued even if another namespace has asked the same, as that may be served later.
+        """
         if (namespace, question.key) not in self._queued:
             self._queued.add((namespace, question.key))
             self._queues.setdefault(namespace, deque()).append(question)
@@ -142,14 +148,14 @@ class Evaluations:
                 yield (self._kinds.whole(gpu, state.inventory) if views else state.kind), gpu
 
     def take_answers(self) -> list[ObjectKey]:
-        """Take the answers that have come; returns the pods that have all that they waited for."""
+        """Take the answers that have come; returns the pods that wait for no further one."""
         ready: list[ObjectKey] = []
         while self._answers:
             namespace, question, answer = self._answers.popleft()
             self._under_way = False
             if isinstance(answer, Exception):
                 _log.warning("selectors wait to be evaluated", extra={"error": str(answer)})
-                self._use(namespace, SECONDS)  # so that it is not its turn again at once
+                self._use(namespace, SECONDS)  # so that other namespaces have their turn first
                 self._enqueue(namespace, question)
                 self._not_before = self._now() + times.EVALUATOR_AGAIN
                 continue
@@ -160,13 +166,13 @@ class Evaluations:
             self._use(namespace, answer.cost)
             self._kinds.learn(question, answer)
             ready += self._answered(question)
-        if not ready:  # those may ask for more, and it may be their turn
+        if not ready:  # otherwise those pods may ask for more first
             self._go_on()
         return ready
 
     @property
     def due(self) -> float | None:
-        """The monotonic time to call ``take_answers`` although no answer came, or None."""
+        """The monotonic time to call ``take_answers`` if no answer comes; None if not needed."""
         return self._not_before if self._queues and not self._under_way else None
 
     def _answered(self, question: Question) -> Iterator[ObjectKey]:
@@ -198,7 +204,7 @@ class Evaluations:
         self._used[namespace] = self._used.get(namespace, 0.0) + seconds
 
     def _least(self) -> str:
-        """The namespace of those that wait which has used the least lately; the first of equals."""
+        """Of the namespaces with questions, the one that has used the least time lately."""
         now = self._now()
         left = 0.5 ** ((now - self._used_at) / times.EVALUATOR_SHARE_HALVES)
         self._used = {n: used * left for n, used in self._used.items() if used * left > _FORGOTTEN}
@@ -206,7 +212,7 @@ class Evaluations:
         return min(self._queues, key=lambda name: self._used.get(name, 0.0))
 
     def _evaluate(self, namespace: str, question: Question) -> None:
-        """In a thread of its own."""
+        """Ask the evaluator; called by another thread."""
         answer: Answer | Exception
         try:
             answer = self._evaluator.answer(question.job)
@@ -225,7 +231,7 @@ def evaluating(
     try:
         yield Evaluations(cluster, sandbox, send=senders.send, wake=wake, now=now)
     finally:
-        sandbox.stop()  # nobody waits for what it is doing
+        sandbox.stop()  # nobody waits for its answer
         senders.close()
         sandbox.close()
 

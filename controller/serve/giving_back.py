@@ -1,9 +1,12 @@
 """Giving back: allocations that nobody uses, and the causes for which they are taken from a pod.
 
-What is reserved for a pod is deallocated in two steps: in between, whoever is about to bind it
-after all has to reserve the claim again, and then it stays. So is what a node will never prepare,
-where no pod holds it; a pod that is bound cannot be moved, and kubelet goes on trying: whoever can
-delete it is told to, and its claim keeps its place, so that nobody else is sent there.
+A claim that is reserved for a pod is deallocated in two steps: the reservation is removed first. A
+scheduler that is about to bind the pod after all has to reserve the claim again, and then the claim
+keeps its allocation.
+
+A claim that its node will never prepare is given back too, if no pod holds it. A bound pod cannot
+be moved, and kubelet goes on trying: an event says that the pod is to be deleted. Its claim keeps
+its allocation, so that no other pod is sent there.
 """
 
 from __future__ import annotations
@@ -36,12 +39,15 @@ NOT_BOUND = Obstacle(
 )
 
 Unused = list[tuple[KnownClaim, str]]
-"""Claims with an allocation of ours that no pod can use yet, each with its node, or a reason."""
+"""Claims with an allocation of ours that no pod uses yet, each with its node, or a reason.
+
+The text is the node in results of ``unused_of``, and the reason to give up in a ``Cause``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Allocations to give back, and why in words, at the monotonic time ``at`` and not before."""
+    """Allocations to give back at the monotonic time ``at``, each with the reason."""
 
     at: float
     claims: Unused = field(default_factory=list)
@@ -53,7 +59,7 @@ FindCause = Callable[[World, PodRecord, Unused], Cause | None]
 def give_back_unused(
     world: World, record: PodRecord, causes: tuple[FindCause, ...]
 ) -> Iterator[Act]:
-    """Give back what the pod, which is pending, has and cannot use for too long."""
+    """Give back the allocations that a pending pod has had unused for too long."""
     unused = unused_of(world, record.pod)
     for find in causes:
         cause = find(world, record, unused)
@@ -69,16 +75,16 @@ def give_back_unused(
 
 
 def unused_of(world: World, pod: Pod) -> Unused:
-    """The claims of ``pod`` with an allocation of ours that no pod can use yet, and where."""
+    """The claims of ``pod`` with an allocation of ours that no pod uses yet, with their nodes."""
     if pod.node:
         return []
     return [(k, node) for k in world.claims_of(pod) if (node := _unused_on(world, k))]
 
 
 def is_on_node(world: World, node: str, claim_uid: str) -> bool:
-    """True if a node still has a slice of a claim that is allocated there, or cannot tell.
+    """True if ``node`` still has a slice of a claim that is allocated there, or cannot tell.
 
-    What other nodes say is not asked: nobody but its own node can keep a claim from its end.
+    Other nodes are not asked: only its own node can keep a claim from being ended.
     """
     if node not in world.cluster.hosts.facts:
         return False
@@ -87,7 +93,7 @@ def is_on_node(world: World, node: str, claim_uid: str) -> bool:
 
 
 def _unused_on(world: World, known: KnownClaim) -> str:
-    """The node of an allocation of ours that no pod can use yet; empty for any other claim."""
+    """The node of an allocation of ours that no pod uses yet; empty for any other claim."""
     cluster, claim = world.cluster, known.claim
     if claim.allocation is None or not claim.allocation.of_driver(cluster.driver):
         return ""
@@ -101,7 +107,7 @@ def _unused_on(world: World, known: KnownClaim) -> str:
 
 
 def give_up(world: World, known: KnownClaim, why: str) -> Iterator[Write]:
-    """The next step for an allocation; why is said of the claim once it is deallocated."""
+    """The next step to give an allocation up; ``why`` is told once it is deallocated."""
     if world.in_flight.is_about([known.claim.ref.key]) or known.claim.allocation is None:
         return
     if known.claim.reserved_for:
@@ -117,9 +123,10 @@ def give_up(world: World, known: KnownClaim, why: str) -> Iterator[Write]:
 
 
 def lost_node(world: World, record: PodRecord, unused: Unused) -> Cause | None:
-    """A node was deleted, or tainted because it is not ready, after claims were allocated there.
+    """Cause: a node was deleted or tainted after claims were allocated there.
 
-    kube-scheduler takes such an allocation back only where another node refuses the claim itself.
+    kube-scheduler takes such an allocation back only if another node refuses the pod for the claim
+    alone.
     """
     lost = [
         (known, f"its pod cannot go there: {why}")
@@ -139,7 +146,7 @@ def lost_node(world: World, record: PodRecord, unused: Unused) -> Cause | None:
 
 
 def _barrier(world: World, pod: Pod, node: str) -> str:
-    """Reason why ``pod`` cannot be bound to ``node`` whatever becomes free; empty if it can."""
+    """Reason why ``pod`` can never be bound to ``node`` as both are now; empty if it can."""
     facts = world.cluster.hosts.facts.get(node)
     if facts is None:
         return "there is no such Node"
@@ -148,11 +155,12 @@ def _barrier(world: World, pod: Pod, node: str) -> str:
 
 
 def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
-    """Something else than its node keeps a pod from running, or no scheduler binds it.
+    """Cause: an obstacle other than its node keeps a pod from running, or no scheduler binds it.
 
     A volume claim or another claim of the pod may be deleted after the allocation, and a claim of
-    another driver may find nothing: kube-scheduler then waits, and the slices stand idle. Nor need
-    a scheduler ever bind a pod that lacks nothing: its node is kept free for it for a minute.
+    another driver may find no device: then kube-scheduler waits, and the slices are unused. A
+    scheduler may also never bind a pod that lacks nothing. Either pod is charged to its node for a
+    minute only.
     """
     cluster, pod, now = world.cluster, record.pod, world.now()
     if not unused and not cluster.pod_index.sent_to(pod):
@@ -192,7 +200,11 @@ def _hindrance(world: World, record: PodRecord) -> Obstacle | None:
 def _hindered_claims(
     world: World, record: PodRecord, unused: Unused, hindrance: Obstacle
 ) -> Unused:
-    """Allocations of a hindered pod to give back, and of others too; they rest then."""
+    """Allocations of a hindered pod to give back, with the reasons; its pods then rest.
+
+    A claim that other pending pods share is given back only if they cannot run either, or if no
+    scheduler binds them.
+    """
     found = []
     for known, _ in unused:
         pods = world.cluster.pod_index.of_claim(known.claim.ref.key)
@@ -211,7 +223,7 @@ def _hindered_claims(
 
 
 def _rest(world: World, record: PodRecord, why: Obstacle) -> None:
-    """Have a pod rest, once, be its claims given up together or in several steps."""
+    """Have a pod rest; its pause grows once, even if its claims are given up in several steps."""
     record.rest = record.rest or Rest(why)
     record.rest.why = why
     if not record.rest.pause.left(world.now()):
@@ -219,7 +231,7 @@ def _rest(world: World, record: PodRecord, why: Obstacle) -> None:
 
 
 def rests(world: World, record: PodRecord) -> tuple[float, Obstacle] | None:
-    """Time before which nothing is tried for a pod that is hindered still, and by what."""
+    """Time before which nothing is tried for a pod that is still hindered, and the obstacle."""
     rest, examined = record.rest, record.examined
     if rest is None or examined is None or world.now() >= rest.pause.until:
         return None
@@ -245,10 +257,10 @@ def give_back_failed_prepares(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look | Write]:
-    """Deallocate a claim that failed for good and that no pod holds.
+    """Deallocate a claim whose Prepare failed for good and that no pod holds.
 
-    A claim is held as long as a pod has it reserved or is bound, and as long as its node has
-    anything left of it. What the node cannot do, it takes out of its MigNode.
+    A claim is held while it is reserved, while a pod of it is bound, and while its node has a slice
+    of it. A bound pod is told instead. The node takes out of its MigNode what it cannot make.
     """
     cluster, claim = world.cluster, known.claim
     if claim.allocation is None or claim.deleting or claim.by_others(cluster.driver):
@@ -292,11 +304,11 @@ def _tell_stranded(world: World, known: KnownClaim, pod: Pod, *, node: str, why:
 
 
 def give_back_parts(world: World, pod: Pod, problem: Problem, fleet: Fleet) -> Iterator[Write]:
-    """Give back claims of ``pod`` if all its claims then fit together.
+    """Give back claims of ``pod`` if all its claims then fit together elsewhere.
 
-    A pod with several claims may hold some on a node that has no room for the rest: after a write
-    that failed half-way, or when the scheduler took back only one of them. ``problem`` is what the
-    pod still lacks on ``fleet``.
+    A pod may hold some claims on a node that has no room for the others, after a write that failed
+    half-way, or after kube-scheduler took back only one of them. ``problem``: the claims that the
+    pod still lacks. ``fleet``: the GPUs as the pod may use them.
     """
     pins = [known for known in world.claims_of(pod) if _is_movable(world, known, pod)]
     if looks_only(problem) or not pins or not _fits_whole(world, pod, problem, pins, fleet):
@@ -314,7 +326,7 @@ def give_back_parts(world: World, pod: Pod, problem: Problem, fleet: Fleet) -> I
 def _fits_whole(
     world: World, pod: Pod, problem: Problem, pins: list[KnownClaim], fleet: Fleet
 ) -> bool:
-    """True if all claims fit somewhere once those in ``pins`` are given up."""
+    """True if all claims of ``pod`` fit on a node once those in ``pins`` are given up."""
     movable = {known.claim.ref.uid for known in pins}
     freed = [world.reader.read(replace(known.claim, allocation=None)) for known in pins]
     extra = tuple(wants for wants in freed if isinstance(wants, ClaimWants))
@@ -328,7 +340,7 @@ def _fits_whole(
 
 
 def _is_movable(world: World, known: KnownClaim, pod: Pod) -> bool:
-    """True if we allocated a claim of ``pod`` and it is reserved for nobody else."""
+    """True if we allocated the claim, and no other pod has it reserved or refers to it."""
     claim, cluster = known.claim, world.cluster
     return (
         claim.allocation is not None

@@ -1,11 +1,13 @@
-"""Made before it is allocated: pods whose claims are allocated once their node has made the slices.
+"""Slices that are made before they are allocated.
 
-What is reserved counts from the decision on, as an allocation does, and stands in the MigNode of
-its node, which makes it and answers. Until then nothing is written to the claim, so that
-kube-scheduler binds no pod of it, gate or not. What cannot be made is placed elsewhere: the GPU is
-left out for a while. All claims of a pod are made, or none is kept. It is for classes and claims
-whose configuration asks for it, and for nodes where a slice could not be made lately; a node that
-does not say that it can is not asked.
+Slices are reserved in the MigNode of their node, which makes them and answers there. A reservation
+counts from the decision on, like an allocation. The claim is not written to before the answer, so
+that kube-scheduler does not bind its pod, with or without a gate. If a slice cannot be made, its
+GPU is left out for a while and the claim is placed elsewhere. Either all claims of a pod are made,
+or all its reservations are removed.
+
+This is done if the configuration of a class or claim asks for it, and on nodes where a slice could
+not be made lately. It is done only on nodes that announce the capability.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _log = logging.getLogger(__name__)
 def reserve(
     world: World, record: PodRecord, decision: Decision, claims: Iterable[ClaimWants]
 ) -> Look | None:
-    """Reserve what was decided for a pod; None if it is to be allocated at once."""
+    """Reserve the slices decided for a pod; returns None if it is to be allocated at once."""
     wanted = [*claims]
     inventory = world.cluster.inventory(decision.node)
     if inventory is None or MAKES_RESERVATIONS not in inventory.capabilities:
@@ -55,10 +57,10 @@ def reserve(
 
 
 def go_on(world: World, record: PodRecord, problem: Problem) -> Decision | Look | None:
-    """Outcome of what is reserved for a pod, which lacks what is in ``problem``.
+    """Go on with the reservations for a pod; ``problem`` has the claims that it lacks.
 
     Returns the decision that is to be written now, the time to look again while the node is at
-    work, or None if nothing is reserved: the pod is to be placed.
+    work, or None if nothing is reserved: then the pod is to be placed.
     """
     claims = {wants.claim.ref.uid for wants in problem.claims}
     if record.reserved is None:
@@ -80,15 +82,15 @@ def go_on(world: World, record: PodRecord, problem: Problem) -> Decision | Look 
         return Look(reserved.until)
     refused = AnswerState.REFUSED in states or world.reservations.is_denied
     if refused and not world.refusals.remembers(node):
-        return _made(world, record, reserved)  # made after the allocation, as for others
-    if AnswerState.EXPIRED not in states:  # else it was looked at too late
+        return _made(world, record, reserved)  # the slices are made after the allocation
+    if AnswerState.EXPIRED not in states:  # an expired one failed as we came too late
         _fail(world, record, reserved, found)
     end(world, record)
     return None
 
 
 def end(world: World, record: PodRecord) -> None:
-    """Give back what is reserved for a pod; it needs it no more, or is gone."""
+    """Remove the reservations for a pod that needs them no more, or is gone."""
     reserved, record.reserved = record.reserved, None
     if reserved is None:
         return
@@ -109,7 +111,11 @@ def _is_wished(world: World, decision: Decision, claims: Iterable[ClaimWants]) -
 def _reservation(
     world: World, ref: ClaimRef, decision: Decision, inventory: Inventory
 ) -> Reservation | None:
-    """The reservation of a claim's part; None of one that is not all slices of its own."""
+    """The reservation for a claim's part of a decision.
+
+    Returns None if the claim has other devices than slices of its own, or if the node has no room
+    for another reservation.
+    """
     devices = []
     for pick in decision.of(ref):
         gpu = inventory.gpu(pick.gpu)
@@ -139,7 +145,7 @@ def _begin(
 
 
 def _made(world: World, record: PodRecord, reserved: Reserved) -> Decision:
-    """Have the claims allocated: the books count them on, by the write that begins now."""
+    """The decision, to be written now; its slices go on counting by the write that follows."""
     record.reserved = None
     ids = [r.id for r in reserved.reservations.values()]
     world.reservations.drop(reserved.decision.node, ids, at_once=False)
@@ -149,14 +155,14 @@ def _made(world: World, record: PodRecord, reserved: Reserved) -> Decision:
 def _fail(
     world: World, record: PodRecord, reserved: Reserved, found: Mapping[str, Answer | None]
 ) -> None:
-    """Leave out the GPUs of what was not made, and say why."""
+    """Leave out the GPUs of slices that were not made, and tell their claims why."""
     decision = reserved.decision
     for ref in reserved.claims:
         answer = found[ref.uid]
         if answer is not None and answer.state is AnswerState.MADE:
             continue
         if answer is not None and answer.state is AnswerState.REFUSED:
-            # By what its namespace had made for nothing: that is nothing to the GPU's others.
+            # The node refuses a namespace that had too many slices made in vain. Its GPU is fine.
             world.refusals.refuse(world.cluster.pod_index.template(record.pod), decision.node)
             continue
         for gpu in {pick.gpu for pick in decision.of(ref)}:
@@ -176,7 +182,7 @@ def _fail(
 
 
 def _take_over(world: World, record: PodRecord, claims: Iterable[ClaimWants]) -> None:
-    """Go on with what the leader before reserved for all ``claims`` of a pod."""
+    """Take over the reservations of a former leader if it made them for all ``claims``."""
     found = {c.claim.ref.uid: world.reservations.others(c.claim.ref.uid) for c in claims}
     reservations = {uid: each[1] for uid, each in found.items() if each is not None}
     nodes = {each[0] for each in found.values() if each is not None}
@@ -189,7 +195,7 @@ def _take_over(world: World, record: PodRecord, claims: Iterable[ClaimWants]) ->
 
 
 def decision_of(reservations: Iterable[Reservation], inventory: Inventory) -> Decision | None:
-    """The decision that was reserved on a node; None if the node's GPUs are others by now."""
+    """The decision behind ``reservations``; None if they do not fit the node's GPUs any more."""
     picks = [_pick(r.claim, d, inventory) for r in reservations for d in r.devices]
     known = tuple(p for p in picks if p is not None)
     return Decision(inventory.node, inventory.pool, known) if len(known) == len(picks) else None

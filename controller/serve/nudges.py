@@ -1,14 +1,15 @@
 """Nudges: writes that have kubelet, kube-scheduler or a pod's controller look again.
 
-Left alone, kubelet asks for a claim again 60 to 90 s after a failed Prepare. It is told once for
-each failure: when what was in the way is gone, when the failure passes by itself, when the plugin
-is back that was killed in the middle of the call, or when the call never came, of which the claim's
-status tells. A mark on the pod says for which, so that another leader does not repeat it.
+By itself, kubelet asks for a claim again 60 to 90 s after a failed Prepare. The controller has
+kubelet ask sooner, once for each failure: when the slice that was in the way is gone, when the
+failure passes by itself, when a plugin that was killed during the call is back, or when the claim's
+status tells that the call never came. A mark on the pod names the occasion, so that another leader
+does not repeat it.
 
-A call does not come where kubelet may not read the claim yet. It reads claims before it calls; the
-API server lets it once its node authorizer has heard that the pod is bound
-(plugin/pkg/auth/authorizer/node/graph_populator.go, 1.36), of which kubelet hears at the same time.
-Where the API server is busy a third of the pods of a burst lose that race.
+The call never comes if kubelet could not read the claim. kubelet reads claims before it calls, and
+the API server allows that once its node authorizer has heard that the pod is bound
+(plugin/pkg/auth/authorizer/node/graph_populator.go, 1.36). kubelet hears of it at the same time. If
+the API server is busy, a third of the pods of a burst lose that race.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from dra.pods.rules import find_victims
 _log = logging.getLogger(__name__)
 
 _MOST = 32
-"""Remembered occasions of one pod."""
+"""Number of occasions that are remembered for one pod."""
 
 _SECOND = len("2026-01-01T00:00:00")
-"""An allocation's time is told in whole seconds."""
+"""Length of a time up to its whole seconds, which is all that an allocation's time has."""
 
 _FAILED = frozenset({PREPARE_FAILED, PREPARE_FAILING})
 _EVICT = "evict"
 
 
 def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> PreparationConfig:
-    """Each wish for the preparation as the last entry for ``driver`` has it that names it.
+    """The settings for the preparation; of several entries for ``driver`` the last one counts.
 
-    ``config`` is ``devices.config`` of an allocation, in which the entries of classes come first.
-    Entries that cannot be understood are left out.
+    ``config``: ``devices.config`` of an allocation, in which the entries of classes come first.
+    Entries that cannot be read are left out.
     """
     fields: dict[str, Any] = {}
     for entry in config:
@@ -70,7 +71,7 @@ def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> Preparat
 
 
 def have_kubelet_ask(world: World, record: PodRecord) -> Iterator[Act]:
-    """Mark a pod that is bound if kubelet had better ask again for its claims."""
+    """Mark a bound pod if there is an occasion for kubelet to ask for its claims again."""
     pod = record.pod
     found = _occasions(world, pod) if pod.node and pod.pending else frozenset()
     if not found:
@@ -87,7 +88,7 @@ def have_kubelet_ask(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def _read_marks(world: World, pod: Pod) -> Marks:
-    """Mark that a pod has, maybe just now by the leader before."""
+    """Marks of a pod by its annotation, which the leader before may just have written."""
     found = at(pod.obj, "metadata", "annotations", default={})
     mark = str(found.get(prepare_retry(world.cluster.driver), ""))
     marks = Marks(mark)
@@ -110,7 +111,7 @@ def _mark(world: World, pod: Pod, marks: Marks, occasion: str, before: tuple[str
 
 
 def _occasions(world: World, pod: Pod) -> frozenset[str]:
-    """Times of what makes another try worth while; none if something is in the way."""
+    """Occasions, as times, for another Prepare; none while another slice is in the way."""
     inventory, driver = world.cluster.inventory(pod.node), world.cluster.driver
     if inventory is None:
         return frozenset()
@@ -145,12 +146,12 @@ def _is_blocked(failed: FailedClaim, devices: list[str], inventory: Inventory) -
 
 
 def keep_claim_names(world: World, record: PodRecord) -> Iterator[Act]:
-    """Say in a pod's status again which claims it has, once one of their names is lost from it.
+    """Write the names of a pod's claims into its status again if one is missing there.
 
-    kube-controller-manager 1.34 to 1.36 may name the claims of a pod with several templates by
-    turns, one at a time and without an end, and kube-scheduler places no pod of which a claim is
-    not named (kubernetes#138407). A name that another manager has given as well stays. Claims that
-    were made just now are named within a second, or else by us.
+    For a pod with several templates, kube-controller-manager 1.34 to 1.36 may go on for ever
+    writing the name of one claim and removing that of another (kubernetes#138407). kube-scheduler
+    places no pod with an unnamed claim. A name that another field manager has written as well is
+    not removed. kube-controller-manager has a second to name new claims before we do.
     """
     pod = record.pod
     entries = at(pod.obj, "spec", "resourceClaims")
@@ -182,11 +183,12 @@ def _naming(world: World, pod: Pod, names: Mapping[str, str]) -> Write:
 
 
 def evict(world: World, record: PodRecord) -> Iterator[Act]:
-    """Have a pod evicted that is bound where its slice cannot be made, if that is wished.
+    """Evict a pod that is bound to a node where its slice cannot be made, if that is asked for.
 
-    Nobody is evicted unless the administrator lets the controller do it and the pod's label, or the
-    configuration of its claim or class, asks for it. By class or claim only pods are that a
-    controller makes anew. PodDisruptionBudgets are respected: it is the Eviction API that decides.
+    A pod is evicted only if the administrator lets the controller evict (``--evict-failed``), and
+    the pod's label or the configuration of its claim or class asks for it. Claims and classes can
+    ask for it only for pods that a controller makes anew. The Eviction API decides by
+    PodDisruptionBudgets.
     """
     pod = record.pod
     why = _why_evict(world, pod) if pod.node and pod.pending else ""
@@ -252,22 +254,23 @@ def _is_wished(world: World, pod: Pod, known: KnownClaim) -> bool:
 
 
 def have_scheduler_preempt(world: World, record: PodRecord) -> Iterator[Act]:
-    """Tell kube-scheduler of a pod that has all it asked for, and for which others have to end.
+    """Have kube-scheduler look again at a pod that has its slices and for which others must end.
 
-    A pod that is not gated is refused for its CPU, say, before its claims are allocated. Preemption
-    finds nothing then, as no node has devices for it, and kube-scheduler remembers the CPU alone:
-    it does not try again when the claims change, but when any pod ends, or after five minutes. A
-    pod whose ``nominatedNodeName`` goes counts as one that has ended
-    (``hasNominatedNodeNameChanged`` in kube-scheduler's eventhandlers.go, 1.32 to 1.36), for all
-    that have no higher priority.
+    kube-scheduler may refuse a pod without gates, for CPU say, before its claims are allocated.
+    Preemption then finds no node, as none has devices for the pod, and kube-scheduler remembers the
+    CPU alone. It tries again when any pod ends or after five minutes, not when the claims change.
+    But when a pod loses its ``nominatedNodeName``, kube-scheduler treats this for all pods without
+    higher priority as if that pod had ended (``hasNominatedNodeNameChanged`` in its
+    eventhandlers.go, 1.32 to 1.36). So a nomination is written to the pod and taken back.
 
-    So one is told at a time, and the others only if they wait still: kube-scheduler may have
-    nominated them meanwhile, which our taking back would undo. The room that was made for such a
-    pod would look free to others, whose allocations on other nodes it would then take back.
+    This is done for one pod at a time, and for the next only if it still waits: kube-scheduler may
+    have nominated that one meanwhile, and our taking back would undo its nomination. The room made
+    for it would then look free to other pods, whose allocations on other nodes kube-scheduler would
+    take back.
 
-    A nominated pod that has room is told of as well, if nobody binds it: where two pods get the
-    room of one victim, kube-scheduler 1.36.2 may wait for the end of a victim that is gone (for the
-    second one its request to delete the victim is answered by 404).
+    It is done as well for a nominated pod that has room and that nobody binds. If two pods get the
+    room of one victim, kube-scheduler 1.36.2 may wait for the end of a victim that is gone: its
+    second request to delete the victim is answered by 404.
     """
     pod, told = record.pod, record.nomination
     if told is not None and told.is_left and not pod.node:
@@ -294,14 +297,14 @@ def have_scheduler_preempt(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def _is_wanted(world: World, pod: Pod) -> bool:
-    """True if ``pod`` is neither bound nor about to be, once a volume of it is made."""
+    """True if ``pod`` may preempt, is not bound, and waits for no volume that is being made."""
     volumes = world.cluster.hosts.volumes
     making = any(c.selected_node for c in volumes.claims_of(pod) if volumes.is_late(c))
     return not pod.node and pod.needs.preempts and not making
 
 
 def _crowded_node(world: World, pod: Pod) -> str:
-    """The node of a pod's claims, if others have to end there."""
+    """The node of a pod's claims if other pods have to end there; empty otherwise."""
     if pod.node or not pod.needs.preempts:
         return ""
     cluster = world.cluster
@@ -314,7 +317,7 @@ def _crowded_node(world: World, pod: Pod) -> str:
 
 
 def _not_told_before(world: World, pod: Pod) -> float:
-    """The monotonic time before which ``pod`` is not told of, as another one was or is."""
+    """The monotonic time before which ``pod`` is not nominated, as another pod was or is."""
     last = world.nominating
     if last.is_under_way:
         return world.now() + times.SCHEDULER_PREEMPTS
@@ -323,7 +326,7 @@ def _not_told_before(world: World, pod: Pod) -> float:
 
 
 def _nomination(world: World, pod: Pod, told: Nomination) -> Write:
-    # Elsewhere it is nominated in vain: room is kept there, and nobody ends where it is.
+    # A nomination for another node than that of its claims is taken back: it only keeps room there.
     node = told.node if told.is_left else pod.nominated or told.node
     is_there = told.is_left or bool(pod.nominated)
     world.nominating.is_under_way = True
@@ -337,7 +340,7 @@ def _nomination(world: World, pod: Pod, told: Nomination) -> Write:
         error, last = answer.error, world.nominating
         last.is_under_way, last.priority, last.at = False, pod.priority, world.now()
         told.is_left = not isinstance(error, (NoneType, ConflictError, ForbiddenError))
-        if isinstance(error, ForbiddenError):  # it stays allocated, and waits for longer
+        if isinstance(error, ForbiddenError):  # the pod stays allocated and only waits longer
             _log.info("not nominated", extra={"pod": str(pod), "error": str(error)})
             error = None
         world.pod_answered(pod.key, error)

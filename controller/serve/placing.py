@@ -1,17 +1,19 @@
 """Placing of a pod: the decision on the present fleet, or the obstacle that it waits for.
 
-An allocation may be of use only once another driver has served the same pod. kube-scheduler
-allocates for the other driver once our devices are there, or takes ours back. Where it is not known
-which nodes the other driver could serve (``dra.claims.otherdevices``), or what is known proves
-wrong (of DeviceTaintRules and counters it knows nothing), pods that are alike are not all sent to
-nodes that none of them was taken on: one is allocated, and the next when that is proven (another
-driver has served the pod) or refuted (it was taken back). What is proven earns that more may be
-unproven at a time, so that what is allocated in vain stays a fifth of that where it can. Where most
-were in vain so far, a quarter as many may be at a time, on a node each, so that each of many nodes
-is tried soon.
+If a pod waits for another driver too, our allocation is of use only once that driver has served the
+pod. kube-scheduler allocates the other driver's claim once ours has its devices, or takes our
+allocation back.
 
-Whoever has no answer for a while does not keep others from being tried any longer. Whoever was
-refused more often is tried after others: kube-scheduler may not look at it for a while.
+It may be unknown which nodes the other driver could serve (``dra.claims.otherdevices``), or that
+knowledge may prove wrong, as it covers no DeviceTaintRules and no counters. Then pods that are
+alike are not all allocated at once. One is allocated and *unproven*: it is *proven* when the other
+driver has served it or it is bound, and *refuted* when its allocation was taken back. Then the next
+one is tried. Each proven pod earns that ``SHARE`` more pods may be unproven at a time, so that
+allocations in vain stay about a fifth of the proven ones. If more were refuted than proven, one
+more pod may be unproven for each ``IN_VAIN`` of the difference, so that many nodes are tried soon.
+
+A pod that stays unproven for a while does not hold others back any longer. A pod that was refuted
+more often is tried after others, as kube-scheduler may not look at it for a while.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
 SHARE = 0.2
-"""Allocations that may be in vain for each one that was not."""
+"""Allocations that may be in vain for each one that was proven."""
 
 IN_VAIN = 4
-"""Allocations in vain, more than those that were not, for each further one at a time."""
+"""Excess of refuted over proven allocations that allows one more to be unproven at a time."""
 
 MOST = 32
-"""Allocations that may be in vain together, whatever was earned."""
+"""Upper bound on the further allocations that may be unproven at a time."""
 
 _OTHERS_FIRST = Obstacle(
     Reason.OTHER_CLAIM,
@@ -53,10 +55,10 @@ _OTHERS_FIRST = Obstacle(
 
 
 def wait_for_others(world: World, record: PodRecord, *, is_known: bool) -> Wait | None:
-    """Have a pod wait if enough of its template are unproven; None where it need not.
+    """Have a pod wait if enough pods of its template are unproven; None if it need not wait.
 
-    Not so where ``is_known`` which nodes the other driver could serve, unless more was refuted of
-    that than proven.
+    ``is_known``: the nodes that the other driver could serve are known. Then the pod need not
+    wait, unless more of its template was refuted than proven.
     """
     template, now, uid = world.cluster.pod_index.template(record.pod), world.now(), record.pod.uid
     known = world.alike.find(template)
@@ -72,7 +74,7 @@ def wait_for_others(world: World, record: PodRecord, *, is_known: bool) -> Wait 
         return None
     since, _ = known.held.setdefault(uid, (now, record.in_vain))
     record.alike = template
-    # Of a group one is looked at: those that were refused as often are next together.
+    # One pod of a group is looked at: pods that were refuted equally often make up a group.
     group, told_at = ("unproven", template, record.in_vain), since + times.ANOTHER_DRIVER_SERVES
     return Wait(None, (), group, told_at) if now < told_at else Wait(_OTHERS_FIRST, (), group)
 
@@ -82,7 +84,7 @@ def _at_once(known: AlikePods) -> int:
 
 
 def unproven(world: World) -> Iterator[Sent]:
-    """All pods that are unproven and not out of time."""
+    """All unproven pods that still count, of every template."""
     now = world.now()
     for known in world.alike.values():
         yield from (sent for sent in known.unproven.values() if sent.until > now)
@@ -97,7 +99,7 @@ def unproven_nodes(world: World, template: str) -> set[str]:
 def begin_unproven(
     world: World, record: PodRecord, node: str = "", claims: tuple[Claim, ...] = ()
 ) -> Look:
-    """A pod is being allocated on ``node``, where others are to serve ``claims``."""
+    """Note that a pod is being allocated on ``node``; other drivers are to serve ``claims``."""
     record.alike = world.cluster.pod_index.template(record.pod)
     known = world.alike.get(record.alike, AlikePods)
     known.held.pop(record.pod.uid, None)
@@ -107,7 +109,7 @@ def begin_unproven(
 
 
 def watch_unproven(world: World, record: PodRecord) -> Iterator[Act]:
-    """A pod is allocated, maybe since an earlier leader, and not served by the other."""
+    """Watch a pod that has our devices, maybe by an earlier leader, but not another driver's."""
     known = world.alike.find(world.cluster.pod_index.template(record.pod))
     sent = known.unproven.get(record.pod.uid) if known is not None else None
     if sent is None:
@@ -119,7 +121,7 @@ def watch_unproven(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def prove(world: World, record: PodRecord) -> None:
-    """The pod has what it wants of other drivers, or is bound."""
+    """Note that the pod has what it wants of other drivers, or is bound."""
     record.in_vain = 0
     if (known := _take(world, record)) is not None:
         known.earned = min(MOST, known.earned + SHARE)
@@ -128,7 +130,7 @@ def prove(world: World, record: PodRecord) -> None:
 
 
 def refute(world: World, record: PodRecord) -> None:
-    """The allocation of the pod was taken back, and so there is room."""
+    """Note that the allocation of the pod was taken back."""
     if (known := _take(world, record)) is not None:
         known.earned = max(-1.0, known.earned - 1.0)
         known.in_vain += 1
@@ -136,14 +138,14 @@ def refute(world: World, record: PodRecord) -> None:
 
 
 def end_unproven(world: World, record: PodRecord) -> None:
-    """The pod is gone, or was not allocated after all."""
+    """Note that the pod is gone, or was not allocated after all."""
     record.in_vain = 0
     if _take(world, record) is not None:
         world.agenda.room_made()
 
 
 def _take(world: World, record: PodRecord) -> AlikePods | None:
-    """Template of which a pod was unproven; it is neither that nor held any longer."""
+    """Stop counting a pod as unproven or held; returns its template if it was unproven."""
     known = world.alike.find(record.alike) if record.alike else None
     record.alike = ""
     if known is None:
@@ -158,9 +160,10 @@ NOT_THERE = "another driver has no free device there for the pod's other claims"
 def place(
     world: World, pod: Pod, problem: Problem, suited: Collection[str] | None
 ) -> Decision | Wait | list[Write] | None:
-    """The decision for ``pod``, or why there is none; None when it is to be asked again.
+    """The decision for ``pod``; a ``Wait`` with the obstacle if there is none.
 
-    Or what it gives back, so that it can be served as a whole. ``suited`` as of ``suited``.
+    Returns writes instead if the pod first gives claims back, to be served as a whole, and None
+    while the decision takes longer than this look. ``suited``: result of the function ``suited``.
 
     Raises:
         SelectorError: a selector does not compile.
@@ -186,7 +189,7 @@ def refs(problem: Problem) -> list[ClaimRef]:
 def without_excluded(world: World, problem: Problem, suited: Collection[str] | None) -> Problem:
     """``problem`` without the nodes that are left out for its pod for a while.
 
-    Nor with those that are not ``suited``: another driver has not what the pod asks of it.
+    Nodes that are not ``suited`` are left out too: another driver lacks what the pod asks of it.
     """
     excluded = world.refusals.excluded(world.cluster.pod_index.template(problem.pod))
     if suited is not None:
@@ -196,7 +199,7 @@ def without_excluded(world: World, problem: Problem, suited: Collection[str] | N
 
 
 def suited(world: World, problem: Problem) -> Collection[str] | None:
-    """Nodes where other drivers could serve the pod; None where that cannot be told.
+    """Nodes where other drivers could serve the pod; None if that is unknown or no matter.
 
     Raises:
         UnansweredError: a selector is still to be evaluated.
@@ -214,7 +217,7 @@ def suited(world: World, problem: Problem) -> Collection[str] | None:
 
 
 def attempts(world: World, problem: Problem) -> Iterator[Problem]:
-    """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
+    """Versions of ``problem`` to try in order, at first without nodes likely to be refused."""
     template = world.cluster.pod_index.template(problem.pod)
     awaited = unproven_nodes(world, template)
     for last in world.refusals.tried_last(template, world.cluster.hosts.facts, awaited):
@@ -224,15 +227,16 @@ def attempts(world: World, problem: Problem) -> Iterator[Problem]:
 
 @dataclass(slots=True)
 class _Attempts:
-    """Attempts at one problem, on fewer nodes first, of which so many were ``refused``."""
+    """Attempts at one problem, on fewer nodes first; ``refused``: how many found no place."""
 
     decision: OngoingDecision
     refused: int = 0
 
     def go_on(self, attempts: Sequence[Problem], allocator: Allocator) -> Outcome | None:
-        """Make a part of each attempt until one is not refused, the last one on all nodes.
+        """Make a part of the present attempt, and of the next one after an attempt has failed.
 
-        At the end of that also where kube-scheduler would make room.
+        The last attempt is on all nodes, also those where kube-scheduler would make room.
+        Returns the outcome; None while an attempt has not come to its end.
         """
         while True:
             last = self.refused >= len(attempts) - 1

@@ -1,8 +1,8 @@
-"""Reservations in the MigNodes: one write of a node for all that changed, each on what was before.
+"""Reservations in the MigNodes: one write for each node, of its whole list.
 
-A write names the list that it replaces, so that a late one of a former leader fails or brings
-something that is seen. What this leader did not reserve stays for a while, for pods that wait to
-take it over, and is then given back.
+A write names the list that it replaces. A late write of a former leader therefore fails, or brings
+reservations that this leader sees. Reservations of former leaders stay for a while, so that pods
+can take them over, and are then removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Node:
-    """``entries`` by id are what is to stand in its MigNode; ``due`` is when to write them."""
+    """Reservations of one node. Times are monotonic.
+
+    ``entries``: by id, the reservations that its MigNode is to have.
+    ``due``: the time to write them. ``last``: the list as stored by our last write.
+    """
 
     entries: dict[str, _Entry] = field(default_factory=dict)
     due: float = inf
@@ -48,7 +52,7 @@ class _Node:
 
 
 class Reservations:
-    """Writes of one leadership. ``now`` gives monotonic seconds. Not thread-safe.
+    """Reservations of one leadership. ``now`` gives monotonic seconds. Not thread-safe.
 
     ``is_denied``: the controller may not write MigNodes, so that nothing can be reserved.
     """
@@ -76,13 +80,13 @@ class Reservations:
         return f"{self._mark}-{self._count}"
 
     def has_room(self, node: str, devices: int) -> bool:
-        """True if a claim's ``devices`` may be reserved on a node besides what is."""
+        """True if so many more ``devices`` of one claim may be reserved on a node."""
         entries = self._nodes[node].entries.values() if node in self._nodes else ()
         taken = sum(len(e.reservation.devices) for e in entries)
         return len(entries) < MOST_RESERVATIONS and taken + devices <= MOST_RESERVED_DEVICES
 
     def add(self, node: str, reservations: Iterable[Reservation]) -> None:
-        """Have slices reserved; others' reservations with the same ids become this leader's."""
+        """Have slices reserved; a former leader's reservations with the same ids are taken over."""
         known = self._nodes.setdefault(node, _Node())
         for reservation in reservations:
             self._others.pop(reservation.claim.uid, None)
@@ -90,9 +94,9 @@ class Reservations:
         known.due = self._now()
 
     def drop(self, node: str, ids: Iterable[str], *, at_once: bool) -> None:
-        """Have reservations taken out, at once or together with what is written next."""
+        """Have reservations removed, at once or with the next write within a few seconds."""
         known = self._nodes.get(node)
-        if known is None:  # its MigNode is gone
+        if known is None:  # the MigNode is gone
             return
         until = self._now() + (0.0 if at_once else times.RESERVED_LINGERS)
         for each in ids:
@@ -101,7 +105,7 @@ class Reservations:
         known.due = min(known.due, until)
 
     def others(self, claim_uid: str) -> tuple[str, Reservation] | None:
-        """Reservation of another leader for a claim, and the node that it is on."""
+        """Node and reservation of a former leader for a claim; None without one."""
         return self._others.get(claim_uid)
 
     def note(self, effects: Effects) -> None:
@@ -112,7 +116,7 @@ class Reservations:
                 continue
             known = self._nodes.get(name)
             if known is not None:
-                known.due = self._now()  # somebody else may have taken out what is to be there
+                known.due = self._now()  # somebody else may have removed our entries
             for reservation in _read(name, seen.fields):
                 if reservation.id.startswith(self._mark):
                     continue
@@ -130,9 +134,10 @@ class Reservations:
         return None if found == inf or self.is_denied or self._in_flight.full else found
 
     def work_if_due(self, *, idle: bool = False) -> bool:
-        """Begin the write of one node; False when none is due.
+        """Begin the write of one node; returns False if none is due.
 
-        ``idle``: no pod is to be looked at. Otherwise what is decided next may go along with it.
+        ``idle``: no pod is to be looked at now. Otherwise writes that have just become due wait for
+        a moment, so that they include what is decided next.
         """
         if not self._nodes or self.is_denied or self._in_flight.full:
             return False
@@ -161,7 +166,7 @@ class Reservations:
         self._in_flight.start((), job, lambda answer: self._answered(name, node, answer))
 
     def _before(self, name: str, node: _Node) -> SpecReservations | None:
-        """Value in the MigNode, by the mirror or by a later answer; None without a MigNode."""
+        """The list in the MigNode, by the mirror or by our last write; None without a MigNode."""
         seen = self._cluster.reserved(name)
         if seen is None or node.last is None or newer(seen.version, node.last.version):
             return seen

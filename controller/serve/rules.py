@@ -1,8 +1,7 @@
 """Rules for a pod that waits for us, in order, and the loop that asks them.
 
-A rule is a function of the world and of a pod's record that says what is to be done: look again at
-a time, wait and say why, or write. It begins no write itself, so that to ask the rules is also to
-explain what a pod waits for.
+A rule is a function of the world and of a pod's record. It yields what is to be done: look again at
+a time, wait and say why, or write. A rule begins no write itself.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Rule = Callable[[World, PodRecord], Iterator[Act]]
 
 
 def serve(world: World, key: ObjectKey) -> bool:
-    """Do what is to be done for a pod; True when a write is under way."""
+    """Ask the rules for a pod, and do what they say; returns True if a write is under way."""
     pod = world.agenda.waiting_pod(key)
     world.agenda.leave(key)
     if pod is None:
@@ -66,7 +65,7 @@ def _ask(world: World, record: PodRecord, rules: tuple[Rule, ...]) -> None:
 
 
 def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
-    """A pod that lacks nothing of us is handed over to kube-scheduler, one at fault is told so."""
+    """Hand a pod that lacks nothing of us over to kube-scheduler; tell a pod at fault so."""
     pod = record.pod
     if world.examined(record) is not None or record.examined is None:
         return
@@ -92,7 +91,7 @@ def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def rest(world: World, record: PodRecord) -> Iterator[Act]:
-    """A pod waits for which slices were taken back that it could not use."""
+    """Have a pod wait whose slices were given back because it could not use them."""
     problem, rested = world.examined(record), rests(world, record)
     if problem is not None and rested is not None:
         world.line.leaves(record.pod.uid)
@@ -109,7 +108,7 @@ def serve_gang(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def take_what_was_made(world: World, record: PodRecord) -> Iterator[Act]:
-    """Slices are allocated that were reserved and made, and waited for while they are not."""
+    """Allocate the slices that were reserved for a pod once they are made; wait until then."""
     problem = world.examined(record)
     if problem is None:
         return
@@ -122,7 +121,7 @@ def take_what_was_made(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
-    """A pod is placed: its slices are allocated, or made first, or it waits."""
+    """Place a pod by itself: allocate its slices, have them made first, or have it wait."""
     pod, problem = record.pod, world.examined(record)
     if problem is None or record.examined is None:
         return
@@ -173,10 +172,10 @@ def _await_others(
 
 
 CAUSES: tuple[FindCause, ...] = (lost_node, half_gang, hindered)
-"""Causes to give back what nobody uses, each with its grace in ``controller.times``."""
+"""Causes to give unused allocations back; their delays are in ``controller.times``."""
 
 NUDGES: tuple[Rule, ...] = (keep_claim_names, have_kubelet_ask, evict)
-"""Asked whatever is being written: they write to no claim."""
+"""Rules that are asked even while a claim of the pod is written: they write to no claim."""
 
 RULES: tuple[Rule, ...] = (
     repeat_uncertain_writes,
@@ -188,4 +187,4 @@ RULES: tuple[Rule, ...] = (
     take_what_was_made,
     place_alone,
 )
-"""The first that begins a write to a claim of the pod, or has it wait, is the last to be asked."""
+"""Rules in order; the look ends with the first one that writes to a claim or has the pod wait."""

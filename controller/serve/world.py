@@ -1,4 +1,4 @@
-"""World of the rules: what they look into, and the only place that begins writes and sets times."""
+"""World of the rules: all that they read, and the only code that begins writes and sets times."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ _log = logging.getLogger(__name__)
 
 
 class Look(NamedTuple):
-    """The pod is looked at again at the monotonic time ``at``; the next rules are asked now."""
+    """Act: look at the pod again at the monotonic time ``at``, and ask the next rules now."""
 
     at: float
 
 
 class Wait(NamedTuple):
-    """The pod waits: it is told ``why``, if given, and looked at when room is made for its group.
+    """Act: have the pod wait.
 
-    At the latest at the monotonic time ``at``, and after a minute. Without a ``group`` room is
-    nothing to it. ``claims`` are told, too.
+    ``why``: the obstacle that the pod is told, if given; ``claims``: claims that are told it too.
+    ``group``: a pod of each group is looked at when room is made; None: room does not help it.
+    ``at``: the monotonic time of the next look at the latest; there is one after a minute anyway.
     """
 
     why: Obstacle | None
@@ -65,15 +66,16 @@ class Wait(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Nothing is left to do for the pod in this look."""
+    """Act: do nothing more for the pod in this look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write by ``job`` to ``claims``, whose answer ``done`` takes.
+    """Act: begin a write by ``job``. If it is to a claim of the pod, the look at the pod ends.
 
-    What it ``counts`` for from the start: the allocation of each claim, None where it loses what it
-    has. If it is about a claim of the pod nothing else is done for that in this look.
+    ``claims``: the claims that are written to. ``done``: takes the answer.
+    ``counts``: by claim, the allocation that counts from the start; None if the write removes
+    something from the claim.
     """
 
     claims: tuple[ObjectKey, ...]
@@ -89,18 +91,21 @@ DONE = Done()
 LABELS_AT_ONCE = 8
 
 _NO_WEBHOOK = "failed calling webhook"
-"""Words of the API server (500) where a webhook that has to admit a write does not answer
+"""Words in the API server's error (500) if a webhook that has to admit a write does not answer
 (``ErrCallingWebhook``)."""
 
 _TEMPLATES = 4096
-"""Upper bound on the templates of pods of which it is known how another driver serves them."""
+"""Upper bound on the templates of pods, and kinds of pods, about which something is kept."""
 
 
 @dataclass(slots=True)
 class LabelPace:
-    """Pace of the writes that only name the node of a claim in its label; times are monotonic.
+    """Pace of the writes that only put the label with its node on a claim. Times are monotonic.
 
-    ``at_once`` lets some through that follow an allocation; others wait until pods come slowly.
+    ``at_once``: limits the labels that are written right after allocations. Others wait until the
+    burst of allocations is over.
+    ``last_allocation``: when allocations were last written.
+    ``last``: the time that was given to the last of the labels that wait.
     """
 
     at_once: TokenBucket = field(
@@ -112,7 +117,7 @@ class LabelPace:
 
 @dataclass(slots=True)
 class Nominating:
-    """The pod that kube-scheduler was told of last, or is being told of."""
+    """The last nomination: the pod's priority, when it ended, and True while it is written."""
 
     is_under_way: bool = False
     priority: int = 0
@@ -121,11 +126,14 @@ class Nominating:
 
 @dataclass(slots=True)
 class RoomPlans:
-    """Plans of who leaves so that others have room, of all pods; times are monotonic.
+    """Plans to make room for pods, common to all pods. Times are monotonic.
 
-    Somebody is ``moving`` for a pod, and a plan is being made for the UID ``planned``; the next one
-    is ``not_before``. ``in_vain`` are kinds of pods for which nobody's leaving makes room, until
-    when. A pod may be moved for each of ``slots`` that is over.
+    ``slots``: one time for each move that is allowed in an hour; a pod may be moved when one of
+    them has passed.
+    ``moving``: the pod for which others are being moved.
+    ``planned``: UID of the pod for which a plan was made last, or is being made.
+    ``not_before``: the time before which no further plan is begun.
+    ``in_vain``: by kind of pod, the time until which no plan is made, as none was found.
     """
 
     slots: list[float]
@@ -138,8 +146,8 @@ class RoomPlans:
 class World:
     """All that one leadership knows and works with. Owned by the thread that decides.
 
-    ``now`` gives monotonic seconds. Without ``evaluations`` the kinds of the cluster have an
-    evaluator of their own.
+    ``now``: gives monotonic seconds. ``evaluations``: evaluates selectors; None if
+    ``cluster.fleet.kinds`` has an evaluator of its own.
     """
 
     def __init__(  # noqa: PLR0913 - what is made elsewhere
@@ -172,17 +180,17 @@ class World:
         self.labels = LabelPace()
         self.nominating = Nominating()
         most = options.moves_per_hour
-        # As if the former leader had moved as many in the last hour, one after the other.
+        # The former leader may just have moved so many pods: the slots pass one after the other.
         self.rooms = RoomPlans([now() + times.HOUR * (n + 1) / most for n in range(most)])
         self.gangs_rest_until = float("-inf")
-        """Monotonic time before which no gang is decided, so that others have their turn."""
+        """Monotonic time before which no decision of a gang goes on, so that other work is done."""
         self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)
         self.reservations = Reservations(cluster, self.requests, in_flight, now=now)
 
     # -- what rules ask
 
     def examined(self, record: PodRecord) -> Problem | None:
-        """The problem of what a pod lacks; None where it lacks nothing, or cannot be served.
+        """The problem of the claims that a pod lacks; None if it lacks none or cannot be served.
 
         Raises:
             UnansweredError: a selector is still to be evaluated.
@@ -202,7 +210,10 @@ class World:
         write: Callable[[Claim], Obj],
         then: Callable[[], None] = lambda: None,
     ) -> Write:
-        """One write that takes something from a claim; ``then`` is called when it did."""
+        """A write that removes something of a claim, such as its allocation.
+
+        ``then`` is called once the write has succeeded.
+        """
         cluster, claim = self.cluster, known.claim
 
         def done(answer: WriteAnswer) -> None:
@@ -218,7 +229,7 @@ class World:
     # -- what the loop does with their answers
 
     def take(self, pod: Pod, act: Act) -> bool:
-        """Do what a rule says; True if nothing else is to be done for ``pod`` in this look."""
+        """Do what a rule says; returns True if the look at ``pod`` ends with that."""
         match act:
             case Look(at):
                 self.agenda.add_pod(pod.key, at=at)
@@ -232,7 +243,7 @@ class World:
         return True
 
     def begin(self, write: Write) -> None:
-        """Begin a write: what it is about counts from now on."""
+        """Begin a write, whose allocations count from now on."""
         for claim, allocation in write.counts:
             self.cluster.begin_write(claim, allocation)
         self.in_flight.start(write.claims, write.job, write.done)
@@ -249,10 +260,10 @@ class World:
         self.agenda.wait(pod, wait.group, at=min(at, self.now() + times.WAITING_POD_AGAIN))
 
     def ask(self, pod: Pod, error: UnansweredError) -> None:
-        """Have evaluated what a decision for ``pod`` needs; it is made once all is answered.
+        """Have the selectors of ``pod`` evaluated, and look at it again once all are answered.
 
         Raises:
-            UnansweredError: ``error``, as nobody is there to be asked.
+            UnansweredError: ``error``, if there are no ``evaluations``.
         """
         if self.evaluations is None:
             raise error
@@ -268,20 +279,20 @@ class World:
     # -- what came of writes and of looks
 
     def pod_answered(self, key: ObjectKey, error: Exception | None) -> None:
-        """A pod's write was answered; changes that came meanwhile are looked at next.
+        """Take the outcome of a pod's write; after an ``error`` the pod rests.
 
         Raises:
-            NotLeadingError: that is what went wrong.
+            NotLeadingError: if ``error`` is one.
         """
         if error is not None:
             self.agenda.let_rest(key, is_claim=False)
         self.pod_looked_at(key, error)
 
     def pod_looked_at(self, key: ObjectKey, error: Exception | None) -> None:
-        """A look at a pod has ended; with an ``error`` it is tried again after a pause.
+        """Take the outcome of a look at a pod; after an ``error`` there is another after a pause.
 
         Raises:
-            NotLeadingError: that is what went wrong.
+            NotLeadingError: if ``error`` is one.
         """
         pod = self.cluster.pods.get(key)
         if error is not None:
@@ -292,10 +303,10 @@ class World:
             self.agenda.changed.retry(key, urgency(pod))
 
     def claim_answered(self, key: ObjectKey, error: Exception | None) -> None:
-        """A write to a claim was answered; its pods may wait for that.
+        """Take the outcome of a write to a claim; after an ``error`` the claim and its pods rest.
 
         Raises:
-            NotLeadingError: that is what went wrong.
+            NotLeadingError: if ``error`` is one.
         """
         if error is not None:
             self.agenda.let_rest(key, is_claim=True)
@@ -304,10 +315,10 @@ class World:
             self.agenda.add_pod(pod.key, at=self.now() + pause)
 
     def claim_looked_at(self, key: ObjectKey, error: Exception | None) -> float:
-        """A look at a claim has ended; returns the seconds until it is tried again, if it failed.
+        """Take the outcome of a look at a claim; returns the pause in seconds after an ``error``.
 
         Raises:
-            NotLeadingError: that is what went wrong.
+            NotLeadingError: if ``error`` is one.
         """
         if error is None:
             self.agenda.claims.forget_failure(key)
