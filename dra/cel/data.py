@@ -29,7 +29,7 @@ class SemverError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Semver:
-    """A version; the build part is no part of it, since it decides no comparison."""
+    """A version without its build part, which no comparison depends on."""
 
     major: int
     minor: int
@@ -82,7 +82,7 @@ def quantity(text: str) -> Opaque:
 
 
 def quantity_of(number: Fraction) -> Opaque:
-    """A number as a quantity."""
+    """A number as a quantity in CEL data."""
     return {QUANTITY: str(number)}
 
 
@@ -150,9 +150,9 @@ def of_gpu(device: DeviceData, gpu: GpuIdentity) -> DeviceData:
 class View:
     """Fields of a device that an expression looks at.
 
-    ``per_gpu``: its result may differ between GPUs of one kind. ``domains`` are those that it looks
-    up and that Kubernetes answers with an empty map where a device lacks them; a domain that the
-    expression tests with ``in`` is looked up only where it exists, and is left out.
+    ``per_gpu``: the expression's result may differ between GPUs of one kind. ``domains``: the
+    domains that the expression looks up; where a device lacks one, Kubernetes answers with an empty
+    map. A domain that the expression tests with ``in`` is not among them.
     """
 
     per_gpu: bool
@@ -160,7 +160,7 @@ class View:
 
     @classmethod
     def of(cls, expression: str) -> View:
-        """The view of ``expression``, by its text; if that cannot be read, of everything."""
+        """The view of ``expression``, by its text; ``per_gpu`` if the text leaves that open."""
         named = bool(_IDENTITY_NAME.search(expression))
         per_gpu = named or bool(_ITERATION.search(expression)) or _dynamic_index(expression)
         looked_up = {_either(m) for m in _LITERAL_INDEX.finditer(expression)}

@@ -1,8 +1,7 @@
-"""Named formats of strings in CEL, as Kubernetes has them.
+"""CEL functions of IP addresses, networks, URLs and named formats, as Kubernetes has them.
 
 Signatures follow k8s.io/apiserver/pkg/cel/library (format). A format travels as the map
-``{"format": "<name>"}``. What is wrong with a string is said in our own words: their number is that
-of Kubernetes, their text is not.
+``{"format": "<name>"}``. ``validate`` returns as many messages as in Kubernetes, in our own words.
 """
 
 from __future__ import annotations
@@ -144,14 +143,14 @@ def _is_global_unicast(address: Address) -> bool:
 
 def _url(text: str) -> Opaque:
     parts = urlsplit(text)
-    _ = parts.port  # raises for one that is no number
+    _ = parts.port  # raises ValueError if the port is no number
     if any(c.isspace() for c in text) or not (parts.scheme or text.startswith("/")):
         raise ValueError(f"URL parse error during conversion from string: {text[:100]!r}")
     return {"url": text}
 
 
 def is_url(text: str) -> bool:
-    """True if it is a URL, or an absolute path."""
+    """True if ``text`` is a URL, or an absolute path."""
     return accepts(_url)(text)
 
 
@@ -178,7 +177,11 @@ _SUBDOMAIN_LENGTH = 253
 
 
 def functions() -> Iterable[Any]:
-    """Declarations; ``named`` and ``validate`` return one or none, see ``dra.cel.spelling``."""
+    """Declarations of the CEL functions, for ``cel.NewEnv``.
+
+    ``format.named`` and ``validate`` return a list of one or none, from which the spelling of
+    ``dra.cel.spelling`` makes an optional.
+    """
     yield from _network()
     for name in _FORMATS:
         yield declare(f"format.{name}", function(lambda n=name: {"format": n}, MAP))

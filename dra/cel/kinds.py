@@ -1,4 +1,4 @@
-"""Kinds of GPU, told apart, and which of their offers selectors select.
+"""Kinds of GPU, and those of their offers that selectors select.
 
 Selectors are evaluated once per kind, unless they look at what tells one GPU from another:
 ``questions.GpuIdentity``.
@@ -25,7 +25,7 @@ from dra.common.cache import BoundedCache
 from dra.gpu.inventory import Gpu, Inventory
 
 _BYTES = 16 * 2**20
-"""Upper bound on each memory of answers, with the texts that they are known by."""
+"""Upper bound on each cache of answers, its keys included."""
 
 _OVERHEAD = 500
 """Bytes of an answer besides its texts, roughly."""
@@ -34,7 +34,8 @@ _GPUS = 100_000
 """GPUs that are numbered; a cluster has fewer."""
 
 _CLASSES = 2048
-"""Selectors of classes of which it is remembered whether they select other drivers' devices."""
+"""Most selectors of classes with a remembered answer on whether they select other drivers' devices.
+"""
 
 _AT_ONCE = 128
 """GPUs in one question: some ten milliseconds."""
@@ -42,11 +43,11 @@ _AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The offers that a request's selectors select. ``error`` is a selector's run-time failure.
+    """The offers that a request's selectors select.
 
-    Shares are among them only if nothing else is: whoever asks for a slice by selectors that do not
-    look at ``type`` is not given a part of one. ``costly``: it is a failure for want of time or
-    memory.
+    ``offers``: shares are among them only if nothing else is, so that a request for a slice whose
+    selectors do not look at ``type`` is not given a part of one. ``error``: a selector's failure at
+    run time. ``costly``: the selectors needed too much time or memory.
     """
 
     offers: tuple[Offer, ...]
@@ -59,10 +60,11 @@ _Table = tuple[list[Match | None], dict[Match, Match]]
 
 
 class Kinds:
-    """Tells kinds apart, and which of their offers selectors select. Not thread-safe.
+    """Knows the kinds of GPU, and those of their offers that selectors select. Not thread-safe.
 
-    Questions whose answers are not remembered are put to ``evaluator`` there and then. Without one
-    they raise UnansweredError, and ``learn`` takes the answer from whoever asked in the meantime.
+    A question whose answer is not remembered is put to ``evaluator`` at once. Without an evaluator
+    UnansweredError is raised; its catcher has the question evaluated and gives the answer to
+    ``learn``.
     """
 
     def __init__(self, evaluator: Evaluator | None = None) -> None:
@@ -103,7 +105,7 @@ class Kinds:
     def selects_others(self, expressions: Expressions, driver: str) -> bool:
         """True if ``expressions`` select devices of other drivers than ``driver``, as far as tried.
 
-        What they ask of attributes that others may have is taken to hold for some device.
+        A condition on attributes that such devices may have is taken to hold for some device.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -123,9 +125,10 @@ class Kinds:
     def selected_others(
         self, expressions: Expressions, texts: Collection[str]
     ) -> Collection[str] | None:
-        """Those that all ``expressions`` select of devices of other drivers that there are.
+        """Those of ``texts`` whose devices all ``expressions`` select.
 
-        None where that cannot be told: one fails, or takes too much.
+        ``texts`` describe existing devices of other drivers (``dra.claims.otherdevices``). None if
+        an expression fails or takes too much.
         """
         known = self._of_others.get(expressions, dict)
         if known is None:
@@ -140,7 +143,7 @@ class Kinds:
         return [text for text in texts if known[text]]
 
     def tells_gpus_apart(self, expressions: Expressions) -> bool:
-        """True if one of them may select differently on GPUs of one kind."""
+        """True if one of ``expressions`` may select differently on GPUs of one kind."""
         return any(self._facts_of(e).per_gpu for e in expressions)
 
     def match(self, expressions: Expressions, kind: GpuKind, gpu: Gpu) -> Match:
@@ -160,7 +163,7 @@ class Kinds:
         return found
 
     def match_kind(self, expressions: Expressions, kind: GpuKind) -> Match:
-        """Offers of any GPU of ``kind`` that all ``expressions``, which tell none apart, select.
+        """Offers of ``kind`` that all ``expressions`` select, which must not tell GPUs apart.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -172,7 +175,7 @@ class Kinds:
         return found
 
     def selected(self, expressions: Expressions) -> Hashable:
-        """Equal for expressions that select the same of every GPU.
+        """A value that is equal for expressions that select the same offers of every GPU.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -182,7 +185,7 @@ class Kinds:
         return tuple(self.match_kind(expressions, kind).offers for kind in [*self._kinds.values()])
 
     def offers(self, expressions: Expressions) -> Iterator[Offer]:
-        """The offers of all kinds that ``expressions``, which tell no GPUs apart, select.
+        """The offers of all kinds that ``expressions`` select, which must not tell GPUs apart.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -193,7 +196,7 @@ class Kinds:
     def missing(
         self, expressions: Expressions, gpus: Iterable[tuple[GpuKind, Gpu]]
     ) -> Iterator[Question]:
-        """Questions that have to be asked before ``expressions`` are matched to any of ``gpus``."""
+        """Questions to ask before ``expressions`` can be matched to ``gpus``."""
         facts = {e: self._facts.find(e) for e in expressions}
         unknown = [e for e, found in facts.items() if found is None]
         if unknown or any(found.error for found in facts.values() if found is not None):
@@ -213,7 +216,7 @@ class Kinds:
                     yield Question(expressions, kind, tuple(found[start : start + _AT_ONCE]))
 
     def cost(self, asked: Collection[Expressions]) -> float:
-        """Seconds of CPU time that answers took, as far as remembered, about expressions."""
+        """Seconds of CPU time that the remembered answers about ``asked`` took."""
         single = {(expression,) for expressions in asked for expression in expressions}
         return sum(self._costs.find(key) or 0.0 for key in {*single, *asked})
 
@@ -259,7 +262,10 @@ class Kinds:
         return self._numbers.setdefault((kind, gpu), len(self._numbers))
 
     def _forget_numbers(self) -> None:
-        """Begin anew when there are many, most of GPUs that are gone. Not between uses of one."""
+        """Forget all numbers of GPUs, and the tables by them, when there are many.
+
+        Most numbers are of GPUs that are gone then. Must not be called while a number is in use.
+        """
         if len(self._numbers) >= _GPUS:
             self._numbers.clear()
             self._tables.clear()

@@ -1,7 +1,7 @@
 """Kubernetes' functions for the CEL runtime of this process: quantities, versions and so on.
 
-``opaque`` says how values travel for which the runtime has no type. Signatures follow
-k8s.io/apiserver/pkg/cel/library (quantity, semver).
+Values for which the runtime has no type travel as maps (``Opaque`` of ``dra.cel.data``). Signatures
+follow k8s.io/apiserver/pkg/cel/library (quantity, semver).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dra.common.quantity import parse_quantity
 
 BOOL, INT, STRING, DYN = cel.Type.BOOL, cel.Type.INT, cel.Type.STRING, cel.Type.DYN
 MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
-"""The type of what the runtime has no type for."""
+"""Type of a map, as which values travel for which the runtime has no type."""
 LIST = cel.Type.List(cel.Type.DYN)
 
 Overload = Callable[[str], Any]
@@ -56,7 +56,7 @@ def declare(name: str, *overloads: Overload) -> Any:
 
 
 def accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    """Tells texts that ``parse`` reads from those for which it raises ValueError."""
+    """A function that is True for texts that ``parse`` reads, False where it raises ValueError."""
 
     def told(text: str) -> bool:
         try:
@@ -70,7 +70,7 @@ def accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 _ORDER = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}
 REPLACED = (*_ORDER, "string")
-"""Functions of the standard library that are not to be declared besides."""
+"""Functions of the standard library to leave out, since they are declared here."""
 
 _NUMBERS = {"int64": cel.Type.INT, "uint64": cel.Type.UINT, "double": cel.Type.DOUBLE}
 _KINDS = {
@@ -84,7 +84,7 @@ _KINDS = {
 
 
 def _operators() -> Iterable[Any]:
-    """Declarations; those without implementation have the runtime's."""
+    """Declarations; an overload without implementation has the runtime's own."""
     for name, prefix in _ORDER.items():
         alike = [_overload(f"{prefix}_{kind}", BOOL, t, t) for kind, t in _KINDS.items()]
         mixed = [
@@ -132,7 +132,7 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
 
 _MOST = 100_000
-"""Elements of a list that is made from nothing: no selector may fill the memory."""
+"""Upper bound on the elements of ``lists.range``: no selector may fill the memory."""
 
 _ELEMENTS = (
     INT,
@@ -147,7 +147,7 @@ _ELEMENTS = (
     cel.Type.TIMESTAMP,
     cel.Type.NULL,
 )
-"""The runtime calls a function of ours by the kinds of its operands, and has no kind for any."""
+"""Types of elements with an overload each: none of our overloads can take every type."""
 
 _UNRETURNABLE = {datetime: "timestamps", timedelta: "durations", bytearray: "bytes"}
 
@@ -207,7 +207,7 @@ def _of_some(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 
 def _returnable(name: str, value: Any) -> Any:
-    """``value``, unless the runtime takes none of its type from a function of ours."""
+    """``value``; raises TypeError if the runtime takes no value of its type from our functions."""
     if isinstance(value, datetime | timedelta | bytearray):
         kind = _UNRETURNABLE[type(value)]
         raise TypeError(

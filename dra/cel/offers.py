@@ -1,4 +1,4 @@
-"""Offers of a kind of GPU: the devices of it, before a particular GPU is chosen."""
+"""Offers of a kind of GPU: the devices that every GPU of the kind has."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuKind:
-    """Compared by identity: there is one object per kind.
+    """A kind of GPU. Compared by identity: there is one object per kind.
 
     ``devices`` are the offers' data, of an arbitrary GPU of the kind.
     """
@@ -69,14 +69,18 @@ class GpuKind:
 
 
 def look(gpu: Gpu, inventory: Inventory) -> Hashable:
-    """Equal for GPUs that are of one kind; of a field that is added it takes note by itself."""
+    """A value that is equal for GPUs of one kind.
+
+    Every field of Gpu and Inventory is part of it that is not named in ``_MAY_DIFFER`` or
+    ``_MAY_DIFFER_OF_NODE``, so that new fields are too.
+    """
     geometry = gpu.geometry if gpu.mig_enabled else None
     has_identity = bool(gpu.pci_bus_id), bool(gpu.pcie_root)  # an empty text is no attribute
     return geometry, has_identity, _of_gpu(gpu), _of_node(inventory)
 
 
 def kind_of(gpu: Gpu, inventory: Inventory) -> GpuKind:
-    """A new kind, of which ``gpu`` is."""
+    """A new kind, made from ``gpu``."""
     offers = tuple(_offers(gpu))
     return GpuKind(gpu.product_name, offers, tuple(describe(o, gpu, inventory) for o in offers))
 
@@ -121,9 +125,15 @@ Expressions = tuple[str, ...]
 class Question:
     """Question to be answered before a decision can be made: a job for the evaluator.
 
-    Of one expression alone, of a kind, of ``gpus`` of a kind, of devices of other drivers than
-    ``driver`` that are made up, or of ``others``: devices of other drivers that there are, as
-    ``dra.claims.otherdevices`` describes them. ``key`` is equal for equal questions.
+    It is about one of these:
+
+    - one expression alone: does it compile?
+    - ``kind``, or ``gpus`` of that kind: which of their devices are selected?
+    - ``driver``: which made-up devices of other drivers than this are selected?
+    - ``others``: which existing devices of other drivers are selected?
+      They are described as in ``dra.claims.otherdevices``.
+
+    ``key`` is equal for equal questions.
     """
 
     expressions: Expressions
@@ -141,7 +151,7 @@ class Question:
     def job(self) -> Job:
         """The question as a job for an evaluator."""
         if self.driver:
-            # Together, as one that does not hold outweighs another that fails.
+            # Joined by &&: for CEL a part that is false outweighs another that fails.
             own = own_part(self.expressions, self.driver)
             together = " && ".join(f"({e}\n)" for e in own)
             return Job((together,), made_up(self.expressions, self.driver))

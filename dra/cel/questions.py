@@ -25,10 +25,11 @@ class GpuIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Selectors which must all hold, and the devices to try them on.
+    """Selectors that must all hold, and the devices to try them on.
 
-    With ``devices``, CEL data as ``celdata`` has them: which of them are selected, of every GPU in
-    ``gpus`` if there are any. Without devices: whether the one expression compiles.
+    ``devices``: CEL data as in ``dra.cel.data``. The answer says which of them are selected, once
+    for each GPU in ``gpus`` if there are any. Without devices the answer says whether the only
+    expression compiles.
     """
 
     expressions: tuple[str, ...]
@@ -46,10 +47,11 @@ class Selected(msgspec.Struct, frozen=True, omit_defaults=True):
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Answer to a job.
 
-    Of an expression alone: ``error``, why it does not compile, and ``per_gpu``, whether its result
-    may differ between GPUs of one kind. Else ``selected``, one entry or one for each GPU. ``cost``
-    is in seconds of CPU time. ``costly``: more was needed than a selector may have, and ``error``
-    says of what.
+    For a job without devices ``per_gpu`` says whether the expression's result may differ between
+    GPUs of one kind. For others ``selected`` has one entry, or one for each GPU. ``error``: why the
+    expression does not compile, or that the job needed more than a selector may have; empty
+    otherwise. ``cost``: seconds of CPU time. ``costly``: the job needed more time or memory than a
+    selector may have, and ``error`` says which.
     """
 
     error: str = ""

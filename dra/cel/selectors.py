@@ -3,10 +3,10 @@
 A selector holds, does not hold, or fails at run time (``device.attributes["x"].y`` where there is
 no ``y``); a failure is kept as a reason, because Kubernetes refuses to schedule on it.
 
-An expression may take seconds and gigabytes, or end the process by an optional in a list or map
-that a function of ours is called with, and nothing here bounds it: whoever evaluates what others
-wrote does it in ``dra.sandbox``. Calls of functions that are not CEL's own leak a few hundred bytes
-in the runtime.
+Nothing here bounds an expression: it may take seconds and gigabytes, and an optional in a list or
+map that one of our functions is called with ends the process. Expressions of tenants are evaluated
+in ``dra.sandbox`` therefore. Calls of functions that are not CEL's own leak a few hundred bytes in
+the runtime.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dra.cel.spelling import respelt
 from dra.common.cache import BoundedCache
 
 _LIBRARIES = {"strings": 2, "lists": 2, "sets": 0, "two-var-comprehensions": 0, "bindings": 0}
-"""Extensions of the runtime, in the versions of Kubernetes 1.36; ``optional`` has but one."""
+"""Extensions of the runtime, in the versions of Kubernetes 1.36; ``optional`` has only one version.
+"""
 
 _CONFIG = "\n".join(
     [
@@ -47,7 +48,7 @@ _TYPE_NAME = re.compile(r"undeclared reference to '(?:net|kubernetes)\.\w+'")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer of a selector about a device; ``error`` says why it could not be told."""
+    """Result of a selector for a device; ``error``: why it failed at run time, or empty."""
 
     selected: bool
     error: str = ""
@@ -84,7 +85,7 @@ class Selectors:
             raise SelectorError(error)
 
     def evaluate(self, expression: str, device: DeviceData) -> Verdict:
-        """True if ``expression`` selects ``device``.
+        """The verdict of ``expression`` on ``device``.
 
         Raises:
             SelectorError: the expression does not compile.
@@ -93,10 +94,10 @@ class Selectors:
         return _run(self._program(expression), device)
 
     def answer(self, job: Job) -> Answer:
-        """Do a job, whatever it takes.
+        """Do a job, without bounds on time and memory.
 
         Raises:
-            SelectorError: an expression does not compile, and not that is the question.
+            SelectorError: an expression of a job with devices does not compile.
         """
         if not job.devices:
             (expression,) = job.expressions
@@ -158,7 +159,8 @@ def _run(compiled: _Compiled, device: DeviceData) -> Verdict:
 def _readable(message: str) -> str:
     """The runtime's message in one line: ``1:14: undeclared reference to 'foo'``.
 
-    It writes ``INVALID_ARGUMENT: ERROR: <input>:1:14: ... | source | ..^ [INVALID_ARGUMENT]``.
+    The runtime writes ``INVALID_ARGUMENT: ERROR: <input>:1:14: ... | source | ..^
+    [INVALID_ARGUMENT]``.
     """
     lines = [line for line in message.splitlines() if not line.lstrip().startswith("|")]
     text = "; ".join(line.strip() for line in lines)

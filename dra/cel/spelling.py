@@ -1,8 +1,8 @@
 """Spelling of CEL expressions: Kubernetes' own, rewritten for the CEL runtime of this process.
 
-The runtime takes no overloads besides its own and no macros of ours, no optional comes out of a
-function of ours, and nothing can be inserted into maps. What is missing is put in other words,
-call by call:
+The runtime takes no further overloads of its own functions and no macros of ours. Our functions
+cannot return optionals, and there is none to insert into maps. What is missing is rewritten call by
+call:
 
     l.indexOf(x), l.lastIndexOf(x)     l.indexOf_(x): ours, for lists and strings
     m.exists_one(k, v, p)              m.existsOne(k, v, p)
@@ -44,7 +44,7 @@ _ORIGINALS = {
 _OURS = re.compile(rf"\b(?:{'|'.join(_ORIGINALS)})(?!\w)")
 _UNWRAPPED = "filter(o_, o_.hasValue()).map(o_, o_.value())"
 _OF_TWO = 3
-"""Arguments of a macro with two variables, at least."""
+"""Least number of arguments of a macro with two variables."""
 
 
 class _Token(NamedTuple):
@@ -63,10 +63,11 @@ class _Edit(NamedTuple):
 
 @dataclass(slots=True)
 class _Call:
-    """Brackets with what is called before them; ``callee`` is ``.name``, ``name`` or empty.
+    """A pair of brackets, and the function that is called with them.
 
-    ``name`` is the last word of the callee, ``start`` where a callee ``a.b`` begins; ``bounds`` are
-    the offsets of the brackets and of the commas between them.
+    ``callee``: ``.name`` of a method, ``name`` or ``a.b`` of a function, empty if nothing is
+    called. ``start``: offset at which the callee's first word begins. ``name``: the callee's last
+    word. ``bounds``: offsets of the brackets and of the commas between them.
     """
 
     callee: str
@@ -82,14 +83,14 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """``text`` is ``expression`` as the runtime reads it."""
+    """``text``, made from ``expression`` by ``edits``, is what the runtime reads."""
 
     expression: str
     text: str
     edits: tuple[_Edit, ...]
 
     def original(self, message: str) -> str:
-        """A message of the compiler, with the places and names of the original."""
+        """A message of the compiler, with the places and names of the original expression."""
         return _OURS.sub(lambda m: _ORIGINALS[m[0]], _PLACE.sub(self._place, message))
 
     def _place(self, match: re.Match[str]) -> str:
@@ -109,7 +110,7 @@ class Spelling:
 
 
 def respelt(expression: str) -> Spelling:
-    """``expression`` in the words of the runtime; as it is, where brackets do not match."""
+    """``expression`` rewritten for the runtime; unchanged where brackets do not match."""
     edits = tuple(sorted(_edits(expression), key=lambda edit: edit[:2]))
     pieces, position = [], 0
     for edit in edits:

@@ -1,9 +1,9 @@
 """Devices of other drivers, made up to learn whether selectors select any of them.
 
-What other drivers offer is not known here, and may change. What selectors ask of attributes that
-such devices may have is taken to hold for some; the rest is tried on devices without attributes,
-whose drivers are called like what the selectors compare with, and almost like it, so that ``==``,
-``!=``, ``startsWith``, ``contains`` and ``in`` show what they let through.
+The offers of other drivers are not known here, and may change. A condition on attributes that such
+devices may have is taken to hold for some device. All else is tried on devices without attributes.
+The names of their drivers are those that the selectors compare with, and names almost like these,
+so that ``==``, ``!=``, ``startsWith``, ``contains`` and ``in`` show what they let through.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_TEXTS = 64
 
 
 def own_part(expressions: Iterable[str], driver: str) -> tuple[str, ...]:
-    """Those conjuncts of ``expressions`` that read attributes of ``driver``, or none."""
+    """Conjuncts of ``expressions`` that read attributes of ``driver``, or no attributes at all."""
     parts = (part for expression in expressions for part in _conjuncts(expression))
     return tuple(part for part in parts if _is_own(part, driver))
 
@@ -40,16 +40,20 @@ def made_up(expressions: Iterable[str], driver: str) -> tuple[DeviceData, ...]:
 
 
 def described(text: str) -> DeviceData:
-    """A device of another driver that there is: driver, attributes, capacities as JSON.
+    """CEL data of an existing device of another driver.
 
-    The last is whether several claims may have it (resource.k8s.io/v1, Device).
+    ``text`` is a JSON list: driver, attributes, capacities, and whether several claims may have the
+    device (resource.k8s.io/v1, Device).
     """
     driver, attributes, capacity, shared = msgspec.json.decode(text)
     return device_data(driver, attributes, capacity, shared=shared)
 
 
 def _conjuncts(expression: str) -> list[str]:
-    """Operands that each have to hold: those of ``&&`` outside of all brackets."""
+    """Operands of ``&&`` outside of all brackets, which must all hold.
+
+    The whole expression if it has ``||`` or ``? :`` outside of brackets.
+    """
     found: list[str] = []
     depth = start = 0
     before = ""
@@ -69,13 +73,13 @@ def _conjuncts(expression: str) -> list[str]:
 
 
 def _is_own(expression: str, driver: str) -> bool:
-    """True if it reads attributes of ``driver``'s domain, or none at all."""
+    """True if ``expression`` reads attributes of ``driver``'s domain, or no attributes at all."""
     named = [_first(m) for m in _DOMAIN.finditer(expression)]
     return driver in named or not (named or _READ.search(expression))
 
 
 def _beside(driver: str) -> Iterator[str]:
-    """Drivers of the same vendor, of the same purpose, of as long a name, and any."""
+    """Names of other drivers: any, one of the same purpose, one of the same vendor, two as long."""
     first, _, rest = driver.partition(".")
     yield from ("other.example.com", f"{first}.example.com", f"other.{rest}")
     yield from (f"x{driver[1:]}", f"{driver[:-1]}x")

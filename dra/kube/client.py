@@ -68,11 +68,11 @@ class KubeApi:
         observe: Callable[[Exchange], None] = lambda _: None,
         service_account: Path = SERVICE_ACCOUNT,
     ) -> Self:
-        """Use a kubeconfig file; without, the pod's service account, else KUBECONFIG.
+        """Connect by a kubeconfig file; without one by the pod's service account, else KUBECONFIG.
 
-        Nothing is sent yet. ``timeout_seconds`` is the budget of one request that is no watch.
-        ``observe`` hears of every request that has ended. ``service_account`` is the directory of
-        the pod's token.
+        Nothing is sent yet. ``timeout_seconds`` is the time limit of one request that is no watch.
+        ``observe`` is called with every request that has ended. ``service_account`` is the
+        directory of the pod's token.
 
         Raises:
             KubeConfigError: no usable configuration was found.
@@ -103,15 +103,15 @@ class KubeApi:
         return self._http.call("GET", resource.path(namespace, name))
 
     def get_as(self, kind: type[T], resource: Resource, name: str, *, namespace: str = "") -> T:
-        """Read one object as ``kind``, a msgspec type: what that does not name is not held."""
+        """Read one object as ``kind``, a msgspec type: fields that the type lacks are dropped."""
         return self._http.read(resource.path(namespace, name), kind)
 
     def read(self, path: str) -> Obj:
-        """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
+        """Read JSON that is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
         return self._http.call("GET", path)
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
-        """Read what is no JSON, such as a log or metrics: at most ``limit_bytes`` of it."""
+        """Read text, such as a log or metrics; returns at most ``limit_bytes`` of it."""
         return self._http.text(path, query=query, limit_bytes=limit_bytes)
 
     def list(
@@ -125,9 +125,10 @@ class KubeApi:
     ) -> ObjectList:
         """Read all matching objects, page by page; namespace "" reads all namespaces.
 
-        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. Of each,
-        ``keep`` says what is returned, so that no more than one is held whole: an object may be a
-        megabyte of JSON, and many times that in memory. Pages grow as long as they are small.
+        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. ``keep``
+        reduces each item to what is returned, so that only one item is held whole at a time: an
+        object may be a megabyte of JSON, and many times that in memory. Pages get more items as
+        long as they are small.
         """
 
         def kept(page: Page) -> Iterator[Obj]:
@@ -150,7 +151,7 @@ class KubeApi:
                     path, query=query | {"limit": str(limit), "continue": token}
                 )
             except GoneError:
-                # The snapshot behind the token expired under a slow reader: take all in one answer.
+                # The snapshot behind the token expired between pages: take all in one answer.
                 page, size = self._http.page(path, query=query)
                 version = _list_meta(page, "resourceVersion")
                 items = []
@@ -182,7 +183,8 @@ class KubeApi:
         """Create an object in ``body.metadata.namespace``; returns it as stored.
 
         With ``dry_run`` it is checked, completed and returned, but not stored. With a
-        ``subresource``, such as ``eviction``, it is created of the object that ``body`` names.
+        ``subresource``, such as ``eviction``, ``body`` is posted to that subresource of the object
+        that it names.
         """
         name = body["metadata"]["name"] if subresource else ""
         return self._http.call(
@@ -206,7 +208,8 @@ class KubeApi:
     def replace_status(self, resource: Resource, body: Obj, *, field_manager: str) -> Obj:
         """Write an object's ``status`` and nothing else of it; returns its new metadata.
 
-        As :meth:`replace`, where the rest of a large object need not be sent and read again.
+        A stale write is a ConflictError, as with :meth:`replace`. The rest of a large object is
+        neither sent nor read again.
         """
         metadata = body["metadata"]
         named = {
@@ -259,9 +262,10 @@ class KubeApi:
         force: bool = True,
         metadata_only: bool = False,
     ) -> Obj:
-        """Server-side apply; creates the object when it is missing. ``force`` takes fields over.
+        """Server-side apply; creates the object when it is missing.
 
-        With ``metadata_only`` nothing else of a large object is returned.
+        ``force`` takes over fields of other managers. With ``metadata_only`` only the metadata of
+        the object is returned.
         """
         return self._http.call(
             "PATCH",
@@ -281,7 +285,7 @@ class KubeApi:
         uid: str = "",
         grace_seconds: int | None = None,
     ) -> None:
-        """Delete one object; another than ``uid``, if one is given, is a ConflictError."""
+        """Delete one object; raises ConflictError if ``uid`` is given and it has another."""
         options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -328,9 +332,9 @@ def _list_meta(page: Page, field: str) -> str:
 
 
 def check_served(api: KubeApi) -> None:
-    """Asks the server's discovery, which every account may read, for the GA API of claims.
+    """Check by the server's discovery, which every account may read, for the GA API of claims.
 
-    A server that does not answer, or not so, is left to those who try again.
+    If the server cannot be asked now, only a warning is logged: later requests will show.
 
     Raises:
         NotServedError: the server answered, and serves no ``resource.k8s.io/v1``.
@@ -355,7 +359,7 @@ def check_served(api: KubeApi) -> None:
 def first_served(api: KubeApi, resources: Sequence[Resource]) -> Resource | None:
     """The first of ``resources`` that the server serves; None where it serves none of them.
 
-    A server that does not answer is taken to serve the first: whoever lists it will see.
+    If the server does not answer, the first is returned: a list of it shows whether it is served.
     """
     for resource in resources:
         try:

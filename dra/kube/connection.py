@@ -26,7 +26,7 @@ from dra.kube.errors import KubeConfigError
 from dra.kube.kubeconfig import POD_ACCOUNT, Access, unusable_account
 
 _KEPT = 64
-"""Connections that are kept: more than a program has requests at a time, those of watches too."""
+"""Idle connections that are kept: more than a program uses at a time, watches included."""
 
 _GOOD_SECONDS = 1.0
 """Time for which the answer of a credential plugin is used even if it has expired."""
@@ -35,9 +35,9 @@ _GOOD_SECONDS = 1.0
 class Connection:
     """A pool of connections to the server, and credentials. Thread-safe.
 
-    ``host`` is the server's base URL, ``base`` what a request's target begins with. A credential
-    plugin may have its user log in, and takes as long as that does unless ``login_seconds`` are
-    given. ``now`` gives monotonic seconds.
+    ``host`` is the server's base URL, ``base`` the beginning of every request's target.
+    ``login_seconds`` limits the time of a credential plugin; without it there is no limit, as the
+    plugin may wait for its user to log in. ``now`` returns monotonic seconds.
 
     Raises:
         KubeConfigError: certificates or credentials cannot be used.
@@ -117,7 +117,11 @@ def _token(access: Access, file: Path) -> str:
 
 
 def _log_in(access: Access, plugin: Mapping[str, Any], seconds: float | None) -> tuple[Access, str]:
-    """Access by what a credential plugin gives (client.authentication.k8s.io), and until when."""
+    """Run a credential plugin (client.authentication.k8s.io).
+
+    Returns the access that it gives, and the time stamp of its end, "" without one. Raises
+    KubeConfigError if the plugin fails.
+    """
     command = [str(plugin["command"]), *(str(a) for a in plugin.get("args") or ())]
     may_ask = plugin.get("interactiveMode") != "Never" and sys.stdin is not None
     info: dict[str, Any] = {
@@ -161,7 +165,7 @@ def _is_future(stamp: str) -> bool:
     try:
         return datetime.fromisoformat(stamp) > datetime.now(UTC)
     except (ValueError, TypeError):
-        return True  # no time by which it could be told
+        return True  # no readable time: it never ends
 
 
 def _manager(access: Access) -> urllib3.PoolManager:
@@ -175,7 +179,7 @@ def _manager(access: Access) -> urllib3.PoolManager:
             }
         if access.insecure:
             options |= {"cert_reqs": ssl.CERT_NONE, "assert_hostname": False}
-            # Whoever connects says it once, instead of urllib3 at each request.
+            # KubeApi.connect warns once; urllib3 would warn at each request.
             warnings.filterwarnings(
                 "ignore",
                 message=f".*{re.escape(urllib3.util.parse_url(access.server).host or '')}",
@@ -188,7 +192,7 @@ def _manager(access: Access) -> urllib3.PoolManager:
 
 def _tls(access: Access) -> ssl.SSLContext:
     try:
-        # Without an authority the system's are believed.
+        # Without a certificate authority those of the system are trusted.
         context = ssl.create_default_context(cadata=access.ca or None)
         if access.insecure:
             context.check_hostname = False

@@ -95,11 +95,11 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
 _REMEMBERED = 4096
-"""Objects and events of which something is remembered."""
+"""Objects, and events that were sent, of each the most that are remembered."""
 _WINDOW_SECONDS = 600.0
 """Time from the last of equal events in which another is counted up instead of repeated."""
 _MOST_WAITING = 1000
-"""Different events that wait to be sent: the oldest of the namespace that has most is dropped."""
+"""Most different events that wait to be sent; beyond, one of the namespace with most is dropped."""
 _BURST, _REFILL_SECONDS = 25, 60.0
 """Different events that an object may have at once; then it may have one in so many seconds."""
 
@@ -123,8 +123,9 @@ class _Sent:
 class EventLimits:
     """Pace of the events of a recorder.
 
-    Of all objects together ``at_once`` are sent in a row, then one every ``pause_seconds``, and
-    none before it is ``delay_seconds`` old: what is reported about has the API server first.
+    ``at_once``: events, of all objects together, that are sent without pause. ``pause_seconds``:
+    time between later ones. ``delay_seconds``: age that an event has to reach before it is sent, so
+    that the work that it reports on reaches the API server first.
     """
 
     at_once: int = 20
@@ -213,7 +214,7 @@ class EventRecorder:
     def flush(self, timeout: float) -> bool:
         """Wait until everything emitted is sent or given up; False when the time was too short.
 
-        Nothing pauses meanwhile.
+        Events are sent without pauses meanwhile.
         """
         self._hurried.set()
         try:
@@ -241,7 +242,7 @@ class EventRecorder:
         return sum(map(len, self._waiting.values()))
 
     def _take(self) -> tuple[Occurrence, _Waiting]:
-        """Take the oldest event of a namespace, which is the last to have a turn again."""
+        """Take the oldest event of the first namespace in line; that namespace then comes last."""
         namespace, own = next(iter(self._waiting.items()))
         del self._waiting[namespace]
         occurrence = next(iter(own))
@@ -255,7 +256,7 @@ class EventRecorder:
             self._dropped += 1
 
     def _send_next(self) -> float | None:
-        """Send the next event; waits for a wish when there is none."""
+        """Send the next event. Returns 0 for the next turn at once, None when no event waits."""
         if not self._keep_pace():
             return None
         with self._changed:
@@ -284,9 +285,9 @@ class EventRecorder:
         return 0.0
 
     def _keep_pace(self) -> bool:
-        """Pause before what is new, and when many events have been sent; False if none waits.
+        """Pause until the next event may be sent; returns False if none waits.
 
-        Does not pause if somebody waits for the rest.
+        Does not pause while :meth:`flush` waits.
         """
         with self._changed:
             heads = (next(iter(own.values())) for own in self._waiting.values())

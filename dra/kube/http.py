@@ -23,12 +23,12 @@ from dra.kube.timing import Clock, SystemClock
 
 _OK = range(200, 300)
 _THROTTLED = (429, 503)
-"""Statuses with which nothing was done, unlike others that say when to come back."""
+"""Statuses of requests that were not carried out, unlike other refusals with Retry-After."""
 _QUOTED_TEXT = 300
 _NO_RETRIES = urllib3.Retry(False)
 _READ_SIZE = 1 << 20
 _SLOWEST = 2**20
-"""Bytes a second: for so many of a large answer there is a second more than for a small one."""
+"""Bytes of an answer for which its time limit grows by one second."""
 
 _RECURSION = 16_000
 """Recursion limit for decoding: the opaque parameters of a claim (10 KiB) can nest 5,000 deep.
@@ -68,10 +68,10 @@ class _Head(msgspec.Struct):
 class HttpClient:
     """Sends requests over a connection pool. Thread-safe.
 
-    ``timeout_seconds`` is the budget of one call, a second more for each MiB of its answer. A call
-    that the server throttles (429 or 503 with Retry-After) is repeated while the budget lasts;
-    other failures are the caller's to retry. ``observe`` hears of every request, from the thread
-    that made it.
+    ``timeout_seconds`` is the time limit of one call, which grows by a second for each MiB of its
+    answer. A call that the server throttles (429 or 503 with Retry-After) is repeated within the
+    limit; other failures are the caller's to retry. ``observe`` is called with every request that
+    has ended, in the thread that made it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class HttpClient:
     ) -> Obj:
         """Send one request and decode the answer; repeat it while the server throttles.
 
-        With ``metadata_only`` nothing else of the object need be in the answer.
+        With ``metadata_only`` only the metadata of the answer is decoded and returned.
         """
         answer = self._answered(method, path, query=query, body=body, content_type=content_type)
         if metadata_only:
@@ -117,11 +117,11 @@ class HttpClient:
         return _decode(answer, f"{method} {path}", dict[str, Any])
 
     def read(self, path: str, kind: type[T]) -> T:
-        """GET an object as ``kind``, a msgspec type: what that does not name is not held."""
+        """GET an object as ``kind``, a msgspec type: fields that the type lacks are dropped."""
         return _decode(self._answered("GET", path), f"GET {path}", kind)
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
-        """GET what is no JSON, such as a log, up to ``limit_bytes``."""
+        """GET text, such as a log; returns at most ``limit_bytes`` of it."""
         response, data = self._sent("GET", path, query, limit_bytes=limit_bytes)
         response.close()
         if response.status not in _OK:
@@ -129,12 +129,12 @@ class HttpClient:
         return data
 
     def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
-        """GET a list, whose items are still to be decoded, and its size in bytes."""
+        """GET a page of a list; returns it with its items still encoded, and its size in bytes."""
         answer = self._answered("GET", path, query=query)
         return _decode(answer, f"GET {path}", Page), len(answer)
 
     def item(self, raw: msgspec.Raw) -> Obj:
-        """An item of a page."""
+        """Decode an item of a page; raises UnavailableError if it is no JSON object."""
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.DecodeError as error:
@@ -151,7 +151,7 @@ class HttpClient:
         response, data = self._sent("GET", path, query, is_whole=False)
         if response.status not in _OK:
             raise _refusal(response, data, f"GET {path}")
-        # Of an answer with which the connection ends there is none: silence has the usual time.
+        # An answer that ends its connection has none here: the usual timeout is for silence.
         connection = response.connection
         if isinstance(connection, HTTPConnection) and connection.sock is not None:
             connection.sock.settimeout(silence_seconds)
@@ -166,7 +166,7 @@ class HttpClient:
         body: Any = None,
         content_type: str = "",
     ) -> bytes:
-        """The whole answer to a request that was not refused."""
+        """Send a request until it is not throttled; returns the whole answer, raises a refusal."""
         encoded = None if body is None else msgspec.json.encode(body)
         more = {} if body is None else {"Content-Type": content_type}
         end = self._clock.monotonic() + self._budget
@@ -193,9 +193,10 @@ class HttpClient:
         is_whole: bool = True,
         limit_bytes: int | None = None,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
-        """The answer to a request, of which ``observe`` hears whatever becomes of it.
+        """Send a request once; returns the answer and its body. ``observe`` is called in any case.
 
-        Its body is read up to ``limit_bytes``, and not at all unless ``is_whole`` or a refusal.
+        ``limit_bytes`` bounds the body. Without ``is_whole`` the body of an answer that is no
+        refusal is left unread.
         """
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         headers |= {**self._connection.credentials(), **(more or {})}
@@ -242,7 +243,10 @@ class HttpClient:
     def _body(
         self, response: urllib3.BaseHTTPResponse, end: float, limit_bytes: int | None
     ) -> bytes:
-        """The body, which has to be whole in time: the library's timeout is for each piece of it.
+        """The body, read within a time limit: the library's timeout is for each piece of it.
+
+        ``end`` is the monotonic time at which an empty body has to be whole; each MiB adds a
+        second.
 
         Raises:
             TimeoutError: it came too slowly.

@@ -30,10 +30,11 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to one cluster as one user; ``source`` says where all this stands.
+    """Access to one cluster as one user; ``source`` names the files or account that it is from.
 
     ``ca``, ``certificate`` and ``key`` are PEM. ``token_file`` goes before ``token``, and is read
-    for each request. ``exec`` is the user's entry of that name, with ``command`` resolved.
+    for each request. ``basic`` is user name and password. ``exec`` is the user's entry of that
+    name, with ``command`` resolved.
     """
 
     server: str
@@ -52,9 +53,9 @@ class Access:
 
 
 def pod_access(environ: Mapping[str, str], directory: Path) -> Access | None:
-    """Access of the pod that ``environ`` says this is, by its service account in ``directory``.
+    """Access of this process as a pod, by its service account in ``directory``.
 
-    None when ``environ`` says nothing of a cluster.
+    None when ``environ`` names no API server, as outside of a pod.
 
     Raises:
         KubeConfigError: the service account's files cannot be read.
@@ -87,10 +88,10 @@ def unusable_account(problem: str) -> KubeConfigError:
 def load_access(
     path: str | None, *, context: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Access:
-    """The access by ``path``, else by KUBECONFIG, else by kubectl's own file, else by a pod's.
+    """The access by ``path``, else by KUBECONFIG, kubectl's own file, or a pod's service account.
 
-    ``path`` and KUBECONFIG may be several files, joined by a colon. Without ``context`` the current
-    one counts.
+    ``path`` and KUBECONFIG may be several files, joined by a colon. ``context`` None is the current
+    one.
 
     Raises:
         KubeConfigError: nothing usable was found, or it is not as it should be; names the file.

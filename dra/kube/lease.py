@@ -5,10 +5,11 @@ unchanged for the holder's lease duration on the candidate's own monotonic clock
 after the renew deadline, counted from before it sent its last successful renewal. As the deadline
 is shorter than the lease, the old leader has stopped before the next one starts.
 
-What a leader sent may arrive after it has stopped. Only one that knows better gives the lease back
-``settled``, with the annotation ``SETTLED`` beside the empty holder, and the next one is told. Its
-value is the record's ``leaseTransitions``, which grow with each new holder: a mark that a holder
-left who does not know of it, such as an older version, says nothing about that holder. An empty
+Requests of a leader may arrive after it has stopped. A leader that knows that none is on its way
+gives the lease back ``settled``: it sets the annotation ``SETTLED`` beside the empty holder, and
+the next leader is told. The annotation's value is the record's ``leaseTransitions``, which grow
+with each new holder. A later holder that does not know the annotation, such as an older version,
+leaves it in place: its value then differs, so that it says nothing about that holder. An empty
 holder alone says nothing either; an administrator may have made it.
 """
 
@@ -27,7 +28,7 @@ from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Clock, SystemClock, rfc3339_micro
 
 SETTLED = "mig.dra.dev/settled"
-"""Annotation of a Lease: nothing is on its way that its holders sent up to that transition."""
+"""Annotation of a Lease: no request of its holders up to that transition can still arrive."""
 
 _REMEMBERED_ATTEMPTS = 30
 
@@ -36,9 +37,10 @@ _REMEMBERED_ATTEMPTS = 30
 class LeaseTimes:
     """Seconds of an election.
 
-    A leader writes every ``retry_period``, or up to ``jitter`` of that later; it stops leading
-    ``renew_deadline`` after its last successful write, which has to be more than that; others take
-    over ``lease_duration`` after they saw that write, which has to be more still.
+    ``retry_period``: time between two writes of a leader, with up to the share ``jitter`` of it
+    added. ``renew_deadline``: time after its last successful write when a leader stops leading;
+    more than ``retry_period``. ``lease_duration``: time after which others that saw that write take
+    over; more than ``renew_deadline``.
     """
 
     lease_duration: int = 15
@@ -55,10 +57,10 @@ class LeaseLock:
     counts as somebody else.
 
     Attributes:
-        settled: the last ``try_hold`` took a lease that was given back settled. Not so after a
-            renewal, and not when the answer was lost, whatever came of it.
-        takes: how often this lock tried to take the lease rather than renew it. As long as that
-            stays the same, nobody else has held the lease in between.
+        settled: True if the last ``try_hold`` took a lease that was given back settled. False after
+            a renewal, and when the answer was lost.
+        takes: number of attempts of this lock to take the lease rather than renew it. As long as
+            that stays the same, nobody else has held the lease in between.
     """
 
     def __init__(  # noqa: PLR0913 - who, what and when
@@ -132,7 +134,7 @@ class LeaseLock:
     def release(self, *, settled: bool = False) -> None:
         """Empty the record if it is this lock's, so that others need not wait.
 
-        ``settled``: nothing that this or an earlier holder sent can arrive any more.
+        ``settled``: no request of this or an earlier holder can still arrive.
 
         Raises:
             KubeError: it could not be written; it expires by itself.
@@ -210,7 +212,7 @@ def _identifying(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _body_of(lease: Obj, spec: dict[str, Any], *, settled: bool) -> Obj:
-    """The Lease with another record, and with the mark of a settled one or without."""
+    """The Lease with the record ``spec``; it has the annotation ``SETTLED`` only if ``settled``."""
     metadata = dict(lease["metadata"])
     annotations = dict(metadata.pop("annotations", None) or {})
     annotations.pop(SETTLED, None)
@@ -274,15 +276,18 @@ class LeaderElector:
 
     @property
     def settled(self) -> bool:
-        """True if, when this term began, nothing of earlier leaders could arrive any more.
+        """True if, when this term began, no request of earlier leaders could still arrive.
 
-        True only for a term that began with a lease that was given back settled: not with one that
+        True only for a term that began with a lease that was given back settled. False if the lease
         ran out, did not exist, was emptied by somebody else or was this program's own already.
         """
         return self._took_settled
 
     def settle(self) -> None:
-        """For the callback, before it returns: nothing of this or an earlier term can arrive."""
+        """Declare that no request of this or an earlier term can still arrive.
+
+        To be called by the callback, before it returns.
+        """
         self._settled = True
 
     def stop(self) -> None:
@@ -322,7 +327,7 @@ class LeaderElector:
                 still_held = self._remaining() > 0
                 self._held_since, self._lost = None, None
             if still_held and not renewing:
-                # Who took the lease anew meanwhile cannot speak for whoever held it in between.
+                # If it was taken anew meanwhile, others may have held it in between.
                 self._release(settled=self._settled and self._lock.takes == takes)
             elif not still_held:
                 _log.warning("%s: %s no longer leads", self._lock, self._lock.identity)

@@ -16,12 +16,13 @@ _JOIN_SECONDS = 5.0
 class Loop:
     """One supervised thread, which calls ``turn`` until it is stopped.
 
-    ``turn`` returns the seconds until the next turn, which :meth:`notify` cuts short; None waits
-    for :meth:`notify` alone. What it raises is logged with its traceback, and the next turn comes
-    after the growing pause of ``backoff``, which :meth:`notify` does not cut short: what fails must
-    not become a hot loop. A turn that ends well starts ``backoff`` over. ``beat`` is called before
-    every turn, for a probe that notices a turn that hangs; :meth:`problem` is the check that
-    notices a thread that has ended. All three run in the thread, without any lock.
+    ``turn`` returns the seconds until the next turn, or None to wait for :meth:`notify` alone;
+    :meth:`notify` cuts the seconds short. An exception of a turn is logged with its traceback. The
+    next turn then comes after the growing pause of ``backoff``, which :meth:`notify` does not cut
+    short: a failing turn must not become a hot loop. A turn that ends well starts ``backoff`` over.
+    ``beat`` is called before every turn, for a probe that notices a turn that hangs;
+    :meth:`problem` is the check that notices a thread that has ended. ``turn`` and ``beat`` run in
+    the thread, without any lock.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Loop:
 
     @property
     def has_ended(self) -> bool:
-        """True if the thread has ended without having been told to, which no failure excuses."""
+        """True if the thread has ended without a call of :meth:`stop`, which must never happen."""
         started = self._thread.ident is not None
         return started and not self._thread.is_alive() and not self._stopping.is_set()
 
@@ -63,7 +64,7 @@ class Loop:
         self._thread.start()
 
     def notify(self) -> None:
-        """Ask for a turn soon; several wishes during a turn are one. From any thread."""
+        """Ask for a turn soon; several calls during a turn ask for one more. From any thread."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -84,7 +85,7 @@ class Loop:
         return self._clock.wait(self._stopping, seconds)
 
     def gather(self, seconds: float) -> bool:
-        """Sleep within a turn as :meth:`pause` does; wishes up to its end are this turn's."""
+        """Sleep within a turn as :meth:`pause` does; forgets calls of :meth:`notify` until then."""
         stopping = self.pause(seconds)
         self._wake.clear()
         return stopping
@@ -104,7 +105,7 @@ class Loop:
             self._rest(seconds)
 
     def _rest(self, seconds: float | None) -> None:
-        # Of a stop before the wish was cleared, the event for stopping alone still tells.
+        # stop() sets both events, and gather() may have cleared the other since.
         if self._stopping.is_set():
             return
         if seconds is None:

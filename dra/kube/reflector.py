@@ -1,7 +1,7 @@
 """Reflector: lists once, then watches for ever, and so keeps a local copy of a resource.
 
-The client library's own watch and informer fail on ResourceClaims and retry without pause, hence
-this one.
+The watch and informer of the kubernetes package fail on ResourceClaims and retry without pause,
+hence this one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dra.kube.timing import Backoff, Clock, SystemClock
 
 
 class Selection(TypedDict, total=False):
-    """Objects to be mirrored of a resource; without any of these all are."""
+    """Selection of the objects of a resource to mirror; without any of these fields all are."""
 
     namespace: str
     label_selector: str
@@ -47,9 +47,9 @@ class Change:
 class Store:
     """Objects by namespace and name. Thread-safe. The objects are shared: never mutate them.
 
-    Only the reflector writes; its writes return the changes that they made, with objects as they
-    were given. The store itself holds what ``remember`` makes of them, which must leave name,
-    namespace and UID as they are; an object of which that stays equal has not changed.
+    Only the reflector writes; a write returns the changes that it made, with objects as they were
+    given. The store itself holds ``remember(object)``, which must keep name, namespace and UID. An
+    object counts as changed only if ``remember(object)`` has changed.
     """
 
     def __init__(self, remember: Callable[[Obj], Obj] = lambda obj: obj) -> None:
@@ -80,9 +80,10 @@ class Store:
     def replace(self, objects: Iterable[Obj], *, rewound: bool = False) -> list[Change]:
         """Take a complete list; objects that are not in it are deleted.
 
-        Of one that is ``rewound`` every object is reported, those that seem unchanged as well. An
-        object that has become older is rewound too: a restore of etcd may raise the version of
-        everything, so that watches end, and none of the objects'.
+        With ``rewound`` every object of the list is reported, even if it seems unchanged. An object
+        whose resourceVersion is lower than before is reported as rewound in any case: a restore of
+        etcd may raise the version of the list, which ends watches, and still lower those of
+        objects.
         """
         objects = [*objects]
         listed = {_key(obj) for obj in objects}
@@ -138,7 +139,7 @@ WATCH_SECONDS = 300.0
 """Time after which a watch is renewed, or up to twice that."""
 
 DOUBTFUL_SECONDS = 30.0
-"""Time of a watch after a failure, or after one in which nothing came: it may stay silent for ever.
+"""Time of a watch after a failure, or after the server went back: it may stay silent for ever.
 
 A server that was restored from a snapshot sends nothing to a watch from a version that it has yet
 to reach, not even bookmarks (cache_watcher.go of the API server, 1.36).
@@ -149,18 +150,17 @@ class Reflector:
     """One thread that mirrors a resource into :attr:`store` and reports every change.
 
     ``on_event`` is called in that thread, after the store has the change and in the order of the
-    changes; what it raises is logged and does not stop the mirror. It must not block for long.
-    After a list that follows a gap the differences are reported as if they had been watched.
+    changes; its exceptions are logged and do not stop the mirror. It must not block for long. After
+    a list that follows a gap the differences are reported as if they had been watched.
 
     A watch is renewed after ``WATCH_SECONDS`` (plus up to as much again, so that many programs do
-    not come back at once), sooner after a failure. When nothing has come, the version of the
-    collection is asked for: if it went back, as after a restore of etcd, everything is read anew.
-    Failures are retried for ever, with growing pauses. ``keep`` says what of an object is reported,
-    where the whole is more than is needed; ``metadata`` must stay. The store holds what
-    ``remember`` makes of that.
+    not come back at once), sooner after a failure. After a watch without any event the version of
+    the collection is asked for: if it went back, as after a restore of etcd, everything is read
+    anew. Failures are retried for ever, with growing pauses. ``keep`` reduces an object to the part
+    that is reported; ``metadata`` must stay. The store holds ``remember`` of that part.
 
-    ``on_listed`` is called after each list, when its changes were reported: of an empty one there
-    are none.
+    ``on_listed`` is called after each list, once its changes were reported; an empty list may have
+    no changes.
     """
 
     def __init__(  # noqa: PLR0913 - what to mirror, and who hears of it
@@ -200,17 +200,17 @@ class Reflector:
 
     @property
     def has_ended(self) -> bool:
-        """True if its thread has ended without having been told to, which no failure excuses."""
+        """True if its thread has ended without a call of :meth:`stop`, which must never happen."""
         return self._loop.has_ended
 
     @property
     def denied(self) -> bool:
-        """True if the last request was refused: the rights lack, or there is no such resource."""
+        """True if the last request was refused: no rights, or no such resource."""
         return self._denied
 
     @property
     def failures(self) -> int:
-        """Failures in a row; one is everyday life."""
+        """Failures in a row; a single one is usual."""
         return self._backoff.failures
 
     def wait_synced(self, timeout: float | None) -> bool:
@@ -230,7 +230,7 @@ class Reflector:
         self._loop.join()
 
     def _turn(self) -> float:
-        """List if that is needed, and follow one watch; continues at once."""
+        """List if that is needed, and follow one watch; returns 0: the next turn comes at once."""
         try:
             if not self._version:
                 self._list()
@@ -239,7 +239,7 @@ class Reflector:
         except KubeError as error:
             self._recover(error)
         except Exception:
-            self._version = ""  # what was taken last may be half of a change
+            self._version = ""  # the last change may be taken in part only
             raise
         return 0.0
 
@@ -340,7 +340,7 @@ class Reflector:
             self._version = ""
         delay = self._backoff.next_delay(at_least=error.retry_after)
         failures = self._backoff.failures
-        # Loud at the 2nd, 4th, 8th ... failure in a row: one broken watch is everyday life.
+        # Loud at the 2nd, 4th, 8th ... failure in a row: one broken watch is usual.
         loud = failures > 1 and failures & (failures - 1) == 0
         _log.log(
             logging.WARNING if loud else logging.DEBUG if failures > 1 else logging.INFO,

@@ -53,12 +53,12 @@ class SystemClock:
 class Backoff:
     """Pauses that grow with each failure: the n-th is ``first * 2**n`` seconds, at most ``limit``.
 
-    ``jitter`` is the part of each pause that is left to chance: with 0 all are exact, with 1/2 each
-    is drawn from its upper half. Not thread-safe; every user has its own.
+    ``jitter`` is the random share of each pause: 0 makes pauses exact, 1/2 draws each from the
+    upper half of its length. Not thread-safe; every user has its own.
 
     Attributes:
         failures: failures in a row.
-        until: monotonic time at which the pause is over, where :meth:`fail` was told the time.
+        until: monotonic time at which the pause ends, as :meth:`fail` or :meth:`postpone` set it.
     """
 
     __slots__ = ("_delay", "_first", "_jitter", "_limit", "failures", "until")
@@ -101,7 +101,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Allowance: ``burst`` times at once, then once every ``refill_seconds``."""
+    """Allowance of ``burst`` uses at once, and of one more every ``refill_seconds``."""
 
     burst: int
     refill_seconds: float
@@ -121,15 +121,16 @@ class TokenBucket:
 
 FIRST_SECONDS = 20.0
 LONGEST_SECONDS = 600.0
-"""Pauses of what :class:`LeftOut` leaves out."""
+"""First and longest pause of a key in :class:`LeftOut`."""
 
 
 class LeftOut(Generic[K]):
     """Keys that failed, each left out for a while. Not thread-safe.
 
-    What fails once it was let in again stays out twice as long, up to a limit. Without another
-    failure for as long as the limit it begins anew. What is tried while it is out has it stay out
-    from then on, for no longer than before. ``now`` gives monotonic seconds.
+    A key that fails again after it was let in is left out for twice as long, up to
+    ``LONGEST_SECONDS``. A key that has not failed for that long since it was let in is forgotten.
+    If a key fails while it is out, its pause begins anew with the same length. ``now`` returns
+    monotonic seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -159,9 +160,9 @@ class LeftOut(Generic[K]):
             self._out.add(key)
 
     def expire(self) -> list[K]:
-        """Let in again what was out for long enough, and forget what has not failed for long.
+        """Let in keys that were out for long enough, and forget keys that have not failed for long.
 
-        Returns the keys that are in again.
+        Returns the keys that were let in.
         """
         if not self._pauses:
             return []
@@ -179,7 +180,7 @@ class LeftOut(Generic[K]):
         return frozenset(self._out)
 
     def remembered(self) -> frozenset[K]:
-        """The keys that failed not long ago, out or in again."""
+        """The keys that failed not long ago: those that are out, and those let in again."""
         return frozenset(self._pauses)
 
     def _due(self, key: K) -> float:
