@@ -1,1 +1,1 @@
-"""The GPUs of this node: their state, the instances on them, and the owners of those."""
+"""The GPUs of this node: their state, their instances, and the owners of the instances."""

@@ -1,9 +1,9 @@
-"""NVML's library in this process: it stays the one that was mapped first, whatever is installed.
+"""NVML's library in this process: the file that was mapped first stays mapped.
 
 After an upgrade of the driver the kernel module is new and the mapped library old: nvmlInit answers
 LIB_RM_VERSION_MISMATCH for ever, and only a new process maps the new library. The process then
-ends, and kubelet starts its container again: unlike a program that executes itself anew, that also
-renews what the container has mounted.
+ends, and kubelet starts its container again. A process that only executed itself anew would keep
+the container's old mounts.
 """
 
 from __future__ import annotations
@@ -33,20 +33,24 @@ _RECORD = "library.json"
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """The library file that this process has mapped; ``version`` is empty if its name has none."""
+    """The library file that this process has mapped.
+
+    ``version``: version in the file's name, empty if it has none. ``deleted``: the file was removed
+    or replaced since.
+    """
 
     path: Path
     version: str
     deleted: bool = False
 
     def __str__(self) -> str:
-        """The version, or the path of a file that does not tell it."""
+        """The version, or the path of a file without a version in its name."""
         gone = " (its file was replaced since)" if self.deleted else ""
         return f"{self.version or self.path}{gone}"
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """The file that has its path now, as ``stat`` shows it; None if none has."""
+        """Device and inode of the file that now has the path; None if there is none."""
         try:
             status = self.path.stat()
         except OSError:
@@ -80,7 +84,10 @@ def kernel_module(roots: Roots) -> str:
 
 
 def installed(roots: Roots, directories: Sequence[str] = LIBRARY_DIRECTORIES) -> list[str]:
-    """Versions of the libraries below the driver root; links without a full version left out."""
+    """Versions of the NVML libraries below the driver root, from their file names.
+
+    Links whose names have no full version are left out.
+    """
     names = {
         path.name.removeprefix(_LIBRARY)
         for directory in library_directories(roots.driver_seen, directories).values()
@@ -95,7 +102,10 @@ def explain(
     directories: Sequence[str] = LIBRARY_DIRECTORIES,
     mapped: Mapped | None = None,
 ) -> str:
-    """The error's text; of a version mismatch, with all three versions."""
+    """Text of an error; for a version mismatch with the three versions that are involved.
+
+    These are the kernel module's, the installed library's and this process's library's.
+    """
     if not is_mismatch(error):
         return str(error)
     return f"{error}; {_versions(roots, directories, mapped or mapped_library())}"
@@ -110,10 +120,10 @@ def _versions(roots: Roots, directories: Sequence[str], mapped: Mapped | None) -
 
 
 class DriverLibrary:
-    """Tells when only a new process helps; ``end`` makes this one stop. For one thread.
+    """Ends this process when only a new process can use the driver. To be used by one thread only.
 
-    A process that ended for it in vain does not end for the same again: the next finds its record
-    in the state directory.
+    ``end``: makes this process stop. A record in the state directory keeps the next process from
+    ending for the same pair of versions, if the first end did not help.
     """
 
     def __init__(
@@ -150,7 +160,7 @@ class DriverLibrary:
             (self._roots.state / _RECORD).unlink(missing_ok=True)
 
     def note_failure(self, error: Exception) -> None:
-        """Take note that NVML does not answer; ends the process where a new one would help."""
+        """Take note that NVML does not answer; ends the process if a new one would help."""
         if not is_mismatch(error):
             self._since = None
             return
@@ -169,25 +179,25 @@ class DriverLibrary:
         self._end()
 
     def overdue(self) -> str:
-        """Reason for liveness why this process should have ended by now; empty if none."""
+        """Failure of liveness: why this process should have ended by now; empty if it need not."""
         if self._ended is None:
             return ""
         late = self._clock.monotonic() - self._ended >= times.END_OVERDUE_SECONDS
         return f"{self._why}; this process has not ended" if late else ""
 
     def explain(self, error: Exception) -> str:
-        """The error's text; of a version mismatch, with the versions of all three."""
+        """Text of an error, as the function :func:`explain` of this module gives it."""
         return explain(error, self._roots, self._directories, self._mapped())
 
     def _mapped(self) -> Mapped | None:
-        """The mapped library; ``deleted`` also if its path has another file by now."""
+        """The mapped library; ``deleted`` is also set if its path has another file by now."""
         found = mapped_library()
         if found is not None and found.identity != self._file:
             found = replace(found, deleted=True)
         return found
 
     def _reason(self) -> str:
-        """Reason why a new process would map another library than this; empty if none."""
+        """Reason why a new process would map another library; empty if it would map the same."""
         found = self._mapped()
         if found is None:
             return ""
@@ -195,8 +205,8 @@ class DriverLibrary:
         words = f"the driver was exchanged: {versions}"
         if found.deleted:
             return words
-        # Its directory may be a mount that still shows the old file, so that the process cannot
-        # see that it was replaced: only a new container does.
+        # The library's directory may be a mount that still shows the old file: this process then
+        # cannot see that the file was replaced, but a new container can.
         kernel = kernel_module(self._roots)
         if not found.version or found.version == kernel:
             return ""
@@ -205,7 +215,10 @@ class DriverLibrary:
         return words if self._first_time(found.version, kernel) else ""
 
     def _remember(self) -> None:
-        """Keep which file it was, as ``stat`` shows it: numbers in maps may be a lower layer's."""
+        """Keep device and inode of the mapped file, from ``stat``, once.
+
+        The numbers in ``/proc/self/maps`` may be those of a lower layer of an overlay.
+        """
         if self._file is None and (found := mapped_library()) is not None:
             self._file = found.identity
 

@@ -24,9 +24,9 @@ _MINUTES = 120.0
 
 
 class FifoLock:
-    """First come, first served: a stream of new callers cannot starve one that waits.
+    """Lock that serves callers in the order in which they come, so that none waits for ever.
 
-    ``on_wait`` hears the seconds that a caller waited who did not get it at once.
+    ``on_wait``: called with the seconds of each wait, not where the lock was free.
     """
 
     def __init__(self, on_wait: Callable[[float], None] = lambda _: None) -> None:
@@ -37,16 +37,19 @@ class FifoLock:
 
     @property
     def is_held(self) -> bool:
-        """True if somebody has it now."""
+        """True if somebody holds the lock now."""
         return self._held
 
     @property
     def is_worked_under(self) -> bool:
-        """True if somebody has it now who did not take it by :meth:`if_free`."""
+        """True if somebody holds the lock now who did not take it by :meth:`if_free`."""
         return self._held and not self._looking
 
     def enter(self, timeout: float | None) -> bool:
-        """Take the lock within ``timeout`` seconds, None for ever; if True, ``leave`` it later."""
+        """Take the lock; returns False if that took more than ``timeout`` seconds (None: no limit).
+
+        A caller that gets True calls ``leave`` afterwards.
+        """
         with self._lock:
             if not self._held:
                 self._held = True
@@ -65,7 +68,7 @@ class FifoLock:
             return False
 
     def try_enter(self) -> bool:
-        """Take the lock if nobody holds it; whoever gets True calls ``leave``."""
+        """Take the lock if nobody holds it; a caller that gets True calls ``leave`` afterwards."""
         with self._lock:
             taken = not self._held
             self._held = True
@@ -73,7 +76,7 @@ class FifoLock:
 
     @contextmanager
     def if_free(self) -> Iterator[bool]:
-        """Hold the lock, for a look, if nobody else does; False, without it, if somebody does."""
+        """Hold the lock for a look; yields False, without the lock, if somebody else holds it."""
         taken = self.try_enter()
         if taken:
             self._looking = True
@@ -107,9 +110,9 @@ class FifoLock:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Reason for which no GPU of the node is offered.
+    """Reason why no GPU of the node is offered.
 
-    ``frozen``: nothing may be destroyed either. ``passing``: the conflict ends by itself.
+    ``frozen``: no slice may be destroyed either. ``passing``: the conflict ends by itself.
     """
 
     reason: NodeReason
@@ -120,10 +123,11 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLayout:
-    """Wish of the node's mode for a GPU that is not cut for claims alone.
+    """State that the mode of the node asks of a GPU whose slices are not made for claims.
 
-    ``slices`` are to stay on it, none for one that is to be whole. ``waits`` says why that is not
-    so yet, or cannot be if it ``failed``; nothing new is given out meanwhile.
+    ``slices``: the slices that stay on the GPU; empty for a GPU that is to be whole.
+    ``waits``: why the GPU is not in that state, empty if it is; nothing new is given out meanwhile.
+    ``failed``: the last attempt to reach that state failed, so that ``waits`` says an error.
     """
 
     name: str
@@ -136,7 +140,7 @@ class DeclaredLayout:
 class ModeChange:
     """A change of MIG mode that is wanted and has not been seen yet.
 
-    ``again`` says when it is tried again, ``told`` what was said of it last.
+    ``again``: pause before the next attempt. ``told``: text of the last report about the change.
     """
 
     enable: bool
@@ -146,7 +150,10 @@ class ModeChange:
 
 @dataclass(slots=True)
 class _Refusal:
-    """Refusals of one profile in a row: the last one's reason, and when it is offered again."""
+    """Consecutive refusals of one profile.
+
+    ``why``: reason of the last refusal. ``pause``: time for which the profile is not offered.
+    """
 
     why: str = ""
     pause: Backoff = field(
@@ -159,31 +166,34 @@ class _Refusal:
 class GpuUnit:
     """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
 
-    Its attributes are values, and may be read by any thread with or without the lock: one that is
-    looked at twice is kept meanwhile, as it may be another by then. No method takes ``lock``; those
-    about profiles, ``come_back`` and changes of ``released`` need it held.
+    Its attributes are values that any thread may read with or without the lock. Another thread may
+    replace a value between two reads: a caller that needs it twice keeps the first. No method takes
+    ``lock``; the methods about profiles and ``come_back`` need it held, and so do changes of
+    ``released``.
 
-    Nothing of a profile is lost for good: one refusal may be a mistake, so that what was struck
-    off is offered again after seconds, and more seldom only while it is refused again; at once
+    No profile is withdrawn for good, as a refusal may be a mistake. A profile that was refused is
+    offered again after seconds, after longer pauses only while it is refused again, and at once
     after a reset of the GPU.
 
     Attributes:
-        card: NVML's description.
-        layout: None where slices are made for claims.
-        conflict: no slice is given out here, because of another program or a pause.
-        unhealthy: the reason why no slice is made although the GPU answers; empty if one may be.
-        released: this program has nothing of the GPU open; says why and what ends that.
+        card: NVML's description of the GPU.
+        layout: state that the node's mode asks for; None where slices are made for claims.
+        conflict: reason why no slice is given out here: another program, or a pause.
+        unhealthy: reason why no slice is made although the GPU answers; empty if one may be.
+        released: text while this program has nothing of the GPU open: why, and what ends that.
         away: the GPU may have lost its instances since the last look: it was lost, or its driver
             or this program did not run.
-        wiped: keys of journal entries that were prepared on it when it was seen empty right after
-            such a time.
-        open_in: programs that have it open, looked for while the driver calls it unusable.
-        seen: what was published of it last.
-        sharing: several claims may have it whole, while it is not in MIG mode.
-        slice_sharing: several claims of shares may have one slice of it, while it is.
-        look_wanted: it is to be looked at once nobody works on it.
-        read_back: keys of entries whose slices were made or are gone since the last look, which
-            NVML has said when that was done.
+        wiped: keys of the entries that were prepared on the GPU, if the first look after ``away``
+            found no instance on it.
+        open_in: programs that have the GPU open; looked for only while the driver calls the GPU
+            unusable.
+        seen: last description of the GPU that was published.
+        sharing: offer of the whole GPU to several claims; counts only without MIG mode.
+        slice_sharing: offer of one slice to several claims of shares; counts only in MIG mode.
+        look_wanted: a look at the GPU is due once nobody works on it.
+        read_back: keys of entries whose slices were made or removed since the last look, and NVML
+            has confirmed that.
+        mode_change: change of MIG mode that is under way; None if none is.
     """
 
     def __init__(
@@ -225,8 +235,7 @@ class GpuUnit:
     def geometry(self) -> Geometry | None:
         """Profiles that are offered; None without MIG mode.
 
-        Without those that could not be delivered as advertised, and without those that a layout
-        does not have.
+        Profiles that were refused lately and profiles that the layout does not have are left out.
         """
         offered, layout = self.card.geometry, self.layout
         if offered is None:
@@ -245,29 +254,33 @@ class GpuUnit:
 
     @property
     def problem(self) -> tuple[str, str]:
-        """Reason and words for which the driver has nothing new given out here; or both empty."""
+        """Reason and text why the driver has nothing new given out here; both empty if none."""
         return self.card.trouble(self.name)
 
     @property
     def unwell(self) -> str:
-        """Words for which nothing new is given out here for the GPU's own sake; empty if none."""
+        """Text why this GPU is not fit for anything new; empty if it is fit."""
         return self.problem[1] or self.unhealthy
 
     def come_back(self, wiped: Iterable[tuple[str, str]]) -> None:
-        """The GPU is seen after it was away, without ``wiped``: all its profiles are offered."""
+        """Take note that the GPU was seen after it was ``away``, without the slices of ``wiped``.
+
+        All its profiles are offered again.
+        """
         self._refusals.clear()
         self._multiprocessors.clear()
         self.wiped = set(wiped)
         self.away = False
 
     def forget_wiped(self, key: tuple[str, str]) -> None:
-        """Forget a wiped entry: the journal says now what became of it."""
+        """Forget a wiped entry, once the journal says that its slice is lost."""
         self.wiped.discard(key)
 
     def strike(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:
         """Take note that a slice of the profile could not be had as advertised, and ``why``.
 
-        It is offered with ``multiprocessors`` from now on; with 0 it is not offered for a while.
+        ``multiprocessors``: number with which the profile is offered from now on; with 0 the
+        profile is not offered for a while.
         """
         if multiprocessors:
             self._multiprocessors[profile_id] = multiprocessors
@@ -277,11 +290,11 @@ class GpuUnit:
         refusal.pause.fail(self._clock.monotonic())
 
     def delivered(self, profile_id: int) -> None:
-        """Take note that a slice of the profile was made: the next refusal is a first one again."""
+        """Take note that a slice of the profile was made: earlier refusals are forgotten."""
         self._refusals.pop(profile_id, None)
 
     def struck(self, profile_id: int) -> str:
-        """Text with reason and time for which a profile is not offered; empty if it is offered."""
+        """Reason why a profile is not offered, and for how long; empty if it is offered."""
         refusal = self._refusals.get(profile_id)
         seconds = refusal.pause.left(self._clock.monotonic()) if refusal else 0.0
         if refusal is None or not seconds:
@@ -291,12 +304,12 @@ class GpuUnit:
         return f"{refusal.why}; it is tried again in {pause}"
 
     def refused_once(self, profile_id: int) -> bool:
-        """True if a profile was refused, and not again since: that may have been a mistake."""
+        """True if a profile was refused exactly once, which may have been a mistake."""
         refusal = self._refusals.get(profile_id)
         return refusal is not None and refusal.pause.failures == 1
 
 
 @lru_cache(maxsize=64)
 def _only(geometry: Geometry, slices: tuple[Occupant, ...]) -> Geometry:
-    """Geometry with these slices only; cached, as it is asked for all the time."""
+    """Geometry with these slices only; cached, as it is needed at every look."""
     return geometry.only(slices)

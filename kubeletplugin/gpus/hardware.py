@@ -1,4 +1,4 @@
-"""The node's GPUs as this program knows them: found, named, unavailable, looked at."""
+"""The node's GPUs: discovery, names, conflicts, and looks at each of them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _MOST_OPENERS = 8
 
 
 class Hardware:
-    """All GPUs. Thread-safe.
+    """All GPUs of the node. Thread-safe.
 
-    ``sharing`` says at each look what several claims may have together. The thread ``looks`` looks
-    at GPUs after changes: soon, and not while somebody waits. One that hangs holds it up for the
-    deadline of one call.
+    ``sharing``: called at each look; returns the present offers to several claims at once.
+    ``looks``: thread that looks at GPUs soon after changes, without delaying a caller. A GPU that
+    hangs delays this thread by the deadline of one call.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Hardware:
         """The GPU called ``gpu-<n>``.
 
         Raises:
-            DeviceError: the node has none of that name; tells those it has.
+            DeviceError: the node has no GPU of that name; lists the names that it has.
         """
         units = self.units()
         for unit in units:
@@ -100,15 +100,15 @@ class Hardware:
         raise DeviceError(f"this node has no GPU called {name}; it has: {present}")
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Last observation of every GPU."""
+        """Every GPU as last seen; a GPU that was not looked at yet is left out."""
         return tuple(seen for u in self.units() if (seen := u.seen) is not None)
 
     def open(self) -> None:
-        """Open NVML, with the device nodes that it needs; it may not be allowed to make them.
+        """Make the device nodes that NVML needs, as far as permitted, and open NVML.
 
         Raises:
             NvmlError: the driver cannot be asked.
-            HostError: it cannot, and a node could not be made.
+            HostError: the driver cannot be asked, and a device node could not be made.
         """
         try:
             problem = make_nodes(self._roots, driver_nodes(self._roots))
@@ -123,13 +123,13 @@ class Hardware:
             raise HostError(f"{error}; {problem}") from error
 
     def discover(self) -> bool:
-        """Look for GPUs, name them, and look at each; none that is released is touched.
+        """Look for GPUs, name them, and look at each; released GPUs are not touched.
 
-        False if somebody is working on one, so that it was not looked at.
+        Returns False if a GPU was not looked at, as somebody works on it.
 
         Raises:
             NvmlError: the driver cannot be asked.
-            HostError: names cannot be kept.
+            HostError: the file with the GPUs' names cannot be written.
         """
         found = discover(self.session, self._addresses())
         self._numbers |= assign_names(
@@ -164,14 +164,15 @@ class Hardware:
         return None not in looks
 
     def leave(self) -> None:
-        """The driver is gone, or cannot be asked: what comes back may be empty."""
+        """Take note that the driver is gone or cannot be asked: instances may be lost with it."""
         for unit in self.units():
             unit.away = True
 
     def set_conflict(self, conflict: Conflict | None, *, source: str = "") -> None:
-        """Offer no GPU of this node for a reason, such as another program that manages them.
+        """Withdraw all GPUs of this node because of a conflict, or end that with None.
 
-        None ends that; each ``source`` has a reason of its own. No GPU is asked.
+        Each ``source`` has a conflict of its own: one source does not end another's. No GPU is
+        asked.
         """
         with self._mutex:
             self._conflicts.pop(source, None)
@@ -188,14 +189,14 @@ class Hardware:
                 self.look_soon(unit.uuid)
 
     def poll(self) -> bool:
-        """Look at every GPU that nobody is working on; False if somebody is on one.
+        """Look at every GPU that nobody works on; returns False if one was left out.
 
-        All are discovered anew when a MIG mode has changed, and as long as a GPU would not say who
-        it is: that may pass.
+        All GPUs are discovered anew when NVML describes one of them otherwise than before, and as
+        long as a GPU does not tell its UUID, as that may pass.
 
         Raises:
             DriverUnavailableError: the driver is gone.
-            HostError: names cannot be kept.
+            HostError: the file with the GPUs' names cannot be written.
         """
         looks = self._poll()
         if self.problems or False in looks:
@@ -203,7 +204,7 @@ class Hardware:
         return None not in looks
 
     def observe(self, unit: GpuUnit) -> None:
-        """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
+        """Look at a GPU again after a change; the caller holds its lock. Raises no NvmlError."""
         self._reader.observe(unit)
 
     def show_released(self, unit: GpuUnit) -> None:
@@ -211,10 +212,10 @@ class Hardware:
         self._reader.show_released(unit)
 
     def look_soon(self, uuid: str, read_back: Iterable[EntryKey] | None = None) -> None:
-        """Have a GPU looked at once nobody works on it. Waits for nothing.
+        """Have a GPU looked at as soon as nobody works on it. Waits for nothing.
 
-        ``read_back`` are keys of entries whose slices were made or are gone, where nothing else was
-        done and NVML has said so: that is done by :meth:`follow`.
+        ``read_back``: keys of the entries whose slices were made or removed, if nothing else was
+        done and NVML has confirmed that; :meth:`follow` then publishes it without a look.
         """
         unit = self.unit(uuid)
         if unit is None:
@@ -228,10 +229,11 @@ class Hardware:
         self._on_change()
 
     def follow(self) -> None:
-        """Publish what was read back, asking no GPU; where that does not say all, have a look.
+        """Publish changes that were read back, without asking a GPU; else have the GPU looked at.
 
-        Who works on a GPU meanwhile asks for the same when done. A look that is under way may have
-        begun before that was done.
+        A GPU on which somebody works is left out, as that caller calls :meth:`look_soon` when done.
+        A GPU that is being looked at is looked at once more, as that look may have begun before the
+        change.
         """
         for unit in [u for u in self.units() if u.read_back]:
             with unit.lock.if_free() as free:
@@ -242,7 +244,7 @@ class Hardware:
                 self.look_soon(unit.uuid)
 
     def look_where_wanted(self) -> None:
-        """Look at all GPUs of which a look is wanted, except where somebody works."""
+        """Look at all GPUs of which a look is wanted, except those on which somebody works."""
         for unit in self._to_look_at():
             with unit.lock.if_free() as free:
                 if free:
@@ -258,11 +260,14 @@ class Hardware:
         return [u for u in self.units() if u.look_wanted]
 
     def _conflict(self) -> Conflict | None:
-        """The reason that counts of those that there are: one that freezes, else the oldest."""
+        """The conflict that counts: the oldest that is frozen, else the oldest of all."""
         return min(self._conflicts.values(), key=lambda c: not c.frozen, default=None)
 
     def _addresses(self) -> list[str] | None:
-        """PCI addresses of the GPUs that are not released; None: by index, which touches all."""
+        """PCI addresses of the GPUs that are not released; None if no GPU is released.
+
+        Without addresses GPUs are looked for by index, which touches all of them.
+        """
         units = self.units()
         gone = {u.card.pci_bus_id for u in units if u.released}
         if not gone:
@@ -276,10 +281,10 @@ class Hardware:
         return GpuUnit(number, card, pcie_root=root, lock=lock, clock=self._clock)
 
     def _poll(self) -> list[bool | None]:
-        """Look at all GPUs; for each what ``GpuReader.poll`` answers."""
+        """Look at all GPUs; returns the answer of ``GpuReader.poll`` for each."""
         sharing = self._sharing()
         for unit in self.units():
-            # Programs that would keep it from being mended: only then, as all of /proc is read.
+            # Programs that would prevent a reset. Looked for only in need, as all of /proc is read.
             ill = bool(unit.problem[1]) and not unit.released
             unit.open_in = openers(self._roots, unit.card.minor)[:_MOST_OPENERS] if ill else ()
             unit.sharing, unit.slice_sharing = sharing.whole, sharing.slices
@@ -287,9 +292,10 @@ class Hardware:
 
 
 def _still_known(before: Card, now: Card) -> Card:
-    """The new description, or the one before where NVML could not describe the GPU now.
+    """Description ``now``, or ``before`` with the new problem if NVML could not describe the GPU.
 
-    The one before also counts for a GPU that says now that it has no MIG: it cannot have lost that.
+    A GPU that supported MIG and now says that it does not counts as not described: a GPU cannot
+    lose that.
     """
     if before.mig_capable and not now.mig_capable and not now.reason:
         problem = "it says that MIG is not supported, and did support it before"
@@ -302,13 +308,16 @@ def _still_known(before: Card, now: Card) -> Card:
 def assign_names(
     path: Path, gpus: Iterable[tuple[str, int]], *, hints: Mapping[str, int]
 ) -> dict[str, int]:
-    """Numbers of the names ``gpu-<n>`` for GPUs given as (UUID, minor number now).
+    """Assign the numbers of the names ``gpu-<n>``; returns them by UUID.
 
-    They are kept in a JSON file, in which new pairs are on return. A known GPU keeps its number:
-    minors shift when cards are swapped or enumerated in another order, and names that allocations
-    refer to must not. A new one gets its minor number, or the lowest that is neither taken nor
-    another GPU's minor number. ``hints`` are pairs known from elsewhere; they count where the file
-    is lost or damaged, unless they give a name to a second GPU.
+    ``path``: JSON file that keeps the numbers; new ones are in it on return.
+    ``gpus``: UUID and present minor number of each GPU.
+    ``hints``: numbers by UUID from elsewhere, for a file that is lost or damaged; a hint whose
+    number another GPU has does not count.
+
+    A known GPU keeps its number: minor numbers change when cards are swapped or enumerated in
+    another order, and allocations refer to the names. A new GPU gets its minor number or, if that
+    is taken, the lowest number that is neither taken nor the minor number of a GPU.
 
     Raises:
         HostError: the file cannot be written; nothing is assigned.
@@ -355,5 +364,5 @@ def _load_names(path: Path) -> dict[str, int]:
 
 
 def used_names(entries: Iterable[Entry]) -> dict[str, int]:
-    """GPU numbers that prepared devices already use."""
+    """Numbers, by the GPU's UUID, in the names of the devices that the journal has."""
     return {e.gpu: parse_device(e.device).minor for e in entries}

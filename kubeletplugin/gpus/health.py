@@ -1,4 +1,4 @@
-"""The health of GPUs, slices and devices: what counts as a problem, for whom, and until when."""
+"""The health of GPUs, slices and devices: problems, the devices that they affect, their end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _CONDITIONS: dict[str, tuple[bool, bool]] = {
     GpuReason.VIRTUALIZED: _TOLD,
     GpuReason.CONFIDENTIAL: _TOLD,
 }
-"""Reasons for which a GPU is not offered: whether they concern those who use it too, and whether
-the Node gets an event of them here. Of others nobody but the MigNode tells."""
+"""By reason why a GPU is not offered: True, first, if the reason also makes the devices in use
+unhealthy; True, second, if this module has the Node get an event of it. Other reasons are shown in
+the MigNode alone."""
 
 
 def is_told(gpu: Gpu) -> bool:
@@ -40,11 +41,12 @@ def is_told(gpu: Gpu) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GpuProblem:
-    """One reason for which a GPU (``gi_id`` None) or a slice on it is not healthy.
+    """Problem of a whole GPU (``gi_id`` None) or of one slice on it.
 
-    ``at``: monotonic time of its last sign. ``needs_reset``: no quiet time heals it. ``blocks``: no
-    slice is made on the GPU. ``beside``: UUIDs of the MIG devices present at the time (for a slice,
-    its own). ``away``: the GPU has been lost since.
+    ``at``: monotonic time of the last sign of the problem. ``needs_reset``: the problem does not
+    end by itself after a quiet time. ``blocks``: no slice is made on the GPU meanwhile. ``beside``:
+    UUIDs of the MIG devices that were on the GPU then; of a slice, the UUID of its own.
+    ``away``: the GPU has been lost since.
     """
 
     gpu: str
@@ -58,13 +60,13 @@ class GpuProblem:
     away: bool = False
 
     def has_passed(self, gpu: Gpu, *, now: float) -> bool:
-        """True if it is over, as its GPU was last seen, which is not lost.
+        """True if the problem is over; ``gpu``: its GPU as last seen, not lost now.
 
-        A slice is well again when it has been removed: what is made next is another. A GPU is when
-        it was lost and is back, or when the slices that were on it are gone without an Unprepare:
-        both mean a reset. Where no reset is needed, it is enough that for a time no further XID
-        came, the GPU answers, and the slice is there. Where a change was denied it is enough that a
-        slice has come or gone since.
+        A slice's problem ends when the slice has been removed. A GPU's problem ends when the GPU
+        was lost and is back, or when its slices are gone without an Unprepare: both mean a reset.
+        A problem that needs no reset also ends after a time without another XID. A denied change
+        (``NO_PERMISSION``) ends when a slice has been made or removed since. While the GPU is
+        unavailable, no problem ends.
         """
         if gpu.unavailable:
             return False
@@ -78,9 +80,9 @@ class GpuProblem:
 
 
 def xid_problem(gpu: GpuUnit, xid: Xid, scope: Scope, *, at: float, node: str) -> GpuProblem:
-    """The problem of ``gpu``, or of the slice in which it happened, with its remedy.
+    """Problem of ``gpu`` or of a slice on it, with its remedy, made from an XID.
 
-    ``scope`` is the slice or the GPU; ``at`` is monotonic time, ``node`` the Node's name.
+    ``scope``: the slice or the GPU. ``at``: monotonic time. ``node``: the Node's name.
     """
     seen = gpu.seen
     instances = seen.instances if seen is not None else ()
@@ -106,9 +108,9 @@ def xid_problem(gpu: GpuUnit, xid: Xid, scope: Scope, *, at: float, node: str) -
 
 
 class GpuProblems:
-    """Problems of GPUs and slices that NVML answers for nevertheless. Thread-safe.
+    """Known problems of GPUs and slices, apart from what NVML itself says of a GPU. Thread-safe.
 
-    Kept in memory only: what was said of a GPU before the plugin's start is not known to it.
+    They are kept in memory only, and so forgotten when the plugin ends.
     """
 
     def __init__(self) -> None:
@@ -116,7 +118,7 @@ class GpuProblems:
         self._known: dict[tuple[str, int | None, str], GpuProblem] = {}
 
     def add(self, problem: GpuProblem) -> bool:
-        """Take one more sign of a problem; False if it was known, and keeps its words."""
+        """Add a problem; if it is known, only its time is renewed, and False is returned."""
         key = (problem.gpu, problem.gi_id, problem.message)
         with self._lock:
             known = self._known.get(key)
@@ -124,13 +126,13 @@ class GpuProblems:
             return known is None
 
     def forget(self, gpu: str) -> tuple[GpuProblem, ...]:
-        """Forget what concerns a GPU or slices on it; returns it."""
+        """Forget the problems of a GPU and of its slices; returns these problems."""
         with self._lock:
             gone = [key for key, problem in self._known.items() if problem.gpu == gpu]
             return tuple(self._known.pop(key) for key in gone)
 
     def review(self, gpus: Iterable[Gpu], *, now: float) -> tuple[GpuProblem, ...]:
-        """Forget what has passed, judged by what was last seen of the GPUs; returns it."""
+        """Forget and return the problems that are over; ``gpus``: all GPUs as last seen."""
         by_uuid = {g.uuid: g for g in gpus}
         with self._lock:
             healed: list[GpuProblem] = []
@@ -143,7 +145,7 @@ class GpuProblems:
             return tuple(healed)
 
     def of_gpu(self, gpu: str) -> GpuProblem | None:
-        """The gravest problem of a GPU as a whole."""
+        """The gravest problem of a GPU as a whole; None without one."""
         if not self._known:
             return None
         with self._lock:
@@ -151,7 +153,7 @@ class GpuProblems:
         return max(found, key=lambda a: (a.blocks, a.needs_reset), default=None)
 
     def of_slice(self, gpu: str, instance: Instance) -> GpuProblem | None:
-        """The problem of one slice, beside those of its GPU."""
+        """A problem of this slice alone, not of its whole GPU; None without one."""
         with self._lock:
             for problem in self._known.values():
                 is_slice = problem.gpu == gpu and problem.gi_id is not None
@@ -160,7 +162,7 @@ class GpuProblems:
         return None
 
     def shown(self, gpu: Gpu) -> Gpu:
-        """A GPU as last seen, with its problems; NVML's own verdict on it comes first."""
+        """A GPU as last seen, with its known problems added; NVML's own reason comes first."""
         if not self._known:
             return gpu
         instances = tuple(
@@ -177,7 +179,7 @@ class GpuProblems:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProblem:
-    """Problem of a device: a reason for programs, and a message for people."""
+    """Problem of a device. ``reason``: a word for programs. ``message``: text for people."""
 
     reason: str
     message: str
@@ -185,7 +187,7 @@ class DeviceProblem:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """One prepared device; ``problem`` is empty while it is healthy."""
+    """Health of one prepared device. ``problem``: text, empty while the device is healthy."""
 
     pool: str
     device: str
@@ -193,10 +195,10 @@ class DeviceHealth:
 
 
 def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[DeviceHealth, ...]:
-    """The health of every device that kubelet was told of, from what was last seen of its GPU.
+    """Health of every device that kubelet knows; ``gpus``: all GPUs as last seen.
 
-    Kubelet knows devices by pool and name: one that several claims have is told of once, and is ill
-    if it is for any of them.
+    Kubelet knows a device by pool and name. A device that several claims have is listed once, and
+    is unhealthy if it is so for any of these claims.
     """
     by_uuid = {g.uuid: g for g in gpus}
     found: dict[tuple[str, str], str] = {}
@@ -210,7 +212,7 @@ def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[Device
 
 
 def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
-    """The problem of a device, if it has one; ``gpu`` is None if the node has not got it."""
+    """Problem of a device, None without one; ``gpu``: its GPU, None if the node has no such GPU."""
     if gpu is None:
         return DeviceProblem(GpuReason.GPU_LOST, f"GPU {entry.gpu} is not in the node")
     if gpu.unavailable and _CONDITIONS.get(gpu.reason, (False, False))[0]:

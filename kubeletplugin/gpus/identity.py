@@ -1,10 +1,10 @@
 """GPU instances and the journal entries that they belong to.
 
-NVML does not say who made an instance. One is an entry's if the entry has its boot, GPU, profile,
-placement, GPU instance id and, once it is known, the UUID of its compute instance; every other
-instance is another's, and left alone. Ids and places are given again, and a driver may make UUIDs
-from the place: that somebody removed a slice and made it again by hand, alike in all of these, is
-not told apart.
+NVML does not say who made an instance. An instance belongs to an entry if the entry has the same
+boot, GPU, profile, placement, GPU instance id and, once known, UUID of the compute instance. Every
+other instance is foreign and left alone. Ids and placements are used again, and a driver may derive
+UUIDs from the placement: a slice that somebody removed and made again by hand, equal in all of
+these, counts as the entry's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from kubeletplugin.nvml.session import Session
 
 @dataclass(frozen=True, slots=True)
 class FoundInstance:
-    """Instance found where an entry's slice was made: its ``own`` instance, or in words somebody's.
+    """Instance found where an entry's slice was made; all fields are empty if there is none.
 
-    ``whole``: its own compute instance is in it; ``bare``: none is. ``remedy`` is what an
-    administrator can do about somebody's.
+    ``own``: the instance, if it is the entry's. ``whole``: the entry's compute instance is in
+    ``own``. ``bare``: no compute instance is in ``own``. ``other``: text about a foreign instance;
+    ``remedy``: action of an administrator against that instance.
     """
 
     own: GpuInstance | None = None
@@ -41,23 +42,26 @@ class FoundInstance:
 
 
 class Identity:
-    """Tells whose instances are. The lock of the GPU is held; every method raises NvmlError."""
+    """Finds the entries to which instances belong.
+
+    The caller of a method holds the GPU's lock. Every method raises NvmlError.
+    """
 
     def __init__(self, session: Session, *, boot_id: str) -> None:
         self._session = session
         self._boot_id = boot_id
 
     def own_instance(self, entry: Entry) -> GpuInstance | None:
-        """The GPU instance that this entry made, if it is there and known to be no other's."""
+        """The GPU instance that was made for this entry; None if it is gone or may be foreign."""
         return self.find_own_instance(entry).own
 
     def is_whole(self, entry: Entry) -> bool:
-        """True if an entry's slice is there: both instances, and the same UUID."""
+        """True if an entry's slice is there: GPU instance and compute instance, with its UUID."""
         is_recorded = entry.ci_id is not None and bool(entry.mig_uuid)
         return is_recorded and self.find_own_instance(entry).whole
 
     def find_own_instance(self, entry: Entry) -> FoundInstance:
-        """Look for the GPU instance that this entry made."""
+        """Look for the GPU instance that was made for this entry, and judge what is there."""
         if entry.boot_id != self._boot_id or entry.placement is None or entry.profile_id is None:
             return FoundInstance()
         return self._session.as_one(lambda: self._found(entry), gpu=entry.gpu)
@@ -88,9 +92,9 @@ class Identity:
     def owners(
         self, present: Iterable[GpuInstance], entries: Collection[Entry]
     ) -> dict[int, Entry]:
-        """The entries of instances on one GPU, by the instance's id; another's have none.
+        """Entries of the instances on one GPU, by instance id; foreign instances are left out.
 
-        ``entries`` are all that the journal has of it.
+        ``present``: the GPU's instances. ``entries``: all entries that the journal has of the GPU.
         """
         found: dict[int, Entry] = {}
         for gi in present:
@@ -107,8 +111,9 @@ class Identity:
                 return found if belongs(found, entry, self._boot_id) else None
         if entry.profile_id is None or entry.placement is None:
             return None
-        # Without an id the process ended between creating it and recording that. With one, NVML
-        # says that it is gone: an instance is given up on two answers, not on one.
+        # An entry without an id: the process ended after it had made the instance and before it
+        # recorded that. An entry with an id: NVML says that the instance is gone, and is asked in
+        # another way, as an instance is given up only after two such answers.
         shape = Profile(entry.profile_id, entry.profile, 0, 0, 0, (entry.placement,))
         listed = list_gpu_instances(self._session, entry.gpu, Geometry((shape,)))
         return next((gi for gi in listed if belongs(gi, entry, self._boot_id)), None)
@@ -125,9 +130,10 @@ class Identity:
 
 
 def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
-    """True if an instance on the entry's GPU can be what the entry describes, as far as ids tell.
+    """True if an instance on the entry's GPU has the ids, placement and boot of the entry.
 
-    Nothing outlives a boot: an instance where one of ours was before ``boot_id`` is another's.
+    ``boot_id``: the present boot. No instance outlives a boot, so that an instance in the place of
+    an entry of an earlier boot is foreign.
     """
     return (
         entry.boot_id == boot_id
@@ -138,7 +144,7 @@ def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
 
 
 def how_to_remove(gpu: str, gi_id: int) -> str:
-    """Remedy for administrators: removal of an instance that this program leaves alone."""
+    """Remedy for administrators: commands that remove an instance which this program leaves."""
     return (
         f"remove it with nvidia-smi mig -i {gpu} -dci -gi {gi_id} and "
         f"nvidia-smi mig -i {gpu} -dgi -gi {gi_id}"
@@ -146,20 +152,20 @@ def how_to_remove(gpu: str, gi_id: int) -> str:
 
 
 def why_others(entry: Entry, inside: Collection[str]) -> str:
-    """The reason why an instance that ``belongs`` is another's; empty if it is the entry's.
+    """Reason why an instance is foreign although :func:`belongs` is true; empty if it is ours.
 
-    ``inside`` are the UUIDs of its compute instances.
+    ``inside``: UUIDs of the compute instances in the instance.
     """
     if entry.mig_uuid and entry.mig_uuid in inside:
         return ""
     if not inside:
-        # Its id comes on record when it is made, and off it before it is destroyed if that can
-        # be written.
+        # The compute instance's id is recorded when it is made. The record is removed before the
+        # compute instance is destroyed, if the journal can be written.
         is_off_record = entry.ci_id is None and entry.state not in HELD
         has_none = is_off_record or entry.state is State.CI_DESTROYED
         return "" if has_none else "its compute instance is not in it"
-    # Ended between making a compute instance and recording it. Where not even the GPU instance is
-    # on record none was made, and where it was destroyed again another one is somebody's.
+    # The process ended after it had made a compute instance and before it recorded that. Without a
+    # recorded GPU instance no compute instance was made; after CI_DESTROYED one in it is foreign.
     unrecorded = entry.gi_id is not None and entry.state is not State.CI_DESTROYED
     if unrecorded and not entry.mig_uuid and len(inside) == 1:
         return ""

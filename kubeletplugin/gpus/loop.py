@@ -20,12 +20,16 @@ _log = logging.getLogger(__name__)
 
 
 class HardwareLoop:
-    """Brings the hardware up, recovers, and then keeps looking at it.
+    """Opens NVML, has claims recovered once, and then looks at the GPUs again and again.
 
-    Sets readiness once the GPUs are known; ``recover`` runs before the first time. Without a driver
-    the program stays up and tries again: what it cannot do, it says in its MigNode. ``releasing``
-    is asked before NVML is. ``settle`` runs after every look at the GPUs, and says in how many
-    seconds it is to run again if that is sooner than usual. ``library`` hears how NVML answers.
+    Sets readiness once the GPUs are known. Without a driver the program goes on, tries again, and
+    says the reason in its MigNode.
+
+    ``releasing``: decides before each look if NVML may be used.
+    ``library``: gets each success or failure of NVML.
+    ``recover``: called once, before readiness is first set.
+    ``settle``: called after every look; returns seconds until it is to run again, None if the usual
+    pause will do.
     """
 
     def __init__(  # noqa: PLR0913 - its hooks
@@ -56,24 +60,24 @@ class HardwareLoop:
         self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
 
     def hurry(self) -> None:
-        """Look at once: something else is wanted of the GPUs, or they say something else."""
+        """Look at once: another state is wanted of the GPUs, or a GPU reports a change."""
         self._hurried = True
         self.thread.notify()
 
     def notify(self) -> None:
-        """Look soon, if other GPUs than before are to be held open."""
+        """Look soon, if a GPU is to be released or to be opened again."""
         if self._releasing.pending:
             self.thread.notify()
 
     def _turn(self) -> float:
-        """A look if one is due, or GPUs are to be released; returns seconds until the next."""
+        """Look if a look is due or GPUs are to be released; returns seconds until the next look."""
         left = self._due - self._clock.monotonic()
         if left > 0 and not self._releasing.pending and not self._hurried:
             return left
         hurried, self._hurried = self._hurried, False
         delay = self._look()
         if hurried and self._left_out:
-            # A later look would tell of it only in ``POLL_SECONDS``.
+            # The next regular look, at the GPU that was left out, would be ``POLL_SECONDS`` away.
             self._hurried, delay = True, min(delay, times.BUSY_GPU_LOOK_SECONDS)
         self._due = self._clock.monotonic() + delay
         return delay
@@ -125,11 +129,12 @@ class HardwareLoop:
 
 
 class Regaining:
-    """Attempts to regain lost GPUs: NVML is opened anew for them, as one may answer only then.
+    """Attempts to regain lost GPUs: a lost GPU may answer only after NVML is opened anew.
 
     No source says whether a GPU that was reset, or found again on the bus, answers in the session
-    in which it was lost. Opening anew ends the waits for events of all GPUs for a moment, so that
-    it is tried ever more seldom while a GPU stays lost. For the thread that looks at the hardware.
+    in which it was lost. Opening NVML anew interrupts the waits for events of all GPUs, so that the
+    pauses between attempts grow while a GPU stays lost. To be used by the thread that looks at the
+    hardware.
     """
 
     def __init__(self, hardware: Hardware, *, clock: Clock) -> None:
@@ -141,11 +146,11 @@ class Regaining:
         self._at = 0.0
 
     def look(self) -> None:
-        """Open NVML anew if it is time to, and look for GPUs again.
+        """Open NVML anew and discover GPUs, if a GPU is lost and the pause is over.
 
         Raises:
             NvmlError: the driver cannot be asked after that.
-            HostError: names cannot be kept.
+            HostError: the file with the GPUs' names cannot be written.
         """
         lost = self._missing()
         if lost - self._lost:
@@ -166,7 +171,7 @@ class Regaining:
         self._hardware.discover()
 
     def _missing(self) -> frozenset[str]:
-        """GPUs that do not answer, by name, and those that would not even say who they are."""
+        """Names of the lost GPUs, and the problems of GPUs that do not even tell their UUID."""
         held = ((u.name, u.seen) for u in self._hardware.units() if not u.released)
         lost = {name for name, seen in held if seen and seen.reason == GpuReason.GPU_LOST}
         return frozenset(lost.union(self._hardware.problems))

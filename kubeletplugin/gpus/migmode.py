@@ -1,14 +1,15 @@
-"""MIG mode, turned on or off only where the administrator opted in and nothing is disturbed.
+"""Changes of MIG mode, made only where the administrator opted in and nobody uses the GPU.
 
-There an exclusive compute mode is ended too, which slices and shares would not run in.
+On these GPUs an exclusive compute mode is ended too, in which no slice and no share works.
 
-From Hopper on the mode is lost with the driver, so at each boot, and needs no GPU reset. Before
-Hopper it needs one, and stays in the GPU: there it is never changed.
+From Hopper on a change of MIG mode needs no GPU reset, and the mode is lost whenever the driver is
+unloaded, so at each boot. Before Hopper a change needs a reset, and the mode stays in the GPU: on
+those GPUs this program never changes it.
 
 A change is refused, or stays pending, while another client has the GPU open, also from Hopper on
 (NVIDIA's DRA driver, nvlib.go, maybeDisableMigMode: "activationStatus may reflect 'in use by
 another client'"). The caller "is expected to idle the device and retry" (nvml.h,
-nvmlDeviceSetMigMode): it is tried again, with growing pauses, as long as it is wanted.
+nvmlDeviceSetMigMode): the change is tried again, with growing pauses, as long as it is wanted.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MPS = "nvidia-cuda-mps"
 
 
 class MigMode:
-    """Turns MIG mode on or off. For the thread that looks at the hardware."""
+    """Turns MIG mode on or off. To be used by the thread that looks at the hardware."""
 
     def __init__(self, common: Common, hardware: Hardware, *, clock: Clock | None = None) -> None:
         self._hardware = hardware
@@ -54,13 +55,14 @@ class MigMode:
         self._clock = clock or SystemClock()
 
     def settle(self, wanted: Callable[[GpuUnit], bool | None]) -> None:
-        """Turn it on or off where that is ``wanted`` and permitted, None being neither.
+        """Turn MIG mode on or off on each GPU where that is wanted and permitted.
 
-        GPUs are looked at anew if any was changed.
+        ``wanted``: returns True for on, False for off, None to leave a GPU as it is. All GPUs are
+        discovered anew if any was changed.
 
         Raises:
-            NvmlError: the driver cannot be asked after that.
-            HostError: names cannot be kept.
+            NvmlError: the driver cannot be asked after a change.
+            HostError: the file with the GPUs' names cannot be written.
         """
         changed = False
         for unit in self._hardware.units():
@@ -87,10 +89,10 @@ class MigMode:
             self._hardware.discover()
 
     def _end_exclusive_mode(self, unit: GpuUnit) -> bool:
-        """Set the compute mode back that NVIDIA's MPS leaves behind; True if that was done.
+        """Set the compute mode ExclusiveProcess, which NVIDIA's MPS leaves behind, to Default.
 
-        Only on an idle GPU, which no program has open but a monitor. A prohibited mode is left
-        alone: nobody but an administrator sets it.
+        Returns True if that was done. It is done only on an idle GPU, which no program but a
+        monitor has open. The mode Prohibited is left alone, as only an administrator sets it.
         """
         session, gpu, card = self._session, unit.uuid, unit.card
         if card.condition.compute_mode != EXCLUSIVE_PROCESS or card.mig_enabled:
@@ -122,7 +124,7 @@ class MigMode:
         return bool(session.call(graphics, device, gpu=gpu) or processes(session, gpu))
 
     def _gpu(self, unit: GpuUnit, change: ModeChange) -> bool:
-        """Try once; True if the GPU may be another now."""
+        """Try a change once; returns True if it was tried, so that the GPU may have changed."""
         session, gpu, enable = self._session, unit.uuid, change.enable
         device = session.device(gpu)
         now = mig_mode(session, gpu)
@@ -159,7 +161,7 @@ class MigMode:
         return disable_mig(unit.uuid, node=node, gpu=unit.name, switches=switches)
 
     def _holders(self, unit: GpuUnit) -> str:
-        """Programs that have the GPU open, as /proc shows them and as NVML does."""
+        """Text about the programs that have the GPU open, from /proc and from NVML."""
         found = openers(self._roots, unit.card.minor)
         try:
             pids = processes(self._session, unit.uuid)
@@ -185,7 +187,7 @@ class MigMode:
         if not card.switches_mig:
             return False
         if not self._session.names_processes:
-            # An empty list of processes is no proof that a GPU is idle.
+            # NVML may hide processes here: an empty list does not prove that the GPU is idle.
             text = (
                 f"MIG mode of {unit.name} ({gpu}) is left {'off' if enable else 'on'}: it cannot "
                 "be told whether processes use the GPU; "

@@ -1,7 +1,8 @@
-"""Monitor of GPUs and slices: their health, gathered from events and looks, for all who show it.
+"""Monitor of the health of GPUs and slices, from NVML's events and from looks at the GPUs.
 
-An XID or a lost GPU becomes the reason in the MigNode, UNHEALTHY in kubelet's health stream, a
-False Ready condition of the claims that are concerned, and an event for each of them and the node.
+An XID or a lost GPU is shown in five places: as reason in the MigNode, as UNHEALTHY in kubelet's
+health stream, as Ready condition False of each affected claim, and as event of each affected claim
+and of the Node.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _log = logging.getLogger(__name__)
 class HealthMonitor:
     """Monitor with one thread, and one more for each GPU. Thread-safe.
 
-    ``refresh_status`` shows the devices of a claim anew.
-    ``on_instances`` is called when instances came or went, ``on_doubt`` when the driver may judge a
-    GPU anew. Nothing is said while the GPUs cannot be asked.
+    ``refresh_status``: writes the device status of a claim anew.
+    ``on_instances``: called when instances were made or destroyed.
+    ``on_doubt``: called when the driver may ask for another recovery action than before.
+    Nothing is reported while the GPUs cannot be asked.
     """
 
     def __init__(  # noqa: PLR0913 - what it watches and whom it tells
@@ -81,7 +83,7 @@ class HealthMonitor:
         self.thread = Loop("health", self._turn, backoff=backoff, clock=clock)
 
     def stop(self) -> None:
-        """End the threads; a watch whose GPU hangs is left behind."""
+        """End the threads; the thread of a GPU that hangs is not waited for."""
         self.thread.stop()
         self.thread.join()
         for watch in self._watches.values():
@@ -91,17 +93,17 @@ class HealthMonitor:
             watch.join(max(0.0, end - self._clock.monotonic()))
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """All GPUs as last seen, with their problems."""
+        """All GPUs as last seen, with their known problems."""
         return tuple(self._problems.shown(g) for g in self._hardware.gpus())
 
     def devices(self) -> tuple[DeviceHealth, ...]:
-        """The health of every device that a pod may use; none while the GPUs cannot be asked."""
+        """Health of every device that a pod may use; empty while the GPUs cannot be asked."""
         if not self._readiness.is_ready:
             return ()
         return device_health(self._journal.entries(), self.gpus())
 
     def problem_of(self, entry: Entry) -> DeviceProblem | None:
-        """The problem of one device now, if any; None while the GPUs cannot be asked."""
+        """Problem of one device now; None without one, and while the GPUs cannot be asked."""
         if not self._readiness.is_ready:
             return None
         return device_problem(entry, {g.uuid: g for g in self.gpus()}.get(entry.gpu))
@@ -113,7 +115,8 @@ class HealthMonitor:
             return
         judged = unit.card.condition.recovery is not None
         scope = self._rules.scope(xid.number, gi_id=xid.gi_id, judged=judged)
-        # The driver decides a moment after it has logged; a program can cause many.
+        # The driver decides on a recovery action only after it has logged the XID. XIDs of
+        # applications are left out, as one program can cause many.
         self._doubt = self._doubt or xid.number not in APPLICATION_XIDS
         if scope is Scope.NOTHING:
             _log.info("XID %d decides nothing here", xid.number, extra={"gpu_uuid": gpu})
@@ -144,13 +147,13 @@ class HealthMonitor:
             self._on_change()
 
     def forget_gpu(self, gpu: str) -> None:
-        """Forget the problems of a GPU that is back in service: what is left of them shows anew."""
+        """Forget the problems of a GPU that is back in service; those that last show anew."""
         for problem in self._problems.forget(gpu):
             _log.info("over, as the GPU was released: %s", problem.message)
         self.review()
 
     def review(self) -> None:
-        """Forget what has passed, and tell what has changed. At rest it writes nothing."""
+        """Forget problems that have passed, and report changes; writes nothing without a change."""
         if not self._readiness.is_ready:
             return
         with self._review_lock:
@@ -171,14 +174,14 @@ class HealthMonitor:
                 self._on_change()
 
     def _tell_gpus(self, seen: Collection[Gpu]) -> None:
-        """Tell of GPUs that are lost or that the driver calls unusable, and when that is over."""
+        """Report GPUs that are lost or that the driver calls unusable, and GPUs that recovered."""
         ill = {g.uuid: g for g in seen if is_told(g)}
         for uuid, gpu in ill.items():
             before = self._told_gpus.get(uuid)
             if before is None or before.reason != gpu.reason:
                 text = f"{gpu.name}: {gpu.unavailable}"
                 self._reports.report_node(NodeReason(gpu.reason), text, warning=True)
-        # Of a GPU that is released nothing is known.
+        # The health of a released GPU is not known: its last report stands.
         silent = {g.uuid for g in seen if g.reason == GpuReason.RELEASED}
         for uuid, gpu in self._told_gpus.items():
             if uuid in silent:
@@ -189,7 +192,10 @@ class HealthMonitor:
         self._told_gpus = ill
 
     def _tell_devices(self, gpus: Iterable[Gpu]) -> bool:
-        """Tell of devices whose health has changed; ``gpus`` come with their problems."""
+        """Report devices whose health has changed; True if any has.
+
+        ``gpus``: all GPUs as last seen, with their known problems.
+        """
         by_uuid = {g.uuid: g for g in gpus}
         entries = {e.key: e for e in self._journal.entries() if e.state in HELD}
         told = self._told_devices = {k: p for k, p in self._told_devices.items() if k in entries}
@@ -203,7 +209,7 @@ class HealthMonitor:
                 del told[key]
                 continue
             told[key] = problem
-            if problem.reason != GpuReason.SLICE_LOST:  # which has an event of its own
+            if problem.reason != GpuReason.SLICE_LOST:  # a lost slice has an event of its own
                 reason, text = NodeReason(problem.reason), f"{entry.device}: {problem.message}"
                 self._reports.report_claim(entry.claim, reason, text, warning=True)
         for ref in changed.values():
@@ -219,7 +225,7 @@ class HealthMonitor:
         return times.REVIEW_SECONDS
 
     def _follow(self) -> None:
-        """A watch for each GPU of the node; none for those that left, or are released."""
+        """Have one watch for each GPU of the node, and none for a GPU that left or is released."""
         held = {u.uuid for u in self._hardware.units() if not u.released}
         for uuid in self._watches.keys() - held:
             self._watches.pop(uuid).stop()
@@ -229,7 +235,7 @@ class HealthMonitor:
                 self._watches[uuid] = XidWatch(session, uuid, self._hear, clock=self._clock)
 
     def _hear(self, gpu: str, event: Event | NvmlError) -> None:
-        """Take what a GPU's watch has heard, or why it hears nothing."""
+        """Take an event of a GPU's watch, or the error for which the watch hears nothing."""
         match event:
             case Xid():
                 self.take_xid(gpu, event)
@@ -250,8 +256,8 @@ class HealthMonitor:
 class XidWatch:
     """Watch of one GPU's events, in a thread of its own: a hanging GPU delays no other.
 
-    ``tell`` is called with the GPU's UUID and what was heard, or why nothing is. The watch ends
-    once it has told that the GPU delivers no events.
+    ``tell``: called with the GPU's UUID and an event; also with the error if the GPU is lost or
+    delivers no events. The watch ends after it has told that the GPU delivers no events.
     """
 
     def __init__(
@@ -272,17 +278,17 @@ class XidWatch:
         self._loop.start()
 
     def stop(self) -> None:
-        """End soon; does not wait."""
+        """Have the watch end soon; does not wait for that."""
         self._loop.stop()
 
     def join(self, seconds: float) -> None:
-        """Wait for the end; a call that hangs is left behind."""
+        """Wait for the end of the watch, at most ``seconds``."""
         self._loop.join(seconds)
 
     def _turn(self) -> float:
         if not self._session.is_open:
             return times.XID_WAIT_SECONDS
-        # Waiting for nothing must not look like a call that hangs.
+        # A wait in which no event comes must not look like a call that hangs.
         wait = min(times.XID_WAIT_SECONDS, self._session.seconds / 2)
         try:
             event = self._events.next(wait, self._loop.is_stopping)

@@ -1,6 +1,6 @@
-"""The Node of these GPUs: who else manages them, what its labels ask for, what its class says.
+"""The Node of these GPUs: other managers of its GPUs, its labels and its class.
 
-Two managers of one GPU give the same slice to two pods, or take it from under one.
+Two managers of one GPU give the same slice to two pods, or destroy a slice that a pod uses.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ def conflict(
     makes_layouts: bool = False,
     runs_mig_manager: Callable[[], bool] = lambda: False,
 ) -> Conflict | None:
-    """Find another manager of a Node's GPUs (core/v1, as JSON); of several the most dangerous.
+    """Find another manager of a Node's GPUs; of several the most dangerous one.
 
-    ``summaries`` are those of the ResourceSlices that NVIDIA's DRA driver has for it. With
-    ``makes_layouts`` this program does what the label of mig-manager says. ``runs_mig_manager``
-    says whether its program runs on the node; it is asked only where labels do not settle it.
+    ``node``: the Node (core/v1, as JSON). ``summaries``: summaries of the ResourceSlices that
+    NVIDIA's DRA driver has published for the Node. ``makes_layouts``: this program makes the
+    layouts of the GPUs, so that mig-manager must not run. ``runs_mig_manager``: True if
+    mig-manager's program runs on the node; called only where labels do not settle it.
     """
     labels = node.get("metadata", {}).get("labels") or {}
     return (
@@ -71,11 +72,13 @@ def conflict(
 def _mig_manager(
     labels: Mapping[str, str], *, makes_layouts: bool, runs: Callable[[], bool]
 ) -> Conflict | None:
-    """MIG manager, at work while ``nvidia.com/mig.config`` is set and the state is no success.
+    """Conflict with mig-manager.
 
-    That label says nothing where mig-manager is switched off: the GPU operator sets it to
-    ``all-disabled`` on each node without it, and a state stays as it was when mig-manager was
-    ended in the middle (gpu-operator, nodelabeling_controller.go, updateGPUStateLabels).
+    It is at work while ``nvidia.com/mig.config`` is set and ``nvidia.com/mig.config.state`` is not
+    ``success``. These labels say nothing where mig-manager is switched off: the GPU operator sets
+    ``mig.config`` to ``all-disabled`` on each node that has none, and the state stays as it was if
+    mig-manager was ended in the middle of a change (gpu-operator, nodelabeling_controller.go,
+    updateGPUStateLabels).
     """
     config, state, deploy = (labels.get(key, "") for key in (_CONFIG, _STATE, _DEPLOY))
     waits = bool(config) and state != "success"
@@ -116,7 +119,7 @@ def _mig_manager(
 def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) -> Conflict | None:
     """Conflict with NVIDIA's DRA driver.
 
-    GPUs are frozen where that driver makes MIG devices, as any of those here may be its own.
+    GPUs are frozen where that driver makes MIG devices, as any MIG device here may be its own.
     """
     found = dra_driver(node, summaries)
     if found is None:
@@ -150,18 +153,18 @@ def _device_plugin(node: Mapping[str, Any]) -> Conflict | None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A label that asks GPU clients to pause, as it is on the Node: ``key=value``.
+    """Request of a Node's label that GPU clients pause.
 
-    Before NVIDIA's driver-manager and MIG manager unload the driver, or change MIG mode, they set
-    labels ``nvidia.com/gpu.deploy.*`` to a value with ``paused-for-``, and put back what was there
-    when they are done.
+    ``label``: the label as it is on the Node, ``key=value``. NVIDIA's driver-manager and MIG
+    manager set labels ``nvidia.com/gpu.deploy.*`` to a value with ``paused-for-`` before they
+    unload the driver or change MIG mode, and put the former value back when they are done.
     """
 
     label: str
 
     @property
     def conflict(self) -> Conflict:
-        """Reason why no slice is made on the node's GPUs meanwhile."""
+        """Reason why no slice is made on the node's GPUs during the pause."""
         return Conflict(
             NodeReason.PAUSED,
             f"GPU clients of this node are to pause (label {self.label}): nothing new is prepared "
@@ -171,7 +174,10 @@ class Pause:
 
 
 def pause_of(node: Mapping[str, Any], keys: Iterable[str]) -> Pause | None:
-    """The pause that a Node (core/v1, as JSON) asks for; ``keys`` may have wildcards."""
+    """Pause that a Node (core/v1, as JSON) asks for by a label whose key matches one of ``keys``.
+
+    The keys may have wildcards. None if the Node asks for no pause.
+    """
     labels = node.get("metadata", {}).get("labels") or {}
     wanted = tuple(keys)
     for key, value in sorted(labels.items()):
@@ -182,14 +188,20 @@ def pause_of(node: Mapping[str, Any], keys: Iterable[str]) -> Pause | None:
 
 @dataclass(frozen=True, slots=True)
 class ShareOffers:
-    """Offers of GPUs outside MIG mode, and of slices of the others; None: to one claim each."""
+    """Offers to several claims at once; None: one claim at a time.
+
+    ``whole``: of GPUs outside MIG mode. ``slices``: of slices, on GPUs in MIG mode.
+    """
 
     whole: ShareOffer | None = None
     slices: ShareOffer | None = None
 
 
 def _offer(shares: int, hami_core: str = "") -> ShareOffer | None:
-    """The offer to ``shares`` claims, with the directory of HAMi-core if there is one."""
+    """Offer to ``shares`` claims; None if these are fewer than two.
+
+    ``hami_core``: directory of HAMi-core, which then enforces the shares; empty without it.
+    """
     if shares < 2:  # noqa: PLR2004 - one claim has it alone
         return None
     return ShareOffer(shares, HAMI_CORE if hami_core else UNENFORCED, hami_core)
@@ -198,11 +210,12 @@ def _offer(shares: int, hami_core: str = "") -> ShareOffer | None:
 class NodeWatch:
     """Watch of the Node and of NVIDIA's ResourceSlices for it. Thread-safe.
 
-    ``on_conflict`` gets another manager when one appears, or None when none is left; with
-    ``--ignore-other-managers`` nobody counts as one. ``on_pause`` gets a pause that is asked for,
-    or None at its end. ``on_labels`` is called when other labels may choose another class.
-    ``on_namesake`` is called where this program has NVIDIA's driver name, and NVIDIA's own driver
-    publishes under it here.
+    ``on_conflict``: called with the conflict when another manager appears, and with None when no
+    other manager is left; never called with ``--ignore-other-managers``.
+    ``on_pause``: called with the pause when one is asked for, and with None at its end.
+    ``on_labels``: called when the Node's labels have changed, which may choose another class.
+    ``on_namesake``: called if this program serves under NVIDIA's driver name and NVIDIA's own
+    driver publishes under that name here.
     """
 
     def __init__(
@@ -249,13 +262,13 @@ class NodeWatch:
 
     @property
     def pause(self) -> Pause | None:
-        """The pause that is asked for now."""
+        """The pause that is asked for now; None if none is."""
         return self._pause
 
     def choice(self) -> Choice | None:
-        """Choice of what becomes of the GPUs; None where no class of nodes is configured.
+        """Layout, MIG mode and shares that the Node's class asks for; None without any classes.
 
-        For one thread.
+        To be called by one thread only.
         """
         if self._files is None:
             return None
@@ -265,9 +278,10 @@ class NodeWatch:
         return choose(labels, self._files.read(), driver=self._options.driver_name)
 
     def shares(self) -> ShareOffers:
-        """Number of claims that may have a GPU or slice, by the Node's class or by options.
+        """Offers to several claims, by the Node's class, or else by this program's options.
 
-        While the choice is not known, what was chosen before stays. For one thread.
+        While the class is not known or has a problem, the offers stay as they were. To be called by
+        one thread only.
         """
         choice = self.choice()
         if choice is None:
@@ -291,7 +305,7 @@ class NodeWatch:
         self._slices.stop()
 
     def look(self) -> None:
-        """Look once, now; without an answer everything stays as it is."""
+        """Read the Node, and NVIDIA's ResourceSlices, once; without an answer nothing changes."""
         name = self._options.node_name
         try:
             node = self._api.get(NODES, name)
@@ -305,7 +319,7 @@ class NodeWatch:
             self._judge(node)
 
     def look_again(self) -> None:
-        """Decide anew while mig-manager is at work: no watch tells that its program has ended."""
+        """Decide anew if mig-manager is the conflict: no watch tells that its program has ended."""
         current = self._current
         if current is not None and current.reason is NodeReason.MIG_MANAGER:
             self._judge()
@@ -315,7 +329,10 @@ class NodeWatch:
             self._judge(change.new)
 
     def _judge(self, node: Obj | None = None) -> None:
-        """Decide anew, with the Node as it is now if that has changed."""
+        """Decide anew who else manages the GPUs; ``node``: the Node's new state, None if the same.
+
+        Takes the lock.
+        """
         if node is not None:
             self._see(node)
         with self._lock:
@@ -344,7 +361,7 @@ class NodeWatch:
         self._reports.report_node(found.reason, text, warning=True)
 
     def _see(self, node: Obj) -> None:
-        """Take note of labels that ask for a pause, or choose a class."""
+        """Take note of the Node's labels that ask for a pause or choose a class."""
         with self._lock:
             before, self._pause = self._pause, pause_of(node, self._options.pause_labels)
             pause = self._pause
@@ -363,15 +380,16 @@ class NodeWatch:
 
 
 def refuse_namesake(options: Options, api: KubeApi) -> None:
-    """Refuse to serve under NVIDIA's name where its own driver does; others are not looked for.
+    """Refuse to serve under NVIDIA's driver name if NVIDIA's own driver serves this node.
 
-    Kubelet calls the plugin that registered last, whoever made the claim's slices, and each would
-    take the other's ResourceSlices for leftovers of its own. For the owner of the state directory
-    before it has sockets. An API server that does not answer hinders nobody: :class:`NodeWatch`
+    Nothing is done under another name. Of two plugins with one name, kubelet calls the one that
+    registered last, whoever made the claim's slices, and each would take the other's
+    ResourceSlices for its own leftovers. To be called by the owner of the state directory before it
+    has sockets. If the API server does not answer, only sockets are looked at: :class:`NodeWatch`
     looks again.
 
     Raises:
-        HostError: it is here; says where that was seen, and the ways out.
+        HostError: NVIDIA's driver is here; says where that was seen, and the remedies.
     """
     if options.driver_name != NVIDIA_DRIVER:
         return
@@ -401,9 +419,9 @@ def _published(options: Options, api: KubeApi) -> str:
 class ClassFiles:
     """Files of ``folder`` that configure classes of nodes, read anew when one has changed.
 
-    A file is a ``MigNodeClass``, called like its class, or one of mig-parted's, whose layouts all
-    classes can have. The directory is a mounted ConfigMap, where kubelet exchanges files under way.
-    For one thread.
+    A file is either a ``MigNodeClass``, whose file name is the name of the class, or a
+    configuration of mig-parted, whose layouts every class can name. The directory is a mounted
+    ConfigMap, in which kubelet may replace files at any time. To be used by one thread only.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -412,7 +430,7 @@ class ClassFiles:
         self._known = Classes({}, {}, {})
 
     def read(self) -> Classes:
-        """Content of the files now. Never raises: what is wrong with them is said in it."""
+        """Content of the files now. Never raises: the result names the problem of each bad file."""
         stamp = self._look()
         if stamp != self._stamp:
             self._stamp, self._known = stamp, read_classes(self._folder)
@@ -429,7 +447,7 @@ class ClassFiles:
 
 
 def read_classes(folder: Path) -> Classes:
-    """Content of all files of a directory, valid or not."""
+    """Classes of all files of a directory, with the problems of the files that are not valid."""
 
     def content(path: Path) -> bytes | OSError:
         try:

@@ -1,6 +1,6 @@
-"""Reader of one GPU's state: what is on it, joined with who holds it, becomes what is published.
+"""Reader of a GPU's state: joins its instances with the journal's entries, and publishes both.
 
-What is published comes from the last look at each GPU, so that a GPU that hangs holds up no other.
+The last look at each GPU is published, so that a GPU that hangs holds up no other.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _Found = tuple[tuple[GpuInstance, ...], Mapping[int, Entry]]
 
 
 class GpuReader:
-    """Looks at GPUs; ``on_change`` is called when what is to be published of one has changed.
+    """Looks at GPUs.
 
-    It is called with the GPU's lock held, unless the GPU is released or hangs.
+    ``on_change``: called when the published state of a GPU has changed; the GPU's lock is held
+    then, unless the GPU is released or hangs.
     """
 
     def __init__(
@@ -66,7 +67,10 @@ class GpuReader:
         self._last: dict[str, _Found] = {}
 
     def poll(self, unit: GpuUnit) -> bool | None:
-        """Look at a GPU; False if NVML describes it otherwise by now, None if it is worked on.
+        """Look at a GPU that nobody works on.
+
+        Returns True if the GPU's description still holds, or no more can be learned now; False if
+        NVML describes the GPU otherwise by now; None if somebody works on it.
 
         Raises:
             DriverUnavailableError: the driver is gone.
@@ -91,7 +95,7 @@ class GpuReader:
         return current
 
     def observe(self, unit: GpuUnit) -> None:
-        """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
+        """Look at a GPU again after a change; the caller holds its lock. Raises no NvmlError."""
         if unit.released:
             return
         try:
@@ -103,7 +107,7 @@ class GpuReader:
         """Look at a GPU; the caller holds its lock.
 
         Raises:
-            NvmlError: it cannot be looked at; what was published of it stays.
+            NvmlError: the GPU cannot be looked at; its published state stays.
         """
         entries, geometry = self._journal.of_gpu(unit.uuid), unit.card.geometry
 
@@ -121,10 +125,11 @@ class GpuReader:
         self._show(unit, present, owners)
 
     def follow(self, unit: GpuUnit, read_back: Collection[EntryKey]) -> bool:
-        """Publish what this program did to a GPU; the caller holds its lock.
+        """Publish, without asking NVML, what this program did to a GPU; the caller holds its lock.
 
-        ``read_back`` are keys of entries whose slices were made, or are gone, since the last look,
-        and NVML has said so. False if that does not tell all, so that it takes a look.
+        ``read_back``: keys of the entries whose slices were made or removed since the last look,
+        and NVML has confirmed that. Returns False if these do not explain every change in the
+        journal, so that the GPU must be looked at.
         """
         last = self._last.get(unit.uuid)
         if last is None or unit.released or unit.away or not unit.card.mig_enabled:
@@ -137,9 +142,9 @@ class GpuReader:
         return True
 
     def show_again(self, unit: GpuUnit) -> None:
-        """Publish what was seen last as it counts by now; the caller holds the GPU's lock.
+        """Publish the last look once more, with what else changed since; the caller holds the lock.
 
-        No GPU is asked. Of one that could not be looked at it still counts that it could not.
+        No GPU is asked. Does nothing for a GPU that could not be looked at.
         """
         if last := self._last.get(unit.uuid):
             self._show(unit, *last)
@@ -202,9 +207,10 @@ def followed(
     entries: Collection[Entry],
     read_back: Collection[EntryKey],
 ) -> _Found | None:
-    """Instances on a GPU and their owners, from those of the last look and the entries since.
+    """Derive a GPU's instances and their owners from the last look and the present ``entries``.
 
-    None unless each entry has a whole slice of its own, which was seen or read back.
+    ``present`` and ``owners`` are of the last look; ``read_back`` as for :meth:`GpuReader.follow`.
+    Returns None unless each entry has a whole slice of its own, which was seen or read back.
     """
     if not all(map(_has_whole_slice, entries)):
         return None
@@ -226,7 +232,7 @@ def followed(
 
 
 def _has_whole_slice(entry: Entry) -> bool:
-    """True if an entry alone has a slice that is as it was made."""
+    """True if an entry has a slice for itself, with both instances recorded, not being removed."""
     own = entry.placement is not None and entry.share is None
     made = entry.gi_id is not None and entry.ci_id is not None
     return own and made and entry.state in _WHOLE
@@ -242,9 +248,9 @@ def describe(
 ) -> Gpu:
     """The GPU with its instances, as it is published.
 
-    ``present`` is what is on the hardware, ``entries`` the journal's, ``owners`` those whose
-    instance is there, by its id; of several that share one, the first. ``failure`` says in a word
-    and in words why it could not be looked at, and is empty when it could.
+    ``present``: GPU instances that are on the hardware. ``entries``: the journal's of this GPU.
+    ``owners``: by instance id, the entry whose instance is there; the first of several that share
+    it. ``failure``: reason and text why the GPU could not be looked at; both empty when it could.
     """
     card, layout = unit.card, unit.layout
     profiles = card.geometry.profiles if card.geometry else ()
@@ -315,13 +321,13 @@ def _instances(
 
 def _present(entry: Entry) -> InstanceState:
     whole = entry.early and entry.ci_id is not None
-    # As it will be called once kubelet has asked for it: nothing is written then.
+    # A slice made ahead of kubelet counts as prepared: kubelet's request writes no new state.
     otherwise = InstanceState.PREPARED if whole else InstanceState.PREPARING
     return _PRESENT.get(entry.state, otherwise)
 
 
 def _sharers(entry: Entry, others: Iterable[Entry]) -> list[Entry]:
-    """The others that have the very instances of ``entry``."""
+    """Those of ``others`` that have the same GPU instance and MIG device as ``entry``."""
     ids = (entry.gi_id, entry.mig_uuid)
     return [e for e in others if share_slice(entry, e) and (e.gi_id, e.mig_uuid) == ids]
 
@@ -343,7 +349,10 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
 
 
 def _availability(unit: GpuUnit, failure: tuple[str, str]) -> tuple[str, str]:
-    """A word for programs and words for people; without MIG a GPU can still be used whole."""
+    """Reason and text why nothing, or no slice, is given out here; both empty if all is well.
+
+    Without MIG mode there is a reason and no text, as the GPU can still be used whole.
+    """
     card, conflict, layout = unit.card, unit.conflict, unit.layout
     for found in (failure, unit.problem):
         if found[0]:

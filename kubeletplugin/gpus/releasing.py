@@ -1,8 +1,10 @@
-"""Releasing GPUs: while anybody has a GPU's device file open, nobody can reset it.
+"""Release of GPUs: this program closes a GPU, so that the GPU can be reset.
 
-The same holds for MIG mode before Hopper, and of all GPUs together for unloading the driver. A GPU
-that is drained, or whose node is to pause, is released as soon as nothing of ours is prepared on
-it: no handle, no event set, no open file, until it is wanted again. Kubelet is served meanwhile.
+Nobody can reset a GPU, or before Hopper change its MIG mode, while any process has its device file
+open; nobody can unload the driver while any GPU is open. A GPU that is drained, or whose node is to
+pause, is released as soon as no device of ours is prepared on it: this program then keeps no
+handle, no event set and no open file of it until the drain or pause ends. Kubelet is served
+meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """Request at one moment; a pause comes before a drain. None of both: nothing is asked for."""
+    """Request to release GPUs, as it is at one moment.
+
+    ``node``: the Node's name. ``pause``: of the whole node; counts before ``drain``. Without pause
+    and drain no release is asked for.
+    """
 
     node: str
     pause: Pause | None = None
@@ -43,7 +49,10 @@ class ReleaseRequest:
         return self._words(covered=self.drain is not None and not self.drain.gpus)
 
     def text(self, gpu: GpuUnit, *, others_held: bool) -> str:
-        """Text about a GPU that is released: what may be done with it, and what ends that."""
+        """Text about a released GPU: the actions that are possible now, and the end of the release.
+
+        ``others_held``: this program still has other GPUs open.
+        """
         why, end = self.why(gpu.name), self._end(gpu.name)
         if not others_held:
             return f"{_released(why, whole=True)}; {end}"
@@ -54,7 +63,7 @@ class ReleaseRequest:
         )
 
     def text_of_node(self) -> str:
-        """Text about a node of which every GPU is released."""
+        """Text about a node on which every GPU is released."""
         return f"{_released(self.why_node() or 'drained', whole=True)}; {self._end()}"
 
     def _words(self, *, covered: bool) -> str:
@@ -79,8 +88,10 @@ def _released(why: str, *, whole: bool) -> str:
 class Releasing:
     """Releases GPUs and opens them again; all of it in the thread that looks at the hardware.
 
-    ``drain`` and ``pause`` say what is asked for now, ``look`` finds that out for the first time,
-    and what the MigNode said ``before``. ``on_taken_up`` hears of a GPU that may have been reset.
+    ``drain`` and ``pause``: return the drain and the pause that are asked for now.
+    ``look``: called once, before the first decision; reads the drain and the pause from the API
+    server, and returns the node's inventory as its MigNode has it, kept as ``before``.
+    ``on_taken_up``: called with the UUID of each GPU that is opened again and may have been reset.
     """
 
     def __init__(  # noqa: PLR0913 - what asks for it, and whom it tells
@@ -114,7 +125,7 @@ class Releasing:
 
     @property
     def pending(self) -> bool:
-        """True if there is something to release, or to open again."""
+        """True if there is a GPU to release, or to open again."""
         units, request = self._hardware.units(), self._request()
         if not units:
             return self.rests and not request.why_node()
@@ -126,11 +137,13 @@ class Releasing:
         )
 
     def settle(self) -> bool:
-        """Release what is not to be held, open the rest again; False: NVML is to be left alone.
+        """Release the GPUs that are to be released, and open again those that are not any more.
+
+        Returns False if NVML is to be left alone, as every GPU is released.
 
         Raises:
             NvmlError: NVML could not be opened again.
-            HostError: names of GPUs cannot be kept.
+            HostError: the file with the GPUs' names cannot be written.
         """
         if not self._looked:
             self.before = self._look()
@@ -156,24 +169,24 @@ class Releasing:
         return not self.rests
 
     def leaves(self, gpu: str) -> bool:
-        """True if a GPU, by name, is asked to be released."""
+        """True if the release of the GPU with this name is asked for."""
         return bool(self._request().why(gpu))
 
     def unseen(self) -> str:
-        """The reason of GPUs of which nothing is known but what the MigNode said before.
+        """Reason why the GPUs are known only from the MigNode of an earlier process.
 
-        Empty if they were looked at, or are about to be for the first time.
+        Empty if GPUs were looked at, or if the first look is about to come.
         """
         if not self._unseen or self._hardware.gpus():
             return ""
         return GpuReason.RELEASED if self.rests else GpuReason.NVML_ERROR
 
     def reason(self) -> str:
-        """Text about a node that was not looked at because it rests; empty otherwise."""
+        """Text about this node while NVML is closed because every GPU is released; else empty."""
         return self._request().text_of_node() if self.rests else ""
 
     def _at_start(self) -> bool:
-        """Decide before the first look: a node that is to rest is not looked at."""
+        """Decide before the first look; returns False, NVML left closed, if no GPU is wanted."""
         why = self._request().why_node()
         if why and not self._unknown and not any(_uses(e) for e in self._journal.entries()):
             if not self.rests:
@@ -189,13 +202,14 @@ class Releasing:
 
     @property
     def _unknown(self) -> bool:
-        """True if there may be devices of ours of which the journal does not tell."""
+        """True if there may be devices of ours that are not in the journal."""
         return self._journal.rebuild
 
     def _users(self, unit: GpuUnit) -> list[Entry]:
         """Entries that keep a GPU from being released.
 
-        Those whose slices only have to be removed are among them, unless only a reset removes them.
+        An entry whose slice is only to be removed is one of them, unless the slice cannot be
+        removed before a reset, or the entry is ``suspect``.
         """
         seen, conflict = unit.seen, unit.conflict
         lost = seen is not None and seen.reason == GpuReason.GPU_LOST
@@ -232,12 +246,12 @@ class Releasing:
             self._reports.report_node(NodeReason.RELEASED, f"{unit}: {unit.released}")
 
     def _close_released(self) -> bool:
-        """Have nothing open of the GPUs that are released; if those are all, NVML is closed.
+        """Close the released GPUs: NVML is opened anew without them, or closed if these are all.
 
-        False, and all is as it was, if calls that run have not come back in time.
+        Returns False, and nothing has changed, if running calls have not come back in time.
 
         Raises:
-            DriverUnavailableError: it could not be opened again for the others.
+            DriverUnavailableError: NVML could not be opened again for the other GPUs.
         """
         session, units = self._hardware.session, self._hardware.units()
         before = session.released
@@ -263,7 +277,7 @@ class Releasing:
         try:
             session.released = frozenset(u.uuid for u in self._hardware.units() if u.released)
             if session.is_open:
-                # A GPU that was reset may not answer otherwise.
+                # In the old session a GPU that was reset might not answer.
                 session.reopen(times.RELEASE_CLOSE_SECONDS)
             else:
                 self._hardware.open()
@@ -282,5 +296,5 @@ class Releasing:
 
 
 def _uses(entry: Entry) -> bool:
-    """True if somebody uses the device, or is about to."""
+    """True if a pod uses the device, or the device is being prepared."""
     return entry.state in HELD or entry.state in ARRIVING

@@ -1,1 +1,1 @@
-"""Edits that a container gets from the host: driver libraries, device nodes, hooks."""
+"""Parts of the host that containers get: driver libraries, device nodes and hooks."""

@@ -1,4 +1,4 @@
-"""The driver's files of this node, and what of them a container gets by what its device can do.
+"""The driver's files of this node, and the selection of them that a container gets for its device.
 
 Sources for places, files and hooks: nvidia-container-toolkit v1.20 (internal/discover,
 internal/platform-support/dgpu, cmd/nvidia-cdi-hook).
@@ -52,7 +52,7 @@ PROGRAM_DIRECTORIES = (
 )
 CONFIGURATION_DIRECTORIES = ("etc", "usr/local/share", "usr/share")
 ENV = ("NVIDIA_VISIBLE_DEVICES=void",)
-"""Keeps the NVIDIA runtime, where it is the default one, from adding devices of its own."""
+"""Keeps the NVIDIA runtime, where it is the node's default, from adding devices to a container."""
 
 _OPENCL = "OpenCL/vendors/nvidia.icd"
 _SHARED = (
@@ -101,11 +101,13 @@ _HOOK_ENV = ("NVIDIA_CTK_DEBUG=false",)
 
 @dataclass(frozen=True, slots=True)
 class HookProgram:
-    """NVIDIA's nvidia-cdi-hook at ``path`` of the host, which a container runtime runs.
+    """NVIDIA's nvidia-cdi-hook on the node, which the container runtime runs.
 
-    It writes the image's loader cache anew and lets an image with a newer CUDA use its own
-    libraries. The program is the node's; nothing of it is brought along. ``known`` are those of
-    HOOK_NAMES that it has.
+    It writes the image's loader cache anew, and lets an image with a newer CUDA use its own
+    libraries. This driver does not bring the program along.
+
+    ``path``: of the program on the host. ``ldconfig``: path of the ldconfig that the program runs.
+    ``known``: those of HOOK_NAMES that the program has.
     """
 
     path: str
@@ -113,18 +115,21 @@ class HookProgram:
     known: frozenset[str]
 
     def hook(self, name: str, *arguments: str) -> Hook:
-        """Hook of the program."""
+        """Hook that runs the program's subcommand ``name`` with these arguments."""
         program = self.path.rpartition("/")[2]
         command = (program, "hook") if program == _MULTICALL else (program,)
         return Hook(CREATE_CONTAINER, self.path, (*command, name, *arguments), _HOOK_ENV)
 
     def symlinks(self, links: Iterable[str]) -> tuple[Hook, ...]:
-        """Makes links in the container, each ``target::link``; none where there are none."""
+        """Hook that makes links in the container, each ``target::link``; empty without links."""
         arguments = tuple(text for link in links for text in ("--link", link))
         return (self.hook(CREATE_SYMLINKS, *arguments),) if arguments else ()
 
     def common(self, *, driver_version: str, folders: Iterable[str]) -> tuple[Hook, ...]:
-        """Forward compatibility, which counts only once the cache is written after it."""
+        """Hooks for every container: forward compatibility, and after it the loader cache.
+
+        ``folders``: directories in the container that the cache is to have.
+        """
         ldconfig = () if self.ldconfig == LDCONFIG_PATHS[0] else ("--ldconfig-path", self.ldconfig)
         arguments = tuple(text for folder in folders for text in ("--folder", folder))
         update = self.hook(UPDATE_LDCACHE, *ldconfig, *arguments)
@@ -136,9 +141,12 @@ class HookProgram:
 
 @dataclass(frozen=True)
 class DriverFiles:
-    """Files found. ``directories`` are those that exist, ``driver_root`` is the host's view.
+    """The driver's files that were found.
 
-    ``opencl`` and ``programs`` (name to path) are paths below the driver's root.
+    ``root``, ``driver_root``: root of the files as this program and as the host sees it.
+    ``directories``: library directories that exist, as :func:`library_directories` returns them.
+    ``programs``: by name, path below the driver's root. ``opencl``: path below the driver's root,
+    None without that file. ``hook``: None if the node has none that can be used.
     """
 
     version: str
@@ -153,12 +161,12 @@ class DriverFiles:
 
     @property
     def cuda(self) -> Library | None:
-        """libcuda, without which there is no use in anything else."""
+        """The library libcuda, without which the others are of no use; None if it is missing."""
         return next((library for library in self.libraries if library.stem == "libcuda"), None)
 
     @cached_property
     def common(self) -> Edits:
-        """Libraries that every container gets, whatever its device: compute and utilities."""
+        """Edits that every container gets, whatever its device: those for compute and utilities."""
         programs = (self._mount(path, f"/usr/bin/{n}") for n, path in self.programs.items())
         opencl = [self._mount(self.opencl, f"/etc/{_OPENCL}")] if self.opencl else []
         base = self._of(Role.COMPUTE)
@@ -191,7 +199,11 @@ class DriverFiles:
         return Edits(mounts=tuple(mounts), hooks=hooks)
 
     def _graphics_files(self) -> Iterator[Mount]:
-        """Configuration to where loaders look for it, and modules where they are on the host."""
+        """Mounts for graphics besides libraries: configuration files, and modules of X.Org and GBM.
+
+        Configuration is mounted to where loaders look for it, modules of X.Org to their place on
+        the host.
+        """
         vulkan = (*_VULKAN, f"vulkan/icd.d/nvidia_icd.{self.architecture.name}.json")
         for names, place in ((_SHARED, "/usr/share"), (vulkan, "/etc")):
             for name in names:
@@ -216,10 +228,11 @@ class DriverFiles:
 
 
 class DriverSearch:
-    """Finds the driver's files, anew when a directory has changed. Thread-safe.
+    """Finds the driver's files, and again when a directory has changed. Thread-safe.
 
     A driver container takes its files away when it restarts, and brings others after an upgrade.
-    ``directories`` are looked through below the driver's root. ``hook`` is ``auto``, ``never`` or
+
+    ``directories``: library directories below the driver's root. ``hook``: ``auto``, ``never`` or
     the path of the program on the host.
     """
 
@@ -268,10 +281,10 @@ class DriverSearch:
             return known
 
     def check(self, files: DriverFiles) -> None:
-        """Refuse where a container would not start or would find no driver.
+        """Check that a container with these files would start and find the driver.
 
         Raises:
-            HostError: says what is missing, and the remedy.
+            HostError: it would not; says what is missing, and the remedy.
         """
         if problem := self.missing_libraries(files):
             raise HostError(problem)
@@ -295,7 +308,7 @@ class DriverSearch:
         )
 
     def _places(self, root: Path, directories: dict[str, Path]) -> Iterator[Path]:
-        """Directories and files that have to stay as they are for what was found to be true."""
+        """Directories and files on which the result of :meth:`find` depends."""
         yield from directories.values()
         for place in (*self.directories, *CACHES, *PROGRAM_DIRECTORIES, f"etc/{_OPENCL}"):
             yield inside(root, place)
@@ -305,10 +318,10 @@ class DriverSearch:
 
 
 def find_hook(roots: Roots, choice: str) -> HookProgram | None:
-    """The program that ``choice`` names: ``auto`` looks for it, ``never`` wants none.
+    """The hook program that ``choice`` names: ``auto``, ``never`` or a path on the host.
 
-    None if it is not there, is not executable, lacks update-ldcache or create-symlinks (very old
-    versions), or has no ldconfig to run.
+    None for ``never``, and if the program is absent, is not executable, lacks update-ldcache or
+    create-symlinks (very old versions), or the host has no ldconfig for it.
     """
     if choice == NEVER:
         return None
@@ -323,15 +336,15 @@ def find_hook(roots: Roots, choice: str) -> HookProgram | None:
 
 
 COMPUTE, VIDEO = "compute", "video"
-"""Devices of the common spec: what every container gets, and what decoders and encoders need
-besides. They are in journals: one version has a name before the next has kubelet told of it."""
+"""Names of the common spec's devices: ``compute`` for every container, ``video`` for decoders and
+encoders in addition. Journals have these names, which a later version must therefore know too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The driver's files and its control nodes, of which every container needs some.
+    """The driver's files and control nodes, which every container needs in part.
 
-    ``roots`` are those of the moment in which they were found.
+    ``roots``: the roots by which both were found.
     """
 
     files: DriverFiles
@@ -340,11 +353,13 @@ class Needs:
 
 
 class DriverSpec:
-    """CDI spec on disk of what all claims of a node have in common. Thread-safe.
+    """CDI spec on disk with the edits that all claims of a node have in common. Thread-safe.
 
-    A runtime reads all specs again whenever one comes or goes: what stands here once stands in no
-    claim's. It opens no GPU: no node of one is in it, and no MIG capability. ``find`` looks for
-    what containers need, and raises HostError if it is not all there.
+    A container runtime reads all specs again whenever a file comes or goes. So the common edits are
+    in one file, which keeps the claims' files small. The common spec gives no access to a GPU: it
+    has no GPU's device node and no MIG capability.
+
+    ``find``: looks for what containers need; raises HostError if a part is missing.
     """
 
     def __init__(self, driver: str, store: SpecStore, find: Callable[[], Needs]) -> None:
@@ -355,10 +370,12 @@ class DriverSpec:
         self._writing = threading.Lock()
 
     def ensure(self, needs: Needs) -> None:
-        """Have the file say ``needs``; if it does not, what is found now: that may be newer.
+        """Have the file on disk with ``needs``; if its content differs, it is written.
+
+        It is then written with what is found now, which may be newer than ``needs``.
 
         Raises:
-            HostError: it cannot be written, or what containers need is not all there any more.
+            HostError: the file cannot be written, or a part that containers need is missing now.
         """
         try:
             if self._store.has_common(self.build(needs)):
@@ -369,10 +386,10 @@ class DriverSpec:
             raise HostError(str(error)) from error
 
     def remove(self) -> None:
-        """Remove it; that it is not there is fine.
+        """Remove the file; it is no error if there is none.
 
         Raises:
-            HostError: it cannot be removed.
+            HostError: the file cannot be removed.
         """
         try:
             self._store.remove_common()
@@ -380,14 +397,14 @@ class DriverSpec:
             raise HostError(str(error)) from error
 
     def qualified(self, names: Iterable[str]) -> tuple[str, ...]:
-        """CDI names of some of its devices."""
+        """CDI names of the spec's devices with these ``names``."""
         return tuple(f"{self._kind}={name}" for name in names)
 
     def build(self, needs: Needs) -> Spec:
-        """The spec; the same object as long as it is the same."""
+        """The spec with ``needs``; the same object as before if these have not changed."""
         built = self._built
         if built is None or built[0].files is not needs.files or built[0].control != needs.control:
-            # A device has to change something, and a driver may be without libraries for video.
+            # CDI refuses a device without edits, as VIDEO would be without libraries for video.
             devices = {COMPUTE: Edits(env=ENV), VIDEO: joined(Edits(env=ENV), needs.files.video)}
             spec = Spec(
                 kind=self._kind,
@@ -399,7 +416,7 @@ class DriverSpec:
 
 
 def _found(root: Path, name: str, directories: Iterable[str]) -> str | None:
-    """The path below ``root`` of a file in the first directory that has it."""
+    """Path below ``root`` of a file in the first directory that has it; None if none has."""
     for directory in directories:
         if inside(root, f"{directory}/{name}").is_file():
             return f"/{directory}/{name}"
@@ -407,9 +424,9 @@ def _found(root: Path, name: str, directories: Iterable[str]) -> str | None:
 
 
 def _known_hooks(program: Path) -> frozenset[str]:
-    """Hooks whose names are in the program, or in the one that it is a wrapper of.
+    """Those of HOOK_NAMES that are in the program's file, or in the program that it wraps.
 
-    An older version refuses a name that it does not know, and the container would not start.
+    A version that does not know a name refuses it, and the container would not start.
     """
     for path in (program.with_name(f"{program.name}.real"), program):
         try:
@@ -429,9 +446,10 @@ _Mark = tuple[int, ...] | None
 
 
 def _watched(places: Iterable[str]) -> tuple[tuple[str, ...], list[_Mark]]:
-    """Paths that change when one of ``places`` does, with their marks from before that is told.
+    """Paths that change whenever one of ``places`` does, and their marks.
 
-    Most places are on no node: in their stead is the directory in which they would appear.
+    A place that is not there is replaced by the nearest directory above it, in which it would
+    appear. The marks are older than the choice of paths, so that no change is missed.
     """
     wanted = tuple(places)
     watched: tuple[str, ...] = ()
@@ -442,14 +460,17 @@ def _watched(places: Iterable[str]) -> tuple[tuple[str, ...], list[_Mark]]:
 
 
 def _nearest(path: str) -> str:
-    """The path, or the nearest above it that is there."""
+    """The path itself if it exists, else the nearest directory above it that does."""
     while path != "/" and not os.path.exists(path):  # noqa: PTH110 - as all of these
         path = os.path.dirname(path)  # noqa: PTH120
     return path
 
 
 def _marks(paths: Iterable[str]) -> list[_Mark]:
-    """Marks that change when something in a directory, or a file, changes."""
+    """Marks of directories and files; a mark changes when its path's content does.
+
+    None is the mark of a path that is not there.
+    """
     marks: list[_Mark] = []
     for path in paths:
         try:
@@ -457,6 +478,6 @@ def _marks(paths: Iterable[str]) -> list[_Mark]:
         except OSError:
             marks.append(None)
         else:
-            # Of two changes within a tick of the clock the time tells one.
+            # The time alone would not show the second of two changes within a tick of the clock.
             marks.append((status.st_ino, status.st_mtime_ns, status.st_size, status.st_nlink))
     return marks

@@ -1,10 +1,11 @@
 """The driver's libraries below its root, wherever a distribution puts them, and their mounts.
 
-A loader looks for a library by the name in its DT_SONAME, whatever the file is called: in the
-image's cache, which knows nothing of what is mounted, and then in the directories that were
-compiled into it, ``/lib/<multiarch>`` and ``/usr/lib/<multiarch>`` on Debian-like systems,
-``/lib64`` and ``/usr/lib64`` on Red-Hat-like ones. So each library is mounted into one of either
-kind, under that name. Links beside the file need not be there, or may be an older driver's.
+A loader looks for a library by the name in the library's DT_SONAME, whatever the file is called. It
+looks first in the image's cache, which does not know mounted files, and then in the directories
+that were compiled into the loader: ``/lib/<multiarch>`` and ``/usr/lib/<multiarch>`` on Debian-like
+systems, ``/lib64`` and ``/usr/lib64`` on Red-Hat-like ones. So each library is mounted twice, into
+one directory of either kind, under its SONAME. The links beside a library on the host are not used,
+as they may be absent or an older driver's.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ LIBRARY_DIRECTORIES = (
     "usr/local/glibc/lib",
     "usr/lib/nvidia/tesla",  # Bottlerocket
 )
-"""Below the driver's root, in the order in which they are looked through; then the loader's cache.
+"""Directories below the driver's root, in the order in which they are searched.
 
-Source: nvidia-container-toolkit (pkg/lookup/library.go) for what is not marked."""
+Directories that the loader's cache names come after them. Source of those without a comment:
+nvidia-container-toolkit (pkg/lookup/library.go)."""
 
 CACHES = ("etc/ld.so.cache", "usr/local/glibc/etc/ld.so.cache")
 _CACHED = re.compile(rb"(/[^\0]{0,4000})/(?:libcuda\.so|libnvidia-)[^/\0]*\0")
 _SUBDIRECTORY = "vdpau"
-# Their names carry no driver version.
+# Libraries of the driver whose file names have no driver version.
 _UNVERSIONED = re.compile(r"libnvidia-nvvm70\.so\.\d+|libnvidia-egl-[a-z0-9]+\.so\.\d+(?:\.\d+)+")
 
 
@@ -83,7 +85,7 @@ _GRAPHICS = frozenset(
     }
 )
 _GRAPHICS_BEGIN = ("libEGL", "libGL", "libOpenGL", "libnvidia-egl-")
-# Of the settings program, of NVSwitches, and of the toolkit itself.
+# Libraries of the settings program, of NVSwitches and of the toolkit, which no container needs.
 _NOBODY = frozenset(
     {
         "libnvidia-gtk2",
@@ -104,7 +106,10 @@ _ALSO = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The node's processor: ``name`` is the kernel's, ``multiarch`` Debian's."""
+    """Architecture of a node's processor.
+
+    ``name``: the kernel's name. ``machine``: the number in ELF files. ``multiarch``: Debian's name.
+    """
 
     name: str
     machine: int
@@ -123,16 +128,18 @@ ARCHITECTURES = (
 
 
 def this_architecture(name: str = "") -> Architecture:
-    """Architecture of the machine on which this program runs, or the one called ``name``."""
+    """Architecture called ``name``, by default that of this machine; x86_64 if it is unknown."""
     name = name or platform.machine()
     return next((a for a in ARCHITECTURES if a.name == name), ARCHITECTURES[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """``path`` is absolute below the driver's root; the loader looks for it as ``soname``.
+    """A library of the driver.
 
-    ``subdirectory`` is where below a library directory it is looked for: ``vdpau``, or empty.
+    ``path``: path of the file as seen from the driver's root. ``soname``: name by which the loader
+    looks for the library. ``subdirectory``: directory below a library directory in which programs
+    look for the library: ``vdpau``, or empty.
     """
 
     path: str
@@ -142,19 +149,20 @@ class Library:
 
     @property
     def stem(self) -> str:
-        """``libcuda`` of ``libcuda.so.570.86.15``."""
+        """File name up to ``.so``: ``libcuda`` for ``libcuda.so.570.86.15``."""
         return self.path.rpartition("/")[2].partition(".so")[0]
 
     @property
     def also(self) -> tuple[str, ...]:
-        """Names besides the SONAME under which programs open it."""
+        """Names besides the SONAME under which programs open the library."""
         return tuple(name for name in _ALSO.get(self.stem, ()) if name != self.soname)
 
 
 def library_directories(root: Path, directories: Sequence[str]) -> dict[str, Path]:
-    """Directories that are there, each once: path below ``root`` to where this program sees it.
+    """Existing library directories: by path below ``root``, the path at which this program sees it.
 
-    Those of the list come first, then those that the root's loader cache names.
+    ``directories`` come first, then the directories that the root's loader cache names. A directory
+    with several paths is listed once.
     """
     found: dict[str, Path] = {}
     seen: set[tuple[int, int]] = set()
@@ -173,9 +181,9 @@ def library_directories(root: Path, directories: Sequence[str]) -> dict[str, Pat
 def find_libraries(
     directories: dict[str, Path], version: str, architecture: Architecture
 ) -> tuple[Library, ...]:
-    """The libraries of one driver version for one processor, the first of each SONAME.
+    """Libraries of one driver version for one architecture, the first that is found of each SONAME.
 
-    ``directories`` as :func:`library_directories` gives them.
+    ``directories``: as returned by :func:`library_directories`.
     """
     found: dict[tuple[str, str], Library] = {}
     for directory, seen in directories.items():
@@ -192,11 +200,11 @@ def find_libraries(
 
 
 def role_of(stem: str) -> Role | None:
-    """The role of ``libcuda`` and the like; None of what no container needs.
+    """Role of a library by its stem, such as ``libcuda``; None if no container needs the library.
 
-    Known are those of video, of graphics, and those that no container needs; every other belongs
-    to compute and utilities, so that a library that a newer driver brings is there where CUDA loads
-    it. Source: libnvidia-container (src/nvc_info.c) and nvidia-container-toolkit.
+    The libraries for video and graphics, and those that no container needs, are listed here. Every
+    other library counts as one for compute, so that CUDA finds a library that only a newer driver
+    has. Source: libnvidia-container (src/nvc_info.c) and nvidia-container-toolkit.
     """
     if stem in _NOBODY:
         return None
@@ -210,9 +218,10 @@ def role_of(stem: str) -> Role | None:
 def library_mounts(
     libraries: Iterable[Library], *, driver_root: Path, architecture: Architecture, links: bool
 ) -> Iterator[Mount]:
-    """The mounts of some libraries; with ``links`` also under the names of :func:`library_links`.
+    """Mounts of libraries into containers.
 
-    ``driver_root`` is the root of the driver's files as the host sees it.
+    ``driver_root``: root of the driver's files as the host sees it. ``links``: mount each library
+    also under its other names, for containers without the links of :func:`library_links`.
     """
     for library in libraries:
         host_path = str(driver_root / library.path.lstrip("/"))
@@ -223,7 +232,7 @@ def library_mounts(
 
 
 def library_links(libraries: Iterable[Library], architecture: Architecture) -> tuple[str, ...]:
-    """Links that stand for the other names, as nvidia-cdi-hook takes them: ``target::link``."""
+    """Links for the libraries' other names, as nvidia-cdi-hook takes them: ``target::link``."""
     return tuple(
         f"{library.soname}::{directory}/{name}"
         for library in libraries
@@ -246,7 +255,7 @@ def _driver_files(directory: Path, version: str) -> Iterator[str]:
 def _cached_directories(root: Path) -> list[str]:
     """Directories of the driver's libraries that the loader's caches name.
 
-    Whatever form a cache has (glibc, sysdeps/generic/dl-cache.h), its paths end in a zero byte.
+    In each format of a cache (glibc, sysdeps/generic/dl-cache.h) paths end in a zero byte.
     """
     directories: dict[str, None] = {}
     for cache in CACHES:
@@ -270,9 +279,9 @@ _LONGEST_NAME = 256
 
 
 def read_library(path: Path) -> tuple[int, str] | None:
-    """ELF's number of a library's processor, and its SONAME, which may be empty.
+    """Processor of a library, as its number in ELF files, and its SONAME, which may be empty.
 
-    None for a file that is no 64-bit library, or is damaged.
+    None for a file that is no 64-bit library, is damaged or cannot be read.
     """
     try:
         with path.open("rb") as file:

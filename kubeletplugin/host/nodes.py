@@ -1,9 +1,10 @@
 """NVIDIA's devices on this node: their numbers in the host's /proc, and their nodes in /dev.
 
-A container is given a node with its numbers, so that it need not exist when one starts that is in
-the host's user namespace. In one of its own (``hostUsers: false``) runc cannot make it, and mounts
-it from the same path of the host (runc, rootfs_linux.go, createDevices: ``useBindMount``); CDI's
-``hostPath`` does not reach runc. So nodes are made on the host too.
+A CDI spec gives the numbers of a device node, so that the container runtime makes the node in the
+container, and the host need not have it. But runc cannot make a node in a container with a user
+namespace of its own (``hostUsers: false``): it mounts the node from the same path of the host
+(runc, rootfs_linux.go, createDevices: ``useBindMount``); CDI's ``hostPath`` does not reach runc. So
+this program makes the nodes on the host too.
 
 The kernel makes no node for an instance's capability. Sources of numbers: /proc/devices,
 /proc/driver/nvidia/capabilities/gpu<minor>/mig/gi<id>[/ci<id>]/access.
@@ -48,7 +49,7 @@ def instance_capabilities(
     """Nodes of the capabilities of a GPU instance and of its compute instance.
 
     Raises:
-        HostError: a file is missing or unreadable; names it.
+        HostError: a file is missing or unreadable; names the file.
     """
     gi = f"gpu{gpu_minor}/mig/gi{gi_id}"
     return _capability(roots, gi), _capability(roots, f"{gi}/ci{ci_id}")
@@ -58,16 +59,16 @@ def monitor_capability(roots: Roots) -> DeviceNode:
     """Node of the capability to see all instances of all GPUs and to change none (mig/monitor).
 
     Raises:
-        HostError: a file is missing or unreadable; names it.
+        HostError: a file is missing or unreadable; names the file.
     """
     return _capability(roots, "mig/monitor")
 
 
 def check_capabilities(roots: Roots) -> None:
-    """Refuse while the driver shows no MIG capabilities, of which every slice needs two.
+    """Check that the driver shows MIG capabilities, of which every slice needs two.
 
     Raises:
-        HostError: says which file is missing, and the remedy.
+        HostError: it shows none; says which file is missing, and the remedy.
     """
     _caps_major(roots)
     folder = roots.on_host(f"{_CAPABILITIES}/mig")
@@ -79,7 +80,7 @@ def check_capabilities(roots: Roots) -> None:
 
 
 def character_majors(roots: Roots) -> Mapping[str, int]:
-    """Driver name to major number of character devices; whole words, as in /proc/devices.
+    """Major numbers of character devices, by the driver's name in /proc/devices.
 
     Raises:
         HostError: /proc/devices cannot be read.
@@ -135,10 +136,10 @@ def _capability(roots: Roots, name: str) -> DeviceNode:
 
 
 def control_nodes(roots: Roots) -> Edits:
-    """``nvidiactl``, ``nvidia-uvm``, ``nvidia-uvm-tools``.
+    """Nodes that every CUDA program needs: ``nvidiactl``, ``nvidia-uvm``, ``nvidia-uvm-tools``.
 
     Raises:
-        HostError: a major number is not known: the kernel module is not loaded.
+        HostError: a major number is not known, as the kernel module is not loaded.
     """
     majors = character_majors(roots)
     gpu, uvm = _gpu_major(majors), majors.get(UVM)
@@ -152,7 +153,7 @@ def control_nodes(roots: Roots) -> Edits:
 
 
 def driver_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
-    """Nodes that NVML opens, and those of CUDA, as far as the kernel names their numbers.
+    """Nodes that NVML and CUDA open, as far as the kernel tells their numbers.
 
     Raises:
         HostError: /proc/devices or a file of the driver's below /proc cannot be read.
@@ -161,7 +162,7 @@ def driver_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
     gpu, uvm = _gpu_major(majors), majors.get(UVM)
     if gpu is None:
         return ()
-    # The capabilities that belong to no instance: to change any, and to see all.
+    # Capabilities that belong to no instance: one to change instances, one to see all of them.
     general = ("mig/config", "mig/monitor") if CAPS in majors else ()
     return (
         _control_node(roots, gpu),
@@ -172,17 +173,17 @@ def driver_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
 
 
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:
-    """The node of a GPU: ``/dev/nvidia<minor>``.
+    """Node of a GPU: ``/dev/nvidia<minor>``.
 
     Raises:
-        HostError: neither the node nor its major number is known.
+        HostError: the host has no such node, and the kernel does not tell the major number.
     """
     major = _gpu_major(character_majors(roots))
     return device_node(roots, f"/dev/nvidia{minor}", major=major, minor=minor)
 
 
 def modeset_node(roots: Roots) -> DeviceNode | None:
-    """``/dev/nvidia-modeset``; None where its module is not loaded."""
+    """Node ``/dev/nvidia-modeset``; None if its kernel module is not loaded."""
     major = character_majors(roots).get("nvidia-modeset")
     if major is None and _status(roots, MODESET) is None:
         return None
@@ -190,10 +191,12 @@ def modeset_node(roots: Roots) -> DeviceNode | None:
 
 
 def drm_nodes(roots: Roots, pci_address: str) -> Iterator[DeviceNode]:
-    """``/dev/dri/card<N>`` and ``/dev/dri/renderD<N>`` of a GPU, also by its PCI address.
+    """Nodes ``/dev/dri/card<N>`` and ``/dev/dri/renderD<N>`` of a GPU.
+
+    Each is yielded twice, the second time under its path with the PCI address.
 
     Raises:
-        HostError: the node is not there and sysfs does not tell its numbers.
+        HostError: the host has no such node, and sysfs does not tell its numbers.
     """
     folder = inside(roots.host, f"/sys/bus/pci/devices/{pci_address}/drm")
     try:
@@ -214,12 +217,13 @@ def drm_nodes(roots: Roots, pci_address: str) -> Iterator[DeviceNode]:
 
 
 def device_node(roots: Roots, path: str, *, major: int | None, minor: int) -> DeviceNode:
-    """A node with the kernel's numbers, which a node of an earlier load of a module may not have.
+    """Device node with the numbers of the kernel; mode and group as on the host.
 
-    Without ``major`` the node on the host tells both numbers.
+    The node on the host may have outdated numbers, from an earlier load of the kernel module. Only
+    if ``major`` is None are both numbers taken from it.
 
     Raises:
-        HostError: it does not exist.
+        HostError: ``major`` is None, and the host has no such node.
     """
     status = _status(roots, path)
     host_path = str(roots.driver_root / path.lstrip("/")) if _below_driver(roots) else ""
@@ -239,18 +243,20 @@ def device_node(roots: Roots, path: str, *, major: int | None, minor: int) -> De
 
 
 def node_edits(nodes: Iterable[DeviceNode]) -> Edits:
-    """The nodes, and the groups that may use those that the world may not."""
+    """Edits with the nodes, and with the groups of the nodes that not everybody may use."""
     found = tuple(nodes)
     gids = dict.fromkeys(node.gid for node in found if node.gid)
     return Edits(nodes=found, gids=tuple(gid for gid in gids if gid))
 
 
 def make_nodes(roots: Roots, nodes: Iterable[DeviceNode]) -> str:
-    """Have NVIDIA's nodes on the host, under their paths in containers; why one could not be made.
+    """Make NVIDIA's nodes on the host, under the paths that they have in containers.
 
-    The kernel makes none of them, and NVIDIA's programs only those that they open, as root and if
-    the driver's parameter ModifyDeviceFiles allows it (nvidia-modprobe-utils.c, mknod_helper). One
-    with other numbers is of an earlier load of a module. What is no device there is left alone.
+    Returns the reason why a node could not be made; empty if all are there. The kernel makes none
+    of these nodes. NVIDIA's programs make only those that they open, as root and if the driver's
+    parameter ModifyDeviceFiles allows it (nvidia-modprobe-utils.c, mknod_helper). A node with other
+    numbers comes from an earlier load of the module, and is replaced. A file that is no character
+    device is left alone.
     """
     for node in nodes:
         if not node.path.startswith(ANY_NODE) or node.major is None or node.minor is None:
@@ -271,10 +277,10 @@ def make_nodes(roots: Roots, nodes: Iterable[DeviceNode]) -> str:
 
 
 def can_make_nodes(roots: Roots) -> bool:
-    """True if device nodes can be made in the host's /dev, as found by making one."""
+    """True if device nodes can be made in the host's /dev; makes one and removes it."""
     path = roots.host / "dev/.dra-driver-nvidia-mig"
     try:
-        path.unlink(missing_ok=True)  # of a process that was killed here
+        path.unlink(missing_ok=True)  # an earlier process may have been killed before its unlink
         os.mknod(path, stat.S_IFCHR, os.makedev(*_NULL))
         path.unlink()
     except OSError:
@@ -283,7 +289,7 @@ def can_make_nodes(roots: Roots) -> bool:
 
 
 def listed_gpus(roots: Roots) -> frozenset[str]:
-    """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
+    """PCI addresses of the GPUs that NVIDIA's kernel module lists; empty if they cannot be read."""
     try:
         folder = roots.on_host("/proc/driver/nvidia/gpus")
         return frozenset(path.name for path in folder.iterdir())
@@ -293,7 +299,7 @@ def listed_gpus(roots: Roots) -> frozenset[str]:
 
 
 def listed_minors(roots: Roots) -> tuple[int, ...]:
-    """Minor numbers of the GPUs that NVIDIA's kernel module has, as far as it says them."""
+    """Minor numbers of the GPUs that NVIDIA's kernel module lists, as far as they can be read."""
     found: list[int] = []
     for address in listed_gpus(roots):
         with contextlib.suppress(OSError, ValueError):
@@ -304,7 +310,7 @@ def listed_minors(roots: Roots) -> tuple[int, ...]:
 
 
 def pcie_root(address: str, roots: Roots) -> str:
-    """``pci0000:00`` from a PCI device's place in sysfs; empty where that cannot be read."""
+    """PCIe root of a PCI device, such as ``pci0000:00``, from sysfs; empty if it cannot be read."""
     try:
         target = roots.on_host(f"/sys/bus/pci/devices/{address}").readlink()
     except OSError:
@@ -338,7 +344,7 @@ def _gpu_major(majors: Mapping[str, int]) -> int | None:
 
 
 def _below_driver(roots: Roots) -> bool:
-    """True if the nodes hang under the driver's root and not under the host's."""
+    """True if device nodes are looked for in the driver's root, not in the host's."""
     return roots.driver_root != Path("/") and (roots.driver_seen / "dev").is_dir()
 
 
@@ -355,7 +361,7 @@ def _status(roots: Roots, path: str) -> os.stat_result | None:
 
 
 def _parameters(roots: Roots) -> tuple[int, int]:
-    """Mode and group that the driver gives to nodes that are made later, by its parameters."""
+    """Mode and group for new device nodes, from the driver's parameters."""
     try:
         text = roots.read(_PARAMETERS)
     except OSError:

@@ -1,7 +1,8 @@
-"""Processes of the node that have device nodes of NVIDIA's open, as the host's /proc shows them.
+"""Processes of the node that have NVIDIA's device nodes open, as the host's /proc shows them.
 
-NVML names those with a CUDA context, and only those with a number in its caller's pid namespace.
-DCGM and other monitors have none, and keep instances in use all the same (NVIDIA/DCGM#276).
+NVML names only processes with a CUDA context that are visible in the pid namespace of the caller.
+DCGM and other monitors have no CUDA context, and keep instances in use all the same
+(NVIDIA/DCGM#276).
 """
 
 from __future__ import annotations
@@ -15,30 +16,31 @@ from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import RELEASE_DCGM
 
 MONITORS = frozenset({"dcgm-exporter", "nv-hostengine"})
-"""Programs of DCGM: handles that they keep of compute instances hold these (NVIDIA/DCGM#276, #95).
+"""Programs of DCGM, which keep compute instances in use by their handles (NVIDIA/DCGM#276, #95).
 
 A compute instance with any other subscriber cannot be deleted (open-gpu-kernel-modules
 595.45.04, kernel_mig_manager.c:5627: the reference count of its share).
 """
 
 Holders = Callable[[str, Collection[int]], str]
-"""Words for an error, beginning with "; ": who holds a GPU, or a slice with these processes in it.
+"""Function that names, in a text for an error that begins with "; ", the holders of a GPU or slice.
 
-Called with the UUID of the GPU and the ids of the processes that NVML names.
+Called with the UUID of the GPU and the ids of the processes that NVML names. The text is empty if
+nothing is known.
 """
 _MIG_MANAGER = frozenset({"nvidia-mig-mana", "nvidia-mig-part", "reconfigure-mig"})
-"""Programs of mig-manager and what it starts (mig-parted, cmd and deployments/container)."""
+"""Names of mig-manager's processes and their children (mig-parted, cmd, deployments/container)."""
 _SYS_ADMIN = 1 << 21
 _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 INITIAL_NAMESPACE = "pid:[4026531836]"
-"""The kernel's first pid namespace has this number always (PROC_PID_INIT_INO)."""
+"""Link of the kernel's first pid namespace, whose number is fixed (PROC_PID_INIT_INO)."""
 
 
 def sees_processes(roots: Roots) -> bool:
-    """True if NVML can name all processes of the node; False also where that cannot be told.
+    """True if NVML can name all processes of the node; False also if that is not known.
 
-    It can in the pid namespace of the node's first process; from any other, its lists of who uses a
-    GPU are empty, or not complete.
+    NVML can do so for a process in the pid namespace of the node's first process. In any other
+    namespace its lists of processes are empty or not complete.
     """
     try:
         own = str(_OWN_NAMESPACE.readlink())
@@ -51,9 +53,9 @@ def sees_processes(roots: Roots) -> bool:
 
 
 def named_processes(proc: Path) -> Iterator[tuple[str, str]]:
-    """Pid and name of every process that a /proc shows; names are cut after 15 bytes.
+    """Pid and name of every process that a /proc shows; the kernel cuts names after 15 bytes.
 
-    A process names itself as it likes: what is no printable text is shown as ``?``.
+    A process can choose any bytes as its name: unprintable ones are replaced by ``?``.
     """
     try:
         pids = [p.name for p in proc.iterdir() if p.name.isdigit()]
@@ -68,7 +70,7 @@ def named_processes(proc: Path) -> Iterator[tuple[str, str]]:
 
 
 def open_nodes(proc: Path, pid: str) -> list[str]:
-    """Paths of NVIDIA's device nodes that a process has open, as far as may be seen."""
+    """Paths of NVIDIA's device nodes that a process has open; empty if they may not be read."""
     try:
         links = [str(fd.readlink()) for fd in (proc / pid / "fd").iterdir()]
     except OSError:
@@ -77,7 +79,7 @@ def open_nodes(proc: Path, pid: str) -> list[str]:
 
 
 def openers(roots: Roots, minor: int) -> tuple[str, ...]:
-    """``name (pid)`` of each other process that has the GPU with this minor number open."""
+    """Other processes that have the GPU with this minor number open, each as ``name (pid)``."""
     proc, own = roots.on_host("/proc"), str(os.getpid())
     return tuple(
         sorted(
@@ -89,9 +91,9 @@ def openers(roots: Roots, minor: int) -> tuple[str, ...]:
 
 
 def runs_mig_manager(roots: Roots) -> bool:
-    """True if mig-manager's program runs on the node, whether the API server has its pod or not.
+    """True if mig-manager's program runs on the node, even if the API server has no pod of it.
 
-    Only processes that could change MIG count: whoever may run pods may call a process as he likes.
+    Only processes that could change MIG count, as any pod can give a process this name.
     """
     proc = roots.on_host("/proc")
     return any(
@@ -100,12 +102,12 @@ def runs_mig_manager(roots: Roots) -> bool:
 
 
 def _may_administer(process: Path) -> bool:
-    """True for the host's root with CAP_SYS_ADMIN, which a container has if it is privileged."""
+    """True if a process is root with CAP_SYS_ADMIN, as in a privileged container."""
     return all(privileges(process))
 
 
 def privileges(process: Path) -> tuple[bool, bool]:
-    """True for each: a process of a /proc is root's, and has CAP_SYS_ADMIN."""
+    """Two answers about a process of a /proc: it runs as root, and it has CAP_SYS_ADMIN."""
     try:
         lines = (process / "status").read_text().splitlines()
     except OSError:
@@ -116,12 +118,12 @@ def privileges(process: Path) -> tuple[bool, bool]:
 
 
 def nobody_seen(gpu: str, pids: Collection[int] = ()) -> str:  # noqa: ARG001 - a ``Holders``
-    """No words: nothing is known of processes."""
+    """Empty text: a ``Holders`` that knows no processes."""
     return ""
 
 
 def holders(roots: Roots, minor: int, pids: Collection[int] = ()) -> str:
-    """Words for an error as ``Holders`` has them, of the GPU with this minor number."""
+    """Text of a ``Holders`` about the GPU with this minor number."""
     if pids:
         names = dict(named_processes(roots.on_host("/proc")))
         known = [f"process {pid} is {names[str(pid)]}" for pid in pids if str(pid) in names]
@@ -137,5 +139,5 @@ def holders(roots: Roots, minor: int, pids: Collection[int] = ()) -> str:
 
 
 def has_monitor(found: Collection[str]) -> bool:
-    """True if DCGM is among programs as ``openers`` names them."""
+    """True if DCGM is among ``found``, programs as ``openers`` returns them."""
     return any(opener.partition(" ")[0] in MONITORS for opener in found)

@@ -1,4 +1,4 @@
-"""Roots of the host's files, as this program sees them and as container runtimes do."""
+"""Root directories of the host's files, as this program and as container runtimes see them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The configurable roots under which everything of the host hangs.
+    """Configurable root directories, below which all files of the host are found.
 
-    ``host`` is where this program sees the host's ``/`` (``/host`` in a container that mounts it
-    there). ``driver`` is the root of the NVIDIA driver's files as the host sees it: ``/``, or
-    ``/run/nvidia/driver`` where the driver comes in a container; ``driver_container``, if given, is
-    that of a container that may be there or not, and counts while it is. ``cdi`` and ``kubelet``
-    have the same path inside and outside of this program's container.
+    ``host``: path at which this program sees the host's ``/``, such as ``/host`` in a container
+    that mounts it there.
+    ``driver``: root of the NVIDIA driver's files as the host sees it: ``/``, or
+    ``/run/nvidia/driver`` where the driver comes in a container.
+    ``driver_container``: root of a driver container that may come and go; counts instead of
+    ``driver`` while the container is there. None: no such container is expected.
+    ``cdi``, ``kubelet``: directory of CDI specs and kubelet's directory; they have the same path
+    inside and outside of this program's container.
+    ``state``: this program's state directory.
     """
 
     host: Path
@@ -61,10 +65,10 @@ class Roots:
     def read(self, path: str) -> str:
         """Content of a small file of the host, such as one of /proc.
 
-        With half of the system calls of ``Path.read_text``, as some are read for each claim.
+        Takes half of the system calls of ``Path.read_text``, as some files are read for each claim.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         descriptor = os.open(f"{self.host}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -74,7 +78,7 @@ class Roots:
         return content.decode()
 
     def now(self) -> RootsNow:
-        """The same roots for one moment, in which nothing changes."""
+        """These roots for one short piece of work, during which files are read only once."""
         return RootsNow(
             self.host, self.driver, self.cdi, self.kubelet, self.state, self.driver_container
         )
@@ -89,7 +93,10 @@ class Roots:
 
     @property
     def driver_seen(self) -> Path:
-        """Path at which this program finds the driver's files; below ``host`` it is taken as is."""
+        """Path at which this program finds the driver's files.
+
+        A root that is already below ``host`` is taken as it is.
+        """
         return _seen(self, self.driver_root)
 
     @property
@@ -111,42 +118,42 @@ class Roots:
 
 @lru_cache(maxsize=16)
 def _seen(roots: Roots, root: Path) -> Path:
-    """Kept, as it is asked for with each claim and paths are slow."""
+    """Path at which this program sees a root; cached, as paths are slow and each claim asks."""
     return root if root.is_relative_to(roots.host) else roots.on_host(str(root))
 
 
 @dataclass(frozen=True, slots=True)
 class RootsNow(Roots):
-    """Roots of which every file is read once, and the driver's root is looked for once."""
+    """Roots that read each file only once, and look for the driver's root only once."""
 
     _texts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     _driver: list[Path] = field(default_factory=list, compare=False, repr=False)
 
     def read(self, path: str) -> str:
-        """As of Roots."""
+        """Content of a file of the host, read at the first call."""
         if path not in self._texts:
             self._texts[path] = Roots.read(self, path)
         return self._texts[path]
 
     @property
     def driver_root(self) -> Path:
-        """As of Roots."""
+        """The root of the driver's files, as the host sees it, looked for at the first call."""
         if not self._driver:
             self._driver.append(Roots.driver_root.__get__(self))
         return self._driver[0]
 
 
 def inside(root: Path, path: str) -> Path:
-    """Path to which ``path`` of ``root`` leads, links followed; it may be absent. Never raises.
+    """Path to which ``path`` below ``root`` leads once all links are followed. Never raises.
 
-    An absolute link of the host, such as ``/usr -> /somewhere/usr``, leads out of the place where
-    this program sees the host; it is followed as a program whose ``/`` is that root would.
+    The file need not exist. An absolute link, such as ``/usr -> /somewhere/usr``, is followed as by
+    a program whose ``/`` is ``root``, so that it does not lead out of ``root``.
     """
     return Path(followed(str(root), path))
 
 
 def followed(root: str, path: str) -> str:
-    """The same as text, for what is looked at for each claim."""
+    """The path of :func:`inside` as text, which is quicker, for paths needed for each claim."""
     at = root
     left = _names(path)
     links = 0

@@ -1,10 +1,10 @@
-"""Folders that containers may write to: each a file system of its own, bounded, and removed.
+"""Folders that containers may write to: each is a tmpfs of limited size.
 
-On the file system of the plugin's state a tenant could fill the disk, with bytes, inodes or files
-that are open and deleted, and no claim of anybody could be prepared. In its own tmpfs a tenant
-fills that (tmpfs(5): ``size``, ``nr_inodes``), and what it writes counts as memory of its
-container. Where nothing can be mounted the folder is a plain one, in which a tenant may nest
-folders tens of thousands deep, and make millions of files.
+In the file system of the plugin's state a tenant could fill the disk, with bytes, inodes or files
+that are open and deleted, so that no claim of anybody could be prepared. In a tmpfs of its own a
+tenant can fill only that tmpfs (tmpfs(5): ``size``, ``nr_inodes``), and its files count as memory
+of its container. Where nothing can be mounted the folder is a plain one, in which a tenant may nest
+folders tens of thousands deep and make millions of files.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MOST_WORDS = 500
 
 
 def make_bounded(roots: Roots, folder: Path, *, mebibytes: int, inodes: int) -> None:
-    """Make a folder that holds no more than that, or leave it as it is if it is one already.
+    """Make a folder that holds at most so many MiB and inodes; one that is mounted is left as is.
 
-    A process without CAP_SYS_ADMIN, to which NVML makes no slice, gets a plain folder (EPERM).
+    Without CAP_SYS_ADMIN (EPERM) the folder becomes a plain one; such a process cannot make slices.
 
     Raises:
-        HostError: it cannot be made, or containers would not see it.
+        HostError: the folder cannot be made, or containers would not see its file system.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,14 @@ def _unmount(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it; no link in it is followed, be it put there meanwhile.
+    """Remove a folder with its content. Links are not followed, also those made meanwhile.
 
-    A file system that is mounted on it goes with what is in it, also where another mount namespace
-    has it: the kernel ends mounts on a directory that is removed (run on Linux 6).
+    A file system that is mounted on the folder is unmounted, in other mount namespaces too: the
+    kernel ends all mounts on a directory that is removed (tried on Linux 6).
 
     Raises:
         FileNotFoundError: there is no such folder.
-        OSError: something in it cannot be removed.
+        OSError: a file in it cannot be removed.
     """
     _unmount(folder)
     try:
@@ -82,7 +82,7 @@ def remove_tree(folder: Path) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        # Neither as deep as a tenant nests nor as wide are its calls and what it has open.
+        # rm needs few calls and open files however deep and wide a tenant has nested folders.
         command = ["rm", "--recursive", "--force", "--", str(folder)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
         if done.returncode:

@@ -1,1 +1,1 @@
-"""NVML, the only way to the hardware: one session, its errors translated once."""
+"""NVML, this program's only access to the hardware: one session, and its errors as exceptions."""

@@ -1,9 +1,9 @@
-"""Calls into the NVML library from many threads: any may never come back, one may have it alone.
+"""Calls into the NVML library, any of which may never return, from many threads.
 
-All calls are made within operations, which run in threads that can be left waiting. Threads are
-used again; one is lost only for as long as its call hangs. Each call has its own deadline. While a
-call for a GPU has not come back in its time, no other operation is begun there: each would cost one
-more thread, and as long.
+All calls are made within operations. An operation runs in a worker thread, and its caller stops
+waiting when the deadline of one of its calls has passed. The worker thread is used again as soon as
+the call returns. While a call for a GPU is overdue, no other operation is begun for that GPU: each
+would block one more thread and one more caller. One caller at a time may have the library alone.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ T = TypeVar("T")
 
 
 class AbandonedError(Exception):
-    """Nobody waits for this operation any more: its call came back too late, and it ends."""
+    """A call came back too late: nobody waits for its operation any more, which ends."""
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """Calls for one GPU, one after another; ``name``, ``began`` and ``until`` are the latest's.
+    """Calls for one GPU, one after another.
 
-    ``until`` is its deadline, ``waited`` the time until which the operation's caller sleeps.
-    Whatever is put into ``wake`` has the caller look again; ``result`` or ``error`` is there once
-    the operation has ended.
+    ``name``, ``began``, ``until``: function, start and deadline of the latest call.
+    ``waited``: time until which the operation's caller sleeps.
+    ``abandoned``: a deadline has passed, and the caller does not wait any more.
+    ``wake``: queue; an item in it has the caller look at the operation again.
+    ``result``, ``error``: outcome of the work, set when the operation has ended.
     """
 
     work: Callable[[], Any]
@@ -51,7 +53,7 @@ class Operation:
 
 
 class _Mine(threading.local):
-    """The operation that one thread runs."""
+    """Per thread: the operation that the thread runs, if any."""
 
     operation: Operation | None = None
 
@@ -59,10 +61,10 @@ class _Mine(threading.local):
 class Calls:
     """Runs operations, whose calls have a deadline of ``seconds`` times a factor. Thread-safe.
 
-    Whoever wants the library :meth:`alone` comes before new operations; those that run finish.
+    New operations wait while a caller wants the library :meth:`alone`; running ones finish first.
 
     Attributes:
-        wanted: somebody waits to have the library alone, or has it: long operations are to end.
+        wanted: a caller wants the library alone, or has it alone: long operations are to end.
     """
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,15 +78,15 @@ class Calls:
 
     @property
     def current(self) -> Operation | None:
-        """The operation that this thread runs."""
+        """The operation that this thread runs; None if it runs none."""
         return self._mine.operation
 
     def run(self, name: str, work: Callable[[], T], *, factor: float = 1.0) -> T:
-        """The result of ``work``, which is one call; within an operation.
+        """Make one call, ``work``, within the operation that this thread runs; returns its result.
 
         Raises:
             AbandonedError: nobody waits for the operation any more.
-            Exception: whatever the work raised.
+            Exception: as raised by the work.
         """
         operation = self._mine.operation
         if operation is None:
@@ -105,16 +107,16 @@ class Calls:
                 raise AbandonedError(operation.name) from None
 
     def operate(self, work: Callable[[], T], *, gpu: str, alone: bool = False) -> T:
-        """The result of ``work``, whose calls of :meth:`run` are one operation for a GPU.
+        """Run ``work`` in another thread as one operation for a GPU; returns its result.
 
-        It runs in another thread; within an operation it is part of that. When the deadline of one
-        of its calls has passed, it goes on no further than that call. ``alone`` is for whoever has
-        the library alone.
+        The work makes its calls by :meth:`run`. Within an operation it becomes a part of that
+        operation. When the deadline of one of its calls has passed, the operation ends with that
+        call. ``alone``: the caller has the library alone.
 
         Raises:
-            HangError: a call has not come back in its time, or an earlier one for the GPU has not.
-            NvmlError: somebody has the library alone, and that lasts.
-            Exception: whatever the work raised.
+            HangError: a call has not come back in its time, or an earlier call for the GPU has not.
+            NvmlError: another caller has had the library alone for too long.
+            Exception: as raised by the work.
         """
         if self._mine.operation is not None:
             return work()
@@ -137,9 +139,10 @@ class Calls:
 
     @contextmanager
     def alone(self, seconds: float) -> Iterator[bool]:
-        """Have the library alone; False if within ``seconds`` not all operations have ended.
+        """Have the library alone; yields False if operations still run after ``seconds``.
 
-        Those that nobody waits for any more count too. For a thread that runs none; one at a time.
+        Abandoned operations count too. To be called by a thread that runs no operation, and by one
+        thread at a time.
         """
         with self._changed:
             self.wanted = True
@@ -152,7 +155,7 @@ class Calls:
                 self._changed.notify_all()
 
     def hangs(self, gpu: str) -> str:
-        """The call for a GPU that is overdue, in words; also one that is still waited for."""
+        """Text with the oldest overdue call for a GPU, waited for or not; empty if none is."""
         with self._changed:
             late = [o for o in self._running if o.gpu == gpu and self._is_late(o)]
         return self._words(min(late, key=lambda o: o.began)) if late else ""
@@ -163,7 +166,7 @@ class Calls:
             return any(map(self._is_late, self._running))
 
     def inside(self) -> tuple[str, ...]:
-        """The calls that are inside NVML now, in words; also those that nobody waits for."""
+        """Texts with the calls that are inside NVML now, waited for or not."""
         with self._changed:
             return tuple(sorted(f"{o.name} since {self._since(o)}" for o in self._running))
 
@@ -188,7 +191,7 @@ class Calls:
                 raise operation.error
             return operation.result
         finally:
-            del operation  # an error keeps this frame
+            del operation  # else an error, which keeps this frame, would keep the operation too
 
     def _work(self, mine: queue.SimpleQueue[Operation]) -> None:
         while True:

@@ -1,8 +1,8 @@
-"""Condition of a GPU beside its instances: what the driver says of it, and what that means here.
+"""Condition of a GPU apart from its instances: the driver's word, and its consequences here.
 
 The recovery action is the driver's own verdict (nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, from
-driver 565 on; open-gpu-kernel-modules, gpu.c, _gpuRefreshRecoveryActionInLock). What each action
-asks for: NVIDIA, "GPU Memory Error Management", error recovery and response flags.
+driver 565 on; open-gpu-kernel-modules, gpu.c, _gpuRefreshRecoveryActionInLock). Source of the
+meaning of each action: NVIDIA, "GPU Memory Error Management", error recovery and response flags.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELDS = (
     pynvml.NVML_FI_DEV_ECC_PENDING,
 )
 _UNDECIDED = 0xFF
-"""The kernel module's own value before it has looked for the first time (g_gpu_nvoc.h)."""
+"""Recovery action that the kernel module reports before it has decided on one (g_gpu_nvoc.h)."""
 
 _NONE, _RESET, _REBOOT, _DRAIN_P2P, _DRAIN_AND_RESET, _IMEX, _BUS_RESET, _SYSTEM_REBOOT = range(8)
 _ACTIONS = (
@@ -61,9 +61,12 @@ _REPLACE = "a memory row could not be remapped: the GPU is to be replaced (NVIDI
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The driver's word on a GPU, in NVML's numbers; None where it does not say.
+    """The driver's word on a GPU, in NVML's numbers; a field is None if the driver does not say.
 
-    ``accepts_work`` is None unless confidential computing is on.
+    ``recovery``: recovery action. ``remap_pending``, ``remap_failed``: a memory row is to be
+    remapped at the next reset, or could not be. ``ecc``, ``ecc_pending``: ECC mode now, and after
+    the next reset. ``fabric``: state of the NVLink fabric. ``accepts_work``: the GPU takes work
+    under confidential computing; None unless that is on.
     """
 
     recovery: int | None = None
@@ -83,13 +86,13 @@ UNSAID = Condition()
 def read_condition(
     session: Session, device: Any, *, gpu: str, before: Condition | None = None
 ) -> Condition:
-    """The condition now; where one thing cannot be read, it stays as it was ``before``.
+    """Condition of a GPU now; a field that cannot be read has its value of ``before``.
 
-    What does not change while the driver is loaded is read only without ``before``.
+    Fields that do not change while the driver is loaded are read only without ``before``.
 
     Raises:
         GpuLostError: the GPU is gone.
-        DriverUnavailableError: the driver is.
+        DriverUnavailableError: the driver is gone.
         HangError: a call has not come back.
     """
     last = before or UNSAID
@@ -132,15 +135,15 @@ def read_condition(
 
 
 def _value(field: Any, before: int | None) -> int | None:
-    """A field's value; all that are asked for are unsigned and small."""
+    """Value of one of ``_FIELDS``, all of which are unsigned; ``before`` if it cannot be read."""
     return before if field.nvmlReturn != pynvml.NVML_SUCCESS else int(field.value.uiVal)
 
 
 @lru_cache(maxsize=64)
 def trouble(condition: Condition, *, mig: bool, uuid: str, name: str) -> tuple[str, str]:
-    """Reason and words for which nothing new is given out on a GPU; both empty if there is none.
+    """Reason and text why nothing new is given out on a GPU; both empty if there is none.
 
-    ``mig``: the GPU is in MIG mode. ``name`` is its own, in remedies.
+    ``mig``: the GPU is in MIG mode. ``uuid``, ``name``: of the GPU, for remedies.
     """
     action = condition.recovery
     if action is not None and action not in {
@@ -217,7 +220,10 @@ _RECOVERY_UNKNOWN = (
 
 @lru_cache(maxsize=64)
 def health(condition: Condition, *, mig: bool, open_in: tuple[str, ...] = ()) -> GpuHealth | None:
-    """The condition for people; None where the driver says nothing."""
+    """Condition in words for people; None if the driver says nothing.
+
+    ``mig``: the GPU is in MIG mode. ``open_in``: programs that have the GPU open.
+    """
     if condition == UNSAID:
         return None
     return GpuHealth(

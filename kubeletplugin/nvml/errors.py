@@ -1,6 +1,6 @@
-"""Refusals of NVML, in terms that an operator can act on, with their remedies.
+"""NVML's errors as exceptions, whose texts tell an operator the remedy.
 
-Codes (nvmlReturn_t) that have no class of their own are a plain NvmlError.
+A code (nvmlReturn_t) that has no class of its own becomes a plain NvmlError.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ RELEASE_DCGM = (
     "DCGM releases it where the node is labelled nvidia.com/gpu.deploy.dcgm=false and "
     "nvidia.com/gpu.deploy.dcgm-exporter=false, until that is done"
 )
-"""Remedy against monitors of the GPU operator, which hold GPUs and instances."""
+"""Remedy against DCGM and its exporter, as the GPU operator runs them: they keep GPUs and instances
+in use."""
 _GPU = "<gpu>"
 _node = "<node>"
 
 
 def serve_node(name: str) -> None:
-    """Have remedies name the node, of which a process has one; before that they say ``<node>``."""
+    """Set the node that all remedies of this process name; before, they say ``<node>``."""
     global _node  # noqa: PLW0603 - texts are made where nothing else of the node is known
     _node = name or _node
 
 
 def node_name() -> str:
-    """The node as remedies name it."""
+    """Name of the node in remedies; ``<node>`` before :func:`serve_node`."""
     return _node
 
 
 def reset(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
-    """Remedy: reset of a GPU, named by UUID and, if known, as MigNode and kubectl name it.
+    """Remedy: reset of a GPU.
 
-    This program has every GPU open that it serves, and nobody can reset a GPU that is open: it
-    begins with a drain, upon which this program releases the GPU.
+    ``gpu``: the GPU's name ``gpu-<n>`` for kubectl, if it is known. Nobody can reset a GPU that a
+    process has open, and this program has all its GPUs open. So the remedy begins with a drain,
+    upon which this program releases the GPU.
     """
     node = node or _node
     return (
@@ -44,12 +46,12 @@ def reset(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
 
 
 def enable_mig(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
-    """Remedy: turning on a GPU's MIG mode, which no client may have open meanwhile."""
+    """Remedy: MIG mode is to be turned on, while no client has the GPU open."""
     return _set_mig(1, uuid, node=node or _node, gpu=gpu)
 
 
 def disable_mig(uuid: str, *, node: str, gpu: str, switches: bool) -> str:
-    """Remedy: turning off a GPU's MIG mode; ``switches``: that needs no reset."""
+    """Remedy: MIG mode is to be turned off; ``switches``: the GPU needs no reset for that."""
     other = ", or set migMode: switch in the class of the node" if switches else ""
     return f"{_set_mig(0, uuid, node=node, gpu=gpu)}{other}"
 
@@ -62,7 +64,7 @@ def _set_mig(mode: int, uuid: str, *, node: str, gpu: str) -> str:
 
 
 def at_hand(text: str, *, gpu: str) -> str:
-    """A text with remedies that were said where the GPU's name was not known."""
+    """Text with the GPU's name put into remedies that were made without it."""
     return text.replace(_GPU, gpu)
 
 
@@ -114,8 +116,9 @@ def code_name(code: int) -> str:
 class NvmlError(Exception):
     """An NVML call that did not succeed.
 
-    ``operation`` is the function's name, ``code`` the nvmlReturn_t, ``gpu`` the UUID of the GPU or
-    empty. The text has all of them, the code by name and number, and what to do about it.
+    ``operation``: name of the function. ``code``: its nvmlReturn_t. ``gpu``: UUID of the GPU,
+    empty for a call about none. The error's text has all three, with the code's name and the
+    remedy.
     """
 
     def __init__(self, operation: str, code: int, *, gpu: str = "", detail: str = "") -> None:
@@ -136,24 +139,24 @@ class NvmlError(Exception):
 
     @property
     def passing(self) -> bool:
-        """True if the same call may succeed a little later by itself."""
+        """True if the same call may succeed a little later, although nobody does anything."""
         return self.code in _PASSING
 
 
 class DriverUnavailableError(NvmlError):
-    """No library, no driver, or library and driver of different versions."""
+    """NVML cannot be used: no library, no driver, or both of different versions."""
 
 
 class PermissionDeniedError(NvmlError):
-    """Not root and no CAP_SYS_ADMIN."""
+    """This process may not change the GPU: it is not root, or lacks CAP_SYS_ADMIN."""
 
 
 class GpuNotFoundError(NvmlError):
-    """No such GPU."""
+    """The machine has no such GPU."""
 
 
 class InstanceNotFoundError(NvmlError):
-    """No such instance, on a GPU that is there: it is gone, or never was."""
+    """The GPU is there and has no such instance."""
 
 
 class NotSupportedError(NvmlError):
@@ -161,9 +164,9 @@ class NotSupportedError(NvmlError):
 
 
 class InUseError(NvmlError):
-    """Processes hold the instance; ``pids`` are those that NVML could name.
+    """The GPU or instance is in use. ``pids``: ids of the processes that NVML names.
 
-    ``nameless``: it can name none to this process, whoever they are.
+    ``nameless``: NVML cannot name processes to this process at all.
     """
 
     def __init__(  # noqa: PLR0913 - an NvmlError's, and who holds it
@@ -194,10 +197,10 @@ class GpuLostError(NvmlError):
 
 
 class UndeliverableError(NvmlError):
-    """The driver makes no slice with what its profile advertises; the profile was asked for.
+    """The driver makes no slice that has what its profile advertises.
 
-    ``deliverable`` is how many multiprocessors the driver itself says that a slice can have, where
-    that is fewer than the profile advertises; 0 if it only refuses.
+    ``deliverable``: number of multiprocessors that such a slice can have by the driver's own word,
+    fewer than the profile advertises; 0 if the driver only refuses.
     """
 
     def __init__(  # noqa: PLR0913 - an NvmlError's, and what cannot be had
@@ -218,12 +221,12 @@ class UndeliverableError(NvmlError):
         )
 
     def remedy(self) -> str:
-        """None besides: it is said in the detail."""
+        """Empty: the error's detail has the remedy."""
         return ""
 
 
 class GpuReleasedError(NvmlError):
-    """The GPU is released by this program: no call is made for it, no handle taken."""
+    """This program has released the GPU: it makes no call for it and takes no handle of it."""
 
     def __init__(self, gpu: str) -> None:
         super().__init__(
@@ -235,26 +238,26 @@ class GpuReleasedError(NvmlError):
 
     @property
     def passing(self) -> bool:
-        """False: somebody works on the GPU, which does not end by itself."""
+        """False: an administrator's drain or pause has to end first."""
         return False
 
 
 class ReadBackError(NvmlError):
-    """NVML said success, and what it then shows is something else."""
+    """NVML said success, and a look afterwards shows another result."""
 
     def __init__(self, operation: str, *, gpu: str, detail: str) -> None:
         super().__init__(operation, pynvml.NVML_SUCCESS, gpu=gpu, detail=detail)
 
 
 class HangError(NvmlError):
-    """A call has not come back in its time; it may yet, with or without an effect."""
+    """A call has not returned within its deadline; it may still do so, with or without effect."""
 
     def __init__(self, operation: str, *, gpu: str, detail: str) -> None:
         super().__init__(operation, pynvml.NVML_ERROR_TIMEOUT, gpu=gpu, detail=detail)
 
     @property
     def passing(self) -> bool:
-        """False: the program has waited for the call already."""
+        """False: the whole deadline was waited for already."""
         return False
 
 
@@ -276,7 +279,7 @@ _KINDS: dict[int, type[NvmlError]] = {
 
 
 def translate(operation: str, code: int, *, gpu: str = "") -> NvmlError:
-    """The error of this tree that stands for ``code``."""
+    """The exception for ``code``, of the class of this module that stands for it."""
     if code == pynvml.NVML_ERROR_NOT_FOUND and operation.startswith("nvmlDeviceGetHandleBy"):
         return GpuNotFoundError(operation, code, gpu=gpu)
     return _KINDS.get(code, NvmlError)(operation, code, gpu=gpu)

@@ -1,8 +1,8 @@
-"""XIDs and changes as NVML delivers them, and the meaning of XIDs for a GPU or a slice.
+"""NVML's events, XIDs and changes, and the meaning of XIDs for a GPU or a slice.
 
-Event sets are of whole GPUs. An XID, an error number of NVIDIA's kernel driver, may name an
-instance; numbers and actions: https://docs.nvidia.com/deploy/xid-errors. A change does not say what
-has changed, nor who did it.
+Events are delivered for whole GPUs. An XID is an error number of NVIDIA's kernel driver, and may
+name an instance; numbers and actions: https://docs.nvidia.com/deploy/xid-errors. The event of a
+change does not name the instance that has changed, nor the program that changed it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Xid:
 
 
 class Changed(Enum):
-    """Things of which the driver gives notice; nvml.h documents no data but XIDs'."""
+    """Changes of which the driver gives notice; nvml.h documents data of XID events only."""
 
     INSTANCES = auto()
-    """They were made or destroyed, by this program or another."""
+    """Instances were made or destroyed, by this program or another."""
     RECOVERY = auto()
-    """Something else is to be done about the GPU."""
+    """The driver's recovery action for the GPU has changed."""
 
 
 Event = Xid | Changed
@@ -52,11 +52,11 @@ _CHANGES = {
 
 
 class GpuEvents:
-    """The XIDs of one GPU and, where it delivers them, the changes named above.
+    """Events of one GPU: its XIDs and, where the driver delivers them, its changes.
 
-    For one thread, which is registered for them from its first wait on, also between waits, until a
-    wait ends without an event. NVML is neither shut down nor opened anew during a wait, which ends
-    for that. A call that hangs here has no part in what is said of the GPU's other calls.
+    To be used by one thread. Events are collected from the first wait on, also between waits, until
+    a wait ends without an event. A wait ends when NVML is to be shut down or opened anew. Calls
+    made here run under a name of their own, so that a hanging one does not block the GPU's others.
     """
 
     def __init__(self, session: Session, gpu: str) -> None:
@@ -67,14 +67,16 @@ class GpuEvents:
         self._set: Any = None
 
     def next(self, seconds: float, ended: Callable[[], bool] = lambda: True) -> Event | None:
-        """The next event; None if ``ended`` says so after a wait, or NVML is to be closed.
+        """Wait for the next event, in waits of ``seconds`` each.
 
-        A wait takes ``seconds``. All of them are one operation: another thread waits, and this one
-        is not woken for each time in which nothing came.
+        Returns None after a wait without an event if ``ended`` returns True or NVML is to be
+        closed; also for an event of an unknown kind. All waits are one operation in another thread,
+        so that this thread is not woken after each of them.
 
         Raises:
-            NotSupportedError: this GPU or driver delivers none.
-            NvmlError: none can be waited for now; GpuLostError if the GPU is lost.
+            NotSupportedError: this GPU or driver delivers no events.
+            GpuLostError: the GPU is lost.
+            NvmlError: events cannot be waited for now.
         """
         return self._session.as_one(lambda: self._next(seconds, ended), gpu=self._label)
 
@@ -96,7 +98,7 @@ class GpuEvents:
         )
 
     def _wait(self, seconds: float) -> Any:
-        """Event that came within ``seconds``; None if nothing did."""
+        """NVML's data of the event that came within ``seconds``; None if none came."""
         try:
             return self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
         except NvmlError as error:
@@ -139,20 +141,20 @@ def _instance(identifier: int) -> int | None:
 
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Errors of the program that ran, not of the hardware: what NVIDIA's device plugin ignores too."""
+"""XIDs for errors of a program, not of the hardware; NVIDIA's device plugin ignores the same."""
 
 HINTS = frozenset({48, 63, 94, 154})
-"""Signs that decide nothing by themselves, whatever the driver.
+"""XIDs that alone make nothing unhealthy, with any driver.
 
-With 48 (uncorrectable memory error) comes 94 if it was contained, so that only its program ended,
-or 95; 63 is a row to be remapped at the next reset, with which programs go on and new ones begin;
-154 tells that the recovery action changed, also back to none.
+48: an uncorrectable memory error; 94 or 95 follows. 94: that error was contained, so that only its
+program ended. 63: a memory row is remapped at the next reset; until then the GPU can be used.
+154: the recovery action has changed, perhaps back to none.
 """
 
 RESET_XIDS = frozenset({46, 62, 64, 79, 95, 119, 120, 140, 143, 158, 167, 168, 171, 172, 173})
-"""The GPU stopped, cannot be trusted or fell off the bus: only a reset or a reboot helps.
+"""XIDs after which only a reset or a reboot helps: the GPU stopped, cannot be trusted or is lost.
 
-They concern the whole GPU, whichever slice the driver names.
+They concern the whole GPU, also where the driver names a slice.
 """
 
 
@@ -166,9 +168,10 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class XidRules:
-    """``ignored`` XIDs say nothing of the hardware; ``every`` ignores all but those in ``fatal``.
+    """Rules by which an XID makes a GPU or slice unhealthy.
 
-    ``fatal`` ones count in any case, :data:`HINTS` only then.
+    ``ignored``: XIDs that do not count. ``every``: no XID counts but those in ``fatal``.
+    ``fatal``: XIDs that always count, even if they are ignored or in :data:`HINTS`.
     """
 
     ignored: frozenset[int] = APPLICATION_XIDS
@@ -176,10 +179,10 @@ class XidRules:
     every: bool = False
 
     def scope(self, xid: int, *, gi_id: int | None, judged: bool = False) -> Scope:
-        """Scope of an XID; ``gi_id`` None is the whole GPU.
+        """Scope of an XID.
 
-        ``judged``: the driver says itself what is to be done about the GPU, so that XIDs say
-        something of slices alone.
+        ``gi_id``: GPU instance that the XID names; None: the whole GPU. ``judged``: the driver
+        reports a recovery action for the GPU, so that XIDs of whole GPUs count only if ``fatal``.
         """
         if xid not in self.fatal:
             if self.every or xid in self.ignored or xid in HINTS:
@@ -190,10 +193,12 @@ class XidRules:
 
 
 def read_rules(*, ignore: str = "", fatal: str = "") -> XidRules:
-    """Rules from comma-separated lists; ``ignore`` adds to the defaults and may be ``all``.
+    """Rules from comma-separated lists of XIDs.
+
+    ``ignore``: added to the defaults; ``all`` ignores every XID. ``fatal``: XIDs that always count.
 
     Raises:
-        ValueError: something is not a number; says what.
+        ValueError: an entry is not a number; names the entry.
     """
     every = ignore.strip().lower() == "all"
     added = () if every else _numbers(ignore)

@@ -1,6 +1,7 @@
-"""The GPUs of this machine as NVML describes them, each read on its own: a failing one hides none.
+"""GPUs of this machine as NVML describes them. A GPU that fails does not hide the others.
 
-Profile information is asked for by enum; everything else takes the ``id`` that comes with it.
+NVML's calls take an enum for the information about a profile, and the ``id`` in that information
+for everything else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kubeletplugin.nvml.session import Device, Session, together
 _MIB = 1024 * 1024
 _MOST_GPUS = 64
 MOST_PROFILES = 64
-"""Enums that are asked for, should no answer end the list."""
+"""Upper bound on the enums that are asked for, if no answer ends the list before."""
 _NAME_PREFIX = "MIG "
 _SUFFIXES = {
     pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
@@ -56,19 +57,22 @@ _UNKNOWN_FORM = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
 )
-"""Codes by which drivers refuse the second form: older ones, and some of A30 that know it."""
+"""Codes by which drivers refuse the second form of a call: older drivers, which do not know that
+form, and some drivers of A30, which do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card(GpuFacts):
     """A GPU as NVML describes it now.
 
-    ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
-    The ids of the PCI device and of its board have the vendor in their lower halves.
-    ``switches_mig``: its MIG mode changes without a reset, as from Hopper on.
-    ``condition`` is what else the driver says of it.
-    ``reason`` and ``problem`` say, for programs and for people, why it cannot be used; both are
-    empty when it can.
+    ``minor``: number of the GPU's device node.
+    ``pci_device_id`` and ``pci_subsystem_id``: of the PCI device and of its board; the vendor's id
+    is in the lower half.
+    ``switches_mig``: the MIG mode changes without a reset, as from Hopper on.
+    ``geometry``: profiles of the GPU; None without MIG mode.
+    ``condition``: the driver's word on errors, fabric and modes of the GPU.
+    ``reason`` and ``problem``: a word for programs and a text for people why the GPU cannot be
+    used; both are empty when it can.
     """
 
     uuid: str
@@ -85,9 +89,9 @@ class Card(GpuFacts):
     problem: str = ""
 
     def trouble(self, name: str) -> tuple[str, str]:
-        """Reason and words for which the driver has nothing new given out; both empty if none.
+        """Reason and text why nothing new is to be given out on the GPU; both empty if none.
 
-        ``name`` is the GPU's own, in remedies.
+        ``name``: the GPU's name ``gpu-<n>``, for the remedies in the text.
         """
         if self.reason:
             return self.reason, self.problem
@@ -96,7 +100,7 @@ class Card(GpuFacts):
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """GPUs that were found; ``problems`` lists those that did not even give their UUID."""
+    """GPUs that were found. ``problems``: one text for each GPU that did not tell its UUID."""
 
     driver_version: str
     cuda_version: str
@@ -105,7 +109,7 @@ class Discovery:
 
 
 def discover(session: Session, addresses: Collection[str] | None = None) -> Discovery:
-    """Read every GPU, or with PCI ``addresses`` those alone: no other is touched then.
+    """Read every GPU; with PCI ``addresses`` only the GPUs there, and no other is touched.
 
     Raises:
         NvmlError: the driver itself cannot be asked.
@@ -117,7 +121,8 @@ def discover(session: Session, addresses: Collection[str] | None = None) -> Disc
     try:
         count = session.call(pynvml.nvmlDeviceGetCount)
     except NvmlError as error:
-        # nvml.h names no state of a GPU that makes this call fail; should one, others are found.
+        # nvml.h names no state of a GPU that makes this call fail. If it fails all the same, GPUs
+        # are asked for by index, until the driver says that an index is past the last.
         count, uncounted = _MOST_GPUS, error
         problems.append(str(error))
     for place in range(count) if addresses is None else addresses:
@@ -140,7 +145,10 @@ def discover(session: Session, addresses: Collection[str] | None = None) -> Disc
 
 
 def architecture_name(number: int | None) -> str:
-    """``Ampere`` for 7; ``Unknown`` for what NVML's bindings do not know."""
+    """Name of an architecture by NVML's number, such as ``Ampere`` for 7.
+
+    ``Unknown`` for None, and for a number that NVML's bindings do not know.
+    """
     return "Unknown" if number is None else _ARCHITECTURES.get(number, "Unknown")
 
 
@@ -152,7 +160,7 @@ def switches_mig(architecture: int | None) -> bool:
 
 @together
 def mig_mode(session: Session, gpu: str) -> tuple[bool, bool] | None:
-    """MIG mode (now, after the next reset); None for a GPU that has no MIG."""
+    """MIG mode as a pair: on now, on after the next reset. None for a GPU that has no MIG."""
     try:
         current, pending = session.call(pynvml.nvmlDeviceGetMigMode, session.device(gpu), gpu=gpu)
     except NotSupportedError:
@@ -213,12 +221,12 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
 
 
 def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
-    """Profiles that can be cut from a GPU in MIG mode, in the order of NVML's enum.
+    """Profiles of a GPU in MIG mode, in the order of NVML's enum.
 
     A profile without placements cannot be made and is left out.
 
     Raises:
-        NvmlError: the driver refused for a reason other than not having a profile.
+        NvmlError: the driver refused a call for another reason than that it lacks a profile.
     """
     profiles: dict[int, Profile] = {}
     for enum, info in _profile_infos(session, device, gpu=gpu):
@@ -265,12 +273,12 @@ def profile_name(info: Any) -> str:
 
 
 def newest_form(session: Session, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:
-    """The answer to the second form of a call, or to the first where the driver has no second.
+    """Answer to the second form of a call, or to its first form if the driver refuses the second.
 
-    ``function`` is one of pynvml's with an argument ``version``.
+    ``function``: a function of pynvml with an argument ``version``.
 
     Raises:
-        NvmlError: what the driver says to the form that it has.
+        NvmlError: the driver refused the call, not because of its form.
     """
     try:
         return session.call(function, *arguments, gpu=gpu)
@@ -286,16 +294,17 @@ def newest_form(session: Session, function: Callable[..., Any], *arguments: Any,
 
 
 def text(value: bytes | str) -> str:
-    """Text of NVML's, which its bindings give as bytes or as text."""
+    """A text of NVML as ``str``; the bindings return bytes or ``str``."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _profile_infos(session: Session, device: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:
-    """The profiles that this GPU and this driver know, by enum.
+    """Profiles that this GPU and this driver know, as pairs of enum and profile info.
 
-    A driver may know more than its bindings count: an instance of such a profile would not be seen,
-    and its place be taken for free. INVALID_ARGUMENT ends the list (nvml.h); below the bindings'
-    count it may be that of an older driver, and nothing is lost by asking on.
+    Enums past the bindings' count are asked for too, as a newer driver may know more: an instance
+    of such a profile would not be seen, and its placement would count as free. INVALID_ARGUMENT
+    ends the list (nvml.h). Below the bindings' count it may come from an older driver, and the next
+    enum is asked for.
     """
     ask = pynvml.nvmlDeviceGetGpuInstanceProfileInfoV
     for enum in range(MOST_PROFILES):
@@ -311,9 +320,10 @@ def _profile_infos(session: Session, device: Any, *, gpu: str) -> Iterator[tuple
 
 
 def _name(session: Session, device: Any, info: Any, enum: int, *, gpu: str) -> str:
-    """Name of a profile, as the driver tells it, or made by NVIDIA's rule where it tells none.
+    """Name of a profile: the driver's own or, without one, a name made by NVIDIA's rule.
 
-    By that rule memory counts in eighths of the GPU's own, rounded up, and is named in whole GB.
+    By that rule the profile's memory is rounded up to eighths of the GPU's memory, and named in
+    whole GB.
     """
     if hasattr(info, "name"):
         return profile_name(info)

@@ -1,12 +1,13 @@
-"""GPU instances and compute instances: found, made, destroyed; a success counts once read back.
+"""GPU instances and compute instances: found, made, destroyed, and read back after each change.
 
 Instances are found by profile and id, never through MIG device handles: those exist only for
-compute instances, so a GPU instance without one would be invisible.
+compute instances, so that a GPU instance without a compute instance would be invisible.
 
-Several compute-instance profiles of a GPU instance may have its slice count. On Hopper and
-Blackwell the full one of a double-memory slice is 1_SLICE_REV1 (dra-driver-nvidia-gpu#1454: 30
-multiprocessors, and 18 with 1_SLICE); on A100 that one is reported and refused (go-nvlib#102), and
-so is 7_SLICE_NVL (dra-driver-nvidia-gpu#1480). So none is chosen or skipped by its number.
+Several compute-instance profiles of a GPU instance may have its number of slices. On Hopper and
+Blackwell the one with all multiprocessors of a double-memory slice is 1_SLICE_REV1
+(dra-driver-nvidia-gpu#1454: 30 multiprocessors, and 18 with 1_SLICE); on A100 1_SLICE_REV1 is
+reported and refused (go-nvlib#102), and so is 7_SLICE_NVL (dra-driver-nvidia-gpu#1480). So no
+profile is chosen or skipped by its number.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.
 _MOST_INSTANCES = 16
 _LOOKS = 3
-"""Times that instances are looked for of which one was there and could not be read."""
+"""Most looks in a row, each of which found an instance that could not be read."""
 _UNREAD = "is there and cannot be read"
 # Two 3g.20gb of one A100 show 20224 and 20096 MiB where the profile says 19968.
 _LEAST_MEMORY_SHARE = 0.9
@@ -45,7 +46,7 @@ _LEAST_MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:
-    """nvmlGpuInstanceInfo_t."""
+    """A GPU instance (nvmlGpuInstanceInfo_t)."""
 
     id: int
     profile_id: int
@@ -54,7 +55,7 @@ class GpuInstance:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInstance:
-    """nvmlComputeInstanceInfo_t with the UUID of its MIG device."""
+    """A compute instance (nvmlComputeInstanceInfo_t); ``uuid``: of its MIG device."""
 
     id: int
     uuid: str
@@ -62,7 +63,7 @@ class ComputeInstance:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A new compute instance, and what NVML says of its MIG device."""
+    """A new compute instance; all fields but ``id`` are attributes of its MIG device."""
 
     id: int
     uuid: str
@@ -72,10 +73,10 @@ class Delivered:
 
 @together
 def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[GpuInstance, ...]:
-    """Every GPU instance on a GPU, whoever made it, by start.
+    """All GPU instances on a GPU, whoever made them, ordered by placement.
 
     Raises:
-        ReadBackError: one is listed again and again and cannot be read.
+        ReadBackError: an instance is listed again and again and cannot be read.
     """
 
     def look() -> tuple[GpuInstance, ...]:
@@ -93,10 +94,10 @@ def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[
 
 @together
 def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | None:
-    """The GPU instance with this id, if it is there; ids are used again.
+    """The GPU instance that has this id now, None if there is none; NVML uses ids again.
 
     Raises:
-        ReadBackError: it is there again and again and cannot be read.
+        ReadBackError: the instance is there in each look and cannot be read.
     """
     by_id = pynvml.nvmlDeviceGetGpuInstanceById
 
@@ -141,9 +142,10 @@ def create_gpu_instance(
 
     Raises:
         UndeliverableError: nothing was made; the driver does not support the profile.
-        InsufficientResourcesError: nothing was made; the place or an engine is taken.
-        NvmlError: nothing was made, or nothing that could be read back; look by placement.
-        ReadBackError: it landed elsewhere and was destroyed again.
+        InsufficientResourcesError: nothing was made; the placement or an engine is taken.
+        ReadBackError: the new instance had another placement or profile and was destroyed.
+        NvmlError: other errors; an instance may have been made that could not be read back, which
+            the caller has to look for at ``placement``.
     """
     device = session.device(gpu)
     wanted = pynvml.c_nvmlGpuInstancePlacement_t(start=placement.start, size=placement.size)
@@ -160,7 +162,7 @@ def create_gpu_instance(
     try:
         made = read_gpu_instance(session, handle, gpu=gpu)
     except InsufficientResourcesError as error:
-        # As it is, it would say that nothing was made.
+        # An InsufficientResourcesError would tell the caller that nothing was made.
         detail = "what was just made could not be read back"
         raise NvmlError(error.operation, error.code, gpu=gpu, detail=detail) from error
     if (made.profile_id, made.placement) != (profile.id, placement):
@@ -178,13 +180,13 @@ def create_gpu_instance(
 def create_compute_instance(
     session: Session, gpu: str, *, gi_id: int, profile: Profile
 ) -> Delivered:
-    """Make the compute instance that takes a whole, empty GPU instance, and check what came of it.
+    """Make a compute instance that takes all of an empty GPU instance, and check the result.
 
     Raises:
-        UndeliverableError: the driver makes none that has what the profile advertises; none is
-            left.
+        UndeliverableError: the driver makes no compute instance with what the profile advertises;
+            none is left.
         NotSupportedError: a call is not supported, which says nothing of the profile.
-        ReadBackError: it is not there.
+        ReadBackError: NVML said success, and the compute instance is not there.
     """
     gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
     create = pynvml.nvmlGpuInstanceCreateComputeInstance
@@ -218,11 +220,11 @@ def create_compute_instance(
 
 @together
 def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
-    """Destroy the compute instances of a GPU instance; those that are gone already are fine.
+    """Destroy all compute instances of a GPU instance; it is no error if they are gone already.
 
     Raises:
-        InUseError: processes hold one; ``pids`` names them.
-        ReadBackError: NVML said success and one is still there.
+        InUseError: processes hold a compute instance; the error's ``pids`` are their ids.
+        ReadBackError: NVML said success, and a compute instance is still there.
     """
 
     def destroy() -> None:
@@ -240,11 +242,11 @@ def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
 
 @together
 def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
-    """Destroy a GPU instance without compute instances; one that is gone already is fine.
+    """Destroy a GPU instance that has no compute instances; it is no error if it is gone already.
 
     Raises:
-        InUseError: something holds it; ``pids`` names the processes that NVML could name.
-        ReadBackError: NVML said success and it is still there.
+        InUseError: the instance is in use; the error's ``pids`` are the processes that NVML names.
+        ReadBackError: NVML said success, and the instance is still there.
     """
     gi = _gpu_instance(session, gpu, gi_id)
     if gi is None:
@@ -298,7 +300,7 @@ def compute_handles(session: Session, gi: Any, *, gpu: str) -> list[Any]:
 
 
 def compute_profiles(session: Session, gi: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:
-    """Compute-instance profiles of a GPU instance, with their enum."""
+    """Compute-instance profiles of a GPU instance, as pairs of NVML's enum and profile info."""
     ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV
     for enum in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         try:
@@ -306,7 +308,7 @@ def compute_profiles(session: Session, gi: Any, *, gpu: str) -> Iterator[tuple[i
         except NotSupportedError:
             continue
         except NvmlError as error:
-            # A driver that is older than this list of enums.
+            # INVALID_ARGUMENT: the driver is older than the enum.
             if error.code != pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 raise
 
@@ -321,11 +323,12 @@ def _ask_compute_profiles(session: Session, gi: Any, *, gpu: str) -> tuple[Compu
 def _whole_compute_profiles(
     session: Session, gi: Any, profile: Profile, *, gpu: str
 ) -> tuple[list[ComputeProfile], tuple[ComputeProfile, ...]]:
-    """Those of all slices of a GPU instance, most multiprocessors first, and the whole answer.
+    """Compute-instance profiles with all compute slices of ``profile``, most multiprocessors first.
 
-    A GPU has a dozen of them, each asked for by two calls where the driver refuses one: an answer
-    of which a slice was made is kept. Asked for twice where none has enough, as one wrong answer
-    takes no profile away.
+    The second value is all profiles that the driver reported. Asking for them takes up to two calls
+    for each of a dozen, so that an answer by which a slice was made is kept in the session. If no
+    profile has enough multiprocessors, the driver is asked once more: one wrong answer must not
+    rule ``profile`` out.
     """
     asked = session.compute_profiles.get((gpu, profile.id), ())
     best: list[ComputeProfile] = []
@@ -340,7 +343,11 @@ def _whole_compute_profiles(
 
 
 def _delivered(session: Session, handle: Any, profile: Profile, *, gpu: str) -> Delivered:
-    """The instance made; it is destroyed again where it has less than its profile advertises."""
+    """Read a new compute instance; destroys it if it has less than its profile advertises.
+
+    Raises:
+        UndeliverableError: the compute instance had less, and was destroyed.
+    """
     info = session.call(pynvml.nvmlComputeInstanceGetInfo_v2, handle, gpu=gpu)
     uuid = session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu)
     shown = session.call(pynvml.nvmlDeviceGetAttributes_v2, info.device, gpu=gpu)
@@ -376,15 +383,15 @@ def _undeliverable(
         gpu=gpu,
         profile=profile.name,
         detail=detail,
-        # More than that is nowhere reported: then it is all that the GPU instance has.
+        # Without a refusal, the driver's largest number is all that the GPU instance has.
         deliverable=0 if refused else most,
     )
 
 
 def _gpu_instance(session: Session, gpu: str, gi_id: int) -> Any:
-    """The handle of a GPU instance; None where NVML says twice that it is gone.
+    """Handle of a GPU instance; None if NVML says twice that it is gone.
 
-    What is taken for gone is forgotten, and would stay for ever if it were there.
+    The caller forgets an instance that is gone: after a wrong answer it would stay for ever.
     """
     device = session.device(gpu)
     for _ in range(2):
@@ -413,12 +420,12 @@ def _destroy(session: Session, function: Any, handle: Any, *, gpu: str, gi_id: i
 
 
 def _read_again(look: Callable[[], T], operation: str, what: str, *, gpu: str) -> T:
-    """The answer of ``look``, which is asked again where an instance is gone before it is read.
+    """Result of ``look``, which is called again if an instance was listed and not found after that.
 
-    Destroyed by someone else since it was listed, as the next look shows; or NVML errs.
+    Either somebody destroyed the instance between both, as the next look shows, or NVML errs.
 
     Raises:
-        ReadBackError: it is there again and again and cannot be read.
+        ReadBackError: an instance is there in each look and cannot be read.
     """
     unread: InstanceNotFoundError | None = None
     for _ in range(_LOOKS):

@@ -1,12 +1,12 @@
-"""The process's one NVML session: the library, calls of it, and the handles of its GPUs.
+"""The process's one NVML session: the library, the calls into it, and the handles of GPUs.
 
-It stays open: without it, looking up a MIG handle by UUID was seen to take ten seconds under load.
-nvml.h promises nothing of nvmlShutdown while other calls are inside the library, so it is called
-only when none of ours is.
+The session stays open: without one, looking up a MIG handle by UUID was seen to take ten seconds
+under load. nvml.h promises nothing about nvmlShutdown while other calls are inside the library, so
+that nvmlShutdown is called only when no other call of ours runs.
 
-nvml.h lets nvmlDeviceGetHandleByUUID answer GPU_IS_LOST as soon as any GPU is lost, and initialise
-others on its way. By index and by PCI address only the GPU that is asked for answers: so handles
-are taken by these, verified by UUID, and kept until the next nvmlInit.
+By nvml.h, nvmlDeviceGetHandleByUUID may answer GPU_IS_LOST as soon as any GPU is lost, and may
+initialise other GPUs. By index and by PCI address only the GPU that is asked for answers: so
+handles are taken by index or address, verified by UUID, and kept until the next nvmlInit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU that answered: its UUID, its handle, and its PCI address if it would tell."""
+    """A GPU that answered. ``address``: its PCI address, empty if the GPU did not tell it."""
 
     uuid: str
     handle: Any
@@ -62,7 +62,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ComputeProfile:
-    """The used part of nvmlComputeInstanceProfileInfo_t, and the enum under which it was told."""
+    """A compute-instance profile: its enum, and fields of nvmlComputeInstanceProfileInfo_t."""
 
     enum: int
     id: int
@@ -73,9 +73,10 @@ class ComputeProfile:
 class Session:
     """NVML, and the GPUs that were found with it. Thread-safe; raises errors of ``nvml.errors``.
 
-    Every call has a deadline: ``seconds``, six times that for those that change something. While
-    one hangs, further calls for the same GPU fail at once, and those for others do not notice.
-    ``on_call`` hears of each: the function's name, the code's name or HANG, and how long it took.
+    ``seconds``: deadline of a call; a call that changes something has six times as long. While a
+    call hangs, further calls for the same GPU fail at once; calls for other GPUs are not affected.
+    ``on_call``: called after each call with the function's name, the name of its code or HANG, and
+    the seconds that it took.
     """
 
     def __init__(
@@ -86,16 +87,16 @@ class Session:
     ) -> None:
         self.seconds = seconds
         self.names_processes = True
-        """True if NVML can name all processes of the node; without, an empty list says nothing."""
+        """True if NVML can name all processes of the node; else its empty lists prove nothing."""
         self.released: frozenset[str] = frozenset()
-        """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
+        """UUIDs of GPUs of which no handle is taken; only ``reopen`` drops handles taken before."""
         self.compute_profiles: dict[tuple[str, int], tuple[ComputeProfile, ...]] = {}
-        """Compute-instance profiles by GPU's UUID and id of the GPU-instance profile, of which an
-        instance was made: they need not be asked for again in this generation."""
+        """Compute-instance profiles, by the GPU's UUID and the id of the GPU-instance profile; kept
+        in this generation once an instance was made by them, so that they are asked for once."""
         self.is_open = False
         """True if ``open`` has succeeded and ``close`` was not called since."""
         self.generation = 0
-        """Number of initialisations: handles of an earlier generation are not valid any more."""
+        """Number of initialisations so far; handles of an earlier generation are not valid."""
         self._on_call = on_call
         self._calls = Calls(seconds)
         self._lock = threading.Lock()
@@ -105,11 +106,11 @@ class Session:
 
     @property
     def wanted(self) -> bool:
-        """True if it is to be closed or opened anew: who listens for events ends that now."""
+        """True if the session is to be closed or opened anew, so that waits for events must end."""
         return self._calls.wanted
 
     def open(self) -> None:
-        """Load the library and initialise it; does nothing when that is done already.
+        """Load the library and initialise it; does nothing if the session is open already.
 
         Raises:
             DriverUnavailableError: no library or no driver; try again later.
@@ -118,18 +119,18 @@ class Session:
             if self.is_open:
                 return
             if self._initialised:
-                # An earlier close had to leave it; what hangs there may have come back since.
+                # An earlier close had to leave the library, as calls hung; these may be over now.
                 self._shut_down(0.0)
             if not self._initialised:
                 self._initialise()
             self.is_open = True
 
     def close(self, seconds: float | None = None) -> bool:
-        """End event waits, let calls finish, and shut the library down; new calls are refused.
+        """Refuse new calls, end waits for events, let calls finish, and shut the library down.
 
-        Errors of a library that is going anyway do not matter. What has not come back within
-        ``seconds`` (by default a call's deadline) is said in the log, and the library is then left
-        as it is, never shut down under a running call: False.
+        ``seconds``: time for running calls to finish, by default the deadline of a call. Returns
+        False if a call has not come back by then: the call is named in the log, and the library is
+        not shut down. Errors of nvmlShutdown are only logged.
         """
         with self._lock:
             self.is_open = False
@@ -138,12 +139,14 @@ class Session:
             )
 
     def reopen(self, seconds: float) -> bool:
-        """Shut the library down and initialise it anew; calls begun meanwhile wait.
+        """Shut the library down and initialise it anew; calls that are begun meanwhile wait.
 
-        False, and nothing was done, if calls that run have not come back within ``seconds``.
+        Returns False, and nothing was done, if the session is not open or running calls have not
+        come back within ``seconds``.
 
         Raises:
-            DriverUnavailableError: it could not be initialised again; the session is closed.
+            DriverUnavailableError: the library could not be initialised again; the session is
+                closed.
         """
         with self._lock:
             if not self.is_open or self._calls.overdue():
@@ -160,11 +163,12 @@ class Session:
         return True
 
     def as_one(self, work: Callable[[], T], *, gpu: str) -> T:
-        """The result of ``work``, whose calls for that GPU share one thread and one generation.
+        """Result of ``work``, whose calls for that GPU share one thread and one generation.
 
         Raises:
             DriverUnavailableError: the session is closed.
-            NvmlError: as from each of its calls; HangError ends it.
+            HangError: a call of the work has not come back; the work goes no further.
+            NvmlError: as raised by the work.
         """
         if self._calls.current is not None:
             return work()
@@ -175,14 +179,16 @@ class Session:
         return self._operate(work, gpu=gpu)
 
     def hangs(self, gpu: str) -> str:
-        """The call for a GPU that has not come back in time, and since when; empty if none."""
+        """Text with the call for a GPU that has not come back in time; empty if there is none."""
         return self._calls.hangs(gpu)
 
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
-        """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
+        """Call a function of pynvml.
 
-        Handles among the arguments are of this generation: taken in the same :meth:`as_one`. Where
-        only one GPU says that the driver is away, it is an error of that GPU.
+        ``gpu``: UUID of the GPU that the call is for, empty for none; errors name it. Handles among
+        the arguments must be taken in the same :meth:`as_one`, so that they are of this generation.
+        If a call for a GPU says that the driver is gone, and the driver answers otherwise, a plain
+        NvmlError of that GPU is raised.
         """
         if self._calls.current is None:
             return self.as_one(partial(self.call, function, *arguments, gpu=gpu), gpu=gpu)
@@ -197,11 +203,11 @@ class Session:
             raise
 
     def device(self, uuid: str) -> Any:
-        """The kept handle of a GPU; in a new generation it is taken anew where the GPU last was.
+        """Handle of a GPU; in a new generation it is taken anew at the GPU's last PCI address.
 
         Raises:
-            GpuLostError: this machine has no such GPU now, as far as could be seen.
-            GpuReleasedError: it is released.
+            GpuLostError: the GPU was never found, or is not at its last PCI address any more.
+            GpuReleasedError: the GPU is released.
         """
         if self._calls.current is None:
             return self.as_one(partial(self.device, uuid), gpu=uuid)
@@ -223,12 +229,13 @@ class Session:
         return found.handle
 
     def take(self, place: int | str) -> Device:
-        """The GPU at an index or a PCI address, its handle taken and kept; no other is touched.
+        """The GPU at an index or a PCI address; its handle is kept, and no other GPU is touched.
 
-        Until its UUID is known, its calls have a deadline of their own under its place.
+        Until its UUID is known, the GPU goes by its place: a call that hangs blocks only calls for
+        the same place.
 
         Raises:
-            NvmlError: it does not answer, or there is none.
+            NvmlError: the GPU does not answer, or there is none at the place.
         """
         is_index = isinstance(place, int)
         label = f"with index {place}" if is_index else f"at PCI address {place}"
@@ -241,16 +248,16 @@ class Session:
         return self.as_one(taken, gpu=label)
 
     def driver_version(self) -> str:
-        """Version of the kernel driver: ``570.86.10``."""
+        """Version of the kernel driver, such as ``570.86.10``."""
         return str(self.call(pynvml.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> str:
-        """Newest CUDA version that the driver serves: ``12.8``."""
+        """Newest CUDA version that the driver serves, such as ``12.8``."""
         version = int(self.call(pynvml.nvmlSystemGetCudaDriverVersion))
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def _verified(self, handle: Any, *, label: str) -> Device:
-        """The GPU of a handle as itself says; from now on its handle is kept."""
+        """The GPU of a handle, by the UUID that the GPU tells; its handle is kept from now on."""
         uuid = self.call(pynvml.nvmlDeviceGetUUID, handle, gpu=label)
         try:
             address = self.call(pynvml.nvmlDeviceGetPciInfo, handle, gpu=label).busId
@@ -316,7 +323,7 @@ class Session:
             code = code_name(error.value)
             raise translate(name, error.value, gpu=gpu) from error
         except AbandonedError:
-            code = ""  # whoever waited has told
+            code = ""  # the thread that waited has reported the call as HANG
             raise
         finally:
             if code:
@@ -326,9 +333,10 @@ class Session:
 def together(
     function: Callable[Concatenate[Session, str, P], T],
 ) -> Callable[Concatenate[Session, str, P], T]:
-    """Make a function's calls, for the GPU of its first argument, one operation of its session.
+    """Decorate a function of a session and a GPU, so that all its calls are one operation.
 
-    They see one generation, so that it may keep what NVML gave it, and share one thread.
+    The calls share one thread and one generation, so that the function may keep NVML's handles
+    from one call to the next.
     """
 
     @wraps(function)
