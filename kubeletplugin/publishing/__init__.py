@@ -1,1 +1,1 @@
-"""Publications of this node: its MigNode and the statuses of claims."""
+"""Publications of this node: its MigNode, its ResourceSlices, and the statuses of claims."""

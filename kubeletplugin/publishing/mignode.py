@@ -1,4 +1,4 @@
-"""The node's MigNode object: what is true of this node, who allocates on it, and its writer."""
+"""The node's MigNode object: its allocator mode, its content, and its writer."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _OTHERS = frozenset({"drain", "reservations"})
 
 
 class AllocatorMode:
-    """The allocator, and the publication of the node's ResourceSlices. Thread-safe.
+    """The node's allocator, and the state of its ResourceSlices. Thread-safe.
 
-    Nothing in Kubernetes keeps two allocators from giving the same device away twice, so that the
-    order of a change matters: the MigNode says ``scheduler`` before a slice is published, and says
-    ``controller`` only after the last one is gone.
+    Kubernetes does not prevent two allocators from allocating the same device, so the order of a
+    change matters: the MigNode says ``scheduler`` before a ResourceSlice with devices is published,
+    and ``controller`` only after the last one is deleted. ``wanted``: the configured allocator.
     """
 
     def __init__(self, wanted: AllocatorKind, *, on_change: Callable[[], None]) -> None:
@@ -59,7 +59,7 @@ class AllocatorMode:
 
     @property
     def allocator(self) -> AllocatorKind | None:
-        """Allocator for the MigNode; None while slices of an earlier run may be there."""
+        """Allocator for the MigNode; None while ResourceSlices of an earlier run may exist."""
         with self._mutex:
             if self._withdrawn:
                 return AllocatorKind.CONTROLLER
@@ -67,12 +67,12 @@ class AllocatorMode:
 
     @property
     def publication(self) -> Publication | None:
-        """State of the slices for the MigNode; None where they are not wanted."""
+        """State of the ResourceSlices for the MigNode; None if the controller is to allocate."""
         with self._mutex:
             return self._publication
 
     def report(self, publication: Publication) -> None:
-        """Records the state of publication; listeners are called if it changed."""
+        """Record the state of the ResourceSlices; ``on_change`` is called if it changed."""
         with self._mutex:
             if publication == self._publication:
                 return
@@ -80,14 +80,14 @@ class AllocatorMode:
         self._on_change()
 
     def resume(self) -> None:
-        """Publish slices after all: from now on the controller allocates no more."""
+        """Change the allocator to kube-scheduler: ResourceSlices will be published after all."""
         with self._mutex:
             self._withdrawn = False
             self._publication = Publication(done=None, reason="Pending")
         self._on_change()
 
     def withdraw(self) -> None:
-        """Let the controller allocate: no slice is there, and none will be before ``resume``."""
+        """Change the allocator to the controller: no ResourceSlice has devices until ``resume``."""
         with self._mutex:
             self._withdrawn = True
         self._on_change()
@@ -95,9 +95,9 @@ class AllocatorMode:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts of the node besides its GPUs, about claims and their needs; as in the Inventory.
+    """Facts about claims and about needs of containers, for fields of the same name in Inventory.
 
-    ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
+    ``missing``: text on files that the node lacks for containers; it goes into the message.
     """
 
     failed_claims: tuple[FailedClaim, ...] = ()
@@ -110,12 +110,12 @@ class NodeFacts:
 
 
 class NodeInventory:
-    """Inventory of the node, put together anew whenever it is asked. Thread-safe.
+    """Builds the node's Inventory, from which MigNode and ResourceSlices are written. Thread-safe.
 
-    It is what MigNode and ResourceSlices are to show. ``drain`` is what an administrator drains.
+    ``drain``: returns the drain that an administrator has written. ``facts``: returns NodeFacts.
     """
 
-    def __init__(  # noqa: PLR0913 - whoever knows a part of it
+    def __init__(  # noqa: PLR0913 - the sources of the inventory
         self,
         common: Common,
         mode: AllocatorMode,
@@ -137,11 +137,11 @@ class NodeInventory:
         self._facts = facts
 
     def of_mignode(self) -> Inventory | None:
-        """Inventory for the MigNode; None also while the allocator is not decided."""
+        """Inventory for the MigNode; None if not :meth:`known`, or the allocator is not decided."""
         return None if self._mode.allocator is None else self.known()
 
     def known(self) -> Inventory | None:
-        """Known inventory; None until the first look at the GPUs has ended, well or not."""
+        """The present inventory; None until the first look at the GPUs has succeeded or failed."""
         hardware, ready, reason = self._hardware, self._readiness.is_ready, self._readiness.reason
         if not ready and not reason:
             return None
@@ -172,12 +172,12 @@ class NodeInventory:
         )
 
     def _named(self, gpu: Gpu) -> Gpu:
-        """The GPU with its name in the remedies of its message."""
+        """The GPU, with its name put into the commands of its message."""
         text = at_hand(gpu.unavailable, gpu=gpu.name)
         return gpu if text == gpu.unavailable else replace(gpu, unavailable=text)
 
     def _gpus_before(self) -> tuple[Gpu, ...]:
-        """GPUs as the last run knew them, if this one may not look at them."""
+        """GPUs as the last run published them, if this run cannot look at them; else none."""
         reason, before = self._releasing.unseen(), self._releasing.before
         if not reason or before is None:
             return ()
@@ -186,15 +186,15 @@ class NodeInventory:
 
 
 class MigNodePublisher(WriteLoop):
-    """Keeps one MigNode true: written when it differs from what is there, and only then.
+    """Writes the node's MigNode when it differs from the inventory, and only then.
 
-    It is looked at after changes on the hardware and changes of the object itself, so that a
-    deleted or edited MigNode comes back. What is there is known from the mirror and from the
-    answers to the own writes: while nobody else writes, a change costs one request.
+    It compares after changes of the inventory and of the object, so that a deleted or edited
+    MigNode is restored. The object is known from the watch and from the answers to own writes:
+    while no other program writes, a change costs one request.
 
-    ``inventory`` says what is true, or None while that is not known; it is asked from the own
-    thread. What an administrator drains is left as it is, and is in :attr:`drain`. ``on_reserved``
-    gets what is reserved after each change of the MigNode, in the watch's thread.
+    ``inventory``: returns the inventory, or None while it is not known; called in this writer's
+    thread. :attr:`drain`: the drain in the object, which administrators write. ``on_reserved``:
+    called with the reservations after each change of the MigNode, in the thread of the watch.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class MigNodePublisher(WriteLoop):
         self._owner: Obj | None = None
 
     def look(self) -> Inventory | None:
-        """Read the MigNode, drains included; None if there is none, or no answer."""
+        """Read the MigNode, its drain and reservations; None if there is none, or no answer."""
         try:
             found = self._api.get(MIG_NODES, self._node_name)
             inventory = from_mignode(found)
@@ -244,7 +244,7 @@ class MigNodePublisher(WriteLoop):
             self._on_drain()
         self._hear_of_reservations(change.new or {})
         if change.new is None:
-            self._owner = None  # it goes with a Node that is replaced
+            self._owner = None  # it may be gone because the Node was replaced
         if change.new is None or change.rewound:
             self._answer = None
         elif change.kind == "added" or _version(change.new) in self._versions:
@@ -258,7 +258,7 @@ class MigNodePublisher(WriteLoop):
             _log.warning("what is reserved cannot be told: %s", error)
 
     def _known(self) -> Obj | None:
-        """The MigNode as the mirror has it, or as the server has answered since."""
+        """The latest MigNode from the watch or the answers to own writes; None without one."""
         answer, seen = self._answer, next(iter(self._mirror.store.list()), None)
         if seen is None or answer is None:
             return seen or answer
@@ -276,7 +276,7 @@ class MigNodePublisher(WriteLoop):
         try:
             if found is None:
                 found = self._read_or_create(wanted, owner)
-            if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
+            if not found["metadata"].get("deletionTimestamp"):  # else made anew once it is gone
                 found = self._update_spec(found, wanted, owner)
                 found = self._update_status(found, wanted)
                 self._true = (inventory, _version(found))
@@ -298,10 +298,10 @@ class MigNodePublisher(WriteLoop):
         return answer
 
     def _create(self, wanted: Obj, owner: Obj) -> Obj:
-        """Create it, owned by the Node, so that it goes with it.
+        """Create the MigNode, owned by the Node, so that it is deleted with the Node.
 
         Raises:
-            KubeError: also when the CRD is not installed, which is a 404 as well.
+            KubeError: the write failed; the message says so if the CRD may not be installed.
         """
         body = {
             **{k: v for k, v in wanted.items() if k != "status"},
@@ -349,7 +349,7 @@ def _readable_drain(obj: Obj) -> Drain | None:
 
 
 def node_owner(api: KubeApi, node_name: str) -> Obj:
-    """The owner reference to a Node, whose objects go with it.
+    """Owner reference to a Node; an object with it is deleted with the Node.
 
     Raises:
         KubeError: there is no such Node, or no answer.
@@ -364,7 +364,10 @@ def node_owner(api: KubeApi, node_name: str) -> Obj:
 
 
 def _keep_known(status: Any, found: Obj) -> Any:
-    """The new status: what is not known again yet stays, and times while values are the same."""
+    """The new status, with conditions of ``found`` in place of new ones that are Unknown.
+
+    A condition with the same value as in ``found`` keeps its time of transition.
+    """
     old = {c.get("type"): c for c in found.get("conditions", ())}
     conditions = []
     for condition in status["conditions"]:

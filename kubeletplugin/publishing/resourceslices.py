@@ -1,11 +1,11 @@
-"""The node's ResourceSlices: full while kube-scheduler allocates, and empty before others do.
+"""The node's ResourceSlices: with devices while kube-scheduler allocates, otherwise without.
 
-Kubelet deletes them when it starts, and when this program was gone for 30 s; they come back. What
-is to be published changes with the hardware, not with pods: at rest nothing is written.
+Kubelet deletes them when it starts, and when this program was gone for 30 s; they are written
+again. Their content changes with the hardware, not with pods.
 
-Where the controller allocates, a slice without devices remains, which names the pool. Without it
-cluster autoscaler, which copies a node with its pods, ends each of its loops for all groups, as a
-claim has a device of a pool that no slice of the node has (cluster-autoscaler 1.36,
+While the controller allocates, one slice without devices names the pool. Without it cluster
+autoscaler, which copies a node with its pods, fails in each of its loops for all node groups, as a
+claim has a device of a pool that no slice of the node names (cluster-autoscaler 1.36,
 simulator/dynamicresources/utils/sanitize.go).
 """
 
@@ -61,9 +61,10 @@ _NO_OVERHEAD = (
 
 
 class SlicePublisher(WriteLoop):
-    """Keeps the slices true, or without devices. ``inventory`` is as in MigNodePublisher.
+    """Writes the node's ResourceSlices when they differ from the inventory.
 
-    When it is stopped the slices stay, for a plugin that is back within 30 s.
+    ``inventory``: see MigNodePublisher. When the publisher is stopped the slices stay: kubelet
+    keeps them for 30 s for the next run.
     """
 
     def __init__(
@@ -106,14 +107,14 @@ class SlicePublisher(WriteLoop):
         self._last: Offered | None = None
         self._disturbances = self._repaired = 0  # by others: told by the watch, and written over
         self._given_up: Publication | None = None
-        # Ever longer: even pauses would switch for ever where several API servers disagree.
+        # Growing pauses: if API servers disagree, equal ones would switch the allocator for ever.
         self._again = Backoff(
             first=times.GATE_FIRST_SECONDS, limit=times.GATE_LONGEST_SECONDS, jitter=0.0
         )
 
     @property
     def disturbed(self) -> bool:
-        """True if others did something to the slices that is not put right yet."""
+        """True if others changed the slices, and they are not written again yet."""
         return self._disturbances != self._repaired
 
     def _changed(self, change: Change) -> None:
@@ -142,10 +143,10 @@ class SlicePublisher(WriteLoop):
         return min((seconds for seconds in due if seconds is not None), default=None)
 
     def _resume(self) -> bool:
-        """True if what was given up is possible after all; then the controller is told.
+        """Change back to kube-scheduler if that has become possible; returns True if it has.
 
-        It is handed over as by a plugin that is restarted with another mode: what the controller
-        allocated is among the devices that are published, and counts.
+        The hand-over is that of a plugin restarted with another mode: devices that the controller
+        allocated are published too, so that kube-scheduler counts them as allocated.
         """
         self._again.postpone(self._clock.monotonic())
         inventory = self._inventory()
@@ -166,11 +167,11 @@ class SlicePublisher(WriteLoop):
         return True
 
     def _again_in(self) -> float:
-        """Seconds until what was given up is tried again."""
+        """Seconds until ``--allocator=scheduler``, which was given up, is tried again."""
         return self._again.left(self._clock.monotonic())
 
     def _announce(self) -> bool:
-        """True if the controller knows that it does not allocate here."""
+        """True if the MigNode says that kube-scheduler allocates; pauses first after a change."""
         try:
             found = self._api.get(MIG_NODES, self._options.node_name)
         except ObjectNotFoundError:
@@ -227,7 +228,7 @@ class SlicePublisher(WriteLoop):
         )
 
     def _give_up(self, reason: str, message: str) -> None:
-        """Publish nothing until further notice; the controller is to allocate."""
+        """Withdraw the slices and let the controller allocate, until :meth:`_resume`."""
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.report_node(NodeReason.NO_SLICES, text, warning=True)
@@ -240,7 +241,7 @@ class SlicePublisher(WriteLoop):
         try:
             count = self._writer.withdraw()
         except ForbiddenError as error:
-            # A role from before this could be asked for: then nothing can have been published.
+            # An old role without this permission: no earlier run can have published slices.
             _log.warning("ResourceSlices of an earlier run cannot be looked for: %s", error)
             count = 0
         if count:
@@ -248,7 +249,7 @@ class SlicePublisher(WriteLoop):
         self._mode.withdraw()
 
     def _name_pool(self) -> None:
-        """Have one slice without devices."""
+        """Write one slice without devices, which names the pool."""
         disturbances = self._disturbances
         if self._last is self._nothing and disturbances == self._repaired:
             return
@@ -259,9 +260,10 @@ class SlicePublisher(WriteLoop):
 class FailedGpus:
     """GPUs on which a slice could not be made lately. Thread-safe.
 
-    Their slices are not to be allocated for a while; from then on, while the failure is remembered,
-    a pod is bound to one of them only once it is made: kube-scheduler would pick the same device
-    again. ``on_change`` is called without a lock.
+    Slices of such a GPU are not to be allocated for a while, as kube-scheduler would pick the same
+    device again. After that, while the failure is remembered, a pod is to be bound only once its
+    slice is made. ``binding``: option that changes the latter. ``on_change``: called without a
+    lock.
     """
 
     def __init__(
@@ -278,7 +280,7 @@ class FailedGpus:
         self._failures: LeftOut[str] = LeftOut(self._clock.monotonic)
 
     def failed(self, gpus: Iterable[str]) -> None:
-        """A slice could not be made on one of these GPUs."""
+        """Take note that a slice could not be made on these GPUs (UUIDs)."""
         with self._lock:
             for gpu in gpus:
                 self._failures.fail(gpu)
@@ -303,9 +305,10 @@ class FailedGpus:
 
 
 class Unaccounted:
-    """Instances on GPUs that no claim's allocation accounts for: their room is not offered.
+    """Finder of instances that no allocation accounts for: their placements are not offered.
 
-    Remembers since when instances have been going. Not thread-safe.
+    These are foreign instances, and own ones whose removal takes ``GOING_SECONDS`` or longer. Not
+    thread-safe.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -317,7 +320,7 @@ class Unaccounted:
         now = self._clock.monotonic()
         on = [(g.uuid, i.occupant, i.state) for g in gpus for i in g.instances]
         stays = {(uuid, occupant) for uuid, occupant, state in on if state not in _GOING}
-        # Of a slice that several claims share, one may be on its way out for long.
+        # A shared slice stays while one claim holds it, even if another's share is being removed.
         going = {(uuid, occupant) for uuid, occupant, _ in on} - stays
         self._since = {key: self._since.get(key, now) for key in going}
         blocked: dict[str, dict[Occupant, None]] = {}
@@ -328,7 +331,7 @@ class Unaccounted:
         return {uuid: tuple(occupants) for uuid, occupants in blocked.items()}
 
     def due(self) -> float | None:
-        """Seconds until something that is going will have taken too long; None if nothing will."""
+        """Seconds until the removal of an instance will have taken too long; None without one."""
         now = self._clock.monotonic()
         left = (since + times.GOING_SECONDS - now for since in self._since.values())
         return min((seconds for seconds in left if seconds > 0), default=None)
@@ -337,13 +340,13 @@ class Unaccounted:
 def probe(
     api: KubeApi, inventory: Inventory, *, field_manager: str, overhead: Overhead = ()
 ) -> Features | None:
-    """Find the form of the node's slices; None where partitionable devices are not served.
+    """Features of ResourceSlices that the API server serves; None without partitionable devices.
 
-    It is tried out, since versions do not tell: a gate may be on or off in any version, and a
-    managed cluster calls its versions as it likes. The server drops fields that it does not serve
-    without a word, so that a slice is sent for a dry run and what comes back is looked at.
+    A dry run tests them, as the server's version does not tell: a feature gate may be on or off in
+    any version, and managed clusters number their versions as they like. The server silently drops
+    fields that it does not serve, so a slice is sent and the answer compared.
 
-    Kubernetes 1.34 takes counter sets and devices in one slice, later versions refuse that.
+    Kubernetes 1.34 takes counter sets and devices in one slice; later versions refuse that.
 
     Raises:
         KubeError: the server refuses slices altogether, or does not answer.
@@ -368,7 +371,7 @@ def probe(
         separate=separate,
         taints=bool(found.get("taints")),
         binding=bool(found.get("bindingConditions")),
-        # Twice the devices are too many for the form of 1.34.
+        # Shares double the devices, which is too many for the single slice of 1.34.
         shares=separate and bool(found.get("allowMultipleAllocations")),
         overhead=overhead if found.get(FIELD) else (),
     )

@@ -1,8 +1,8 @@
-"""Writer that makes the ResourceSlices in the API server those of a layout, with few writes.
+"""Writer of this node's ResourceSlices, which makes few writes.
 
 Consumers use only the slices of a pool's highest generation, and only when all of them are there. A
-change within one slice is atomic, so that it keeps the generation; any other writes all slices of
-the next one.
+change of a single slice is atomic and keeps the generation; any other change writes all slices with
+the next generation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class DroppedFieldsError(Exception):
-    """The API server did not keep what was sent; ``taints`` tells that only taints are missing."""
+    """The API server dropped fields of a slice; ``taints``: it dropped only taints."""
 
     def __init__(self, name: str, *, taints: bool) -> None:
         what = "taints" if taints else "sharedCounters or consumesCounters"
@@ -35,9 +35,10 @@ class DroppedFieldsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A slice as it is in the API server, without its content. ``digest`` is that of it.
+    """A slice as it is in the API server, without its content.
 
-    ``offers``: it has devices, or counters of some.
+    ``version``: resourceVersion. ``generation``: the pool's. ``digest``: digest of the spec
+    (``_digest``). ``offers``: it has devices or counters. ``owners``: ownerReferences.
     """
 
     name: str
@@ -50,9 +51,10 @@ class _Found:
 
 
 class SliceWriter:
-    """Writes the slices of one driver on one node; every one of them is this program's.
+    """Writes the slices of one driver on one node; all of them are taken for this program's.
 
-    Under NVIDIA's name those are left alone that are not called like ours.
+    If the driver has the name of NVIDIA's DRA driver, slices with names unlike ours are left alone.
+    ``owner``: returns the owner reference for the slices.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class SliceWriter:
         self._written: dict[str, str] = {}
 
     def is_own(self, slice_: Obj) -> bool:
-        """True if a slice is as this program wrote it last."""
+        """True if a slice has the resourceVersion that this program wrote last."""
         metadata = slice_["metadata"]
         version: str = metadata["resourceVersion"]
         return self._written.get(metadata["name"]) == version
@@ -85,14 +87,14 @@ class SliceWriter:
         Raises:
             DroppedFieldsError: the server did not keep all of a slice.
             InvalidError: a slice exceeds a limit of the API.
-            KubeError: a write failed; what is there is not a whole generation perhaps.
+            KubeError: a write failed; the slices may be an incomplete generation.
         """
         owner = self._owner()
         names = layout.names()
         found = {f.name: f for f in self._list()}
         generations = {f.generation for f in found.values()}
         generation = max(generations, default=0)
-        # What the server makes of a spec may differ from it, and is remembered then.
+        # The server may store a spec changed; the digest of its version is remembered.
         changed = [
             index
             for index, name in enumerate(names)
@@ -121,10 +123,10 @@ class SliceWriter:
         return len(changed) + len(obsolete)
 
     def withdraw(self) -> int:
-        """Delete all slices of the driver on this node that offer anything; returns how many.
+        """Delete all slices of this node with devices or counters; returns how many.
 
         Raises:
-            KubeError: one is left.
+            KubeError: a slice could not be deleted.
         """
         found = [f for f in self._list() if f.offers]
         for each in found:
@@ -185,7 +187,7 @@ def _found(obj: Obj) -> _Found:
 
 
 def _digest(spec: Obj) -> str:
-    """Digest of a spec without the pool's generation and the times that the server gives taints."""
+    """Digest of a spec, without the pool's generation and the times that the server adds."""
     pool = {**spec["pool"], "generation": 0}
     devices = [
         {**d, "taints": [{**t, "timeAdded": ""} for t in d["taints"]]} if "taints" in d else d

@@ -1,7 +1,7 @@
-"""``status.devices`` of claims: which slice a claim got, for people and for other programs.
+"""Writer of ``status.devices`` of claims, which shows a claim's devices and their state.
 
-Written in the background by server-side apply: nothing waits for it, and no failure of it fails a
-Prepare. Only entries of this driver are touched, and only of the claim with the right UID.
+It writes in the background by server-side apply: no Prepare waits for it or fails by it. Only
+entries of this driver are changed, and only in the claim with the right UID.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ _ATTEMPTS = 8
 _MOST_KNOWN = 64
 _MOST_TEXT = 1000
 _Wish = Callable[[Obj], "list[Obj]"]
-"""From the claim as it is to our devices as they are to be shown, their conditions without time."""
+"""Function from a claim to our wanted entries of ``status.devices``; conditions have no times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
-    """Wish of a claim, to be written at the monotonic time ``due``.
+    """Wanted status of a claim.
 
-    ``awaited``: somebody waits for it, so that it is never given up. ``attempts`` of it
-    were refused.
+    ``due``: monotonic time at which it is to be written. ``awaited``: kube-scheduler waits for it,
+    so it is never given up. ``attempts``: number of writes that the API server refused.
+    ``backoff``: pauses between failed writes; None before the first.
     """
 
     ref: ClaimRef
@@ -63,9 +64,9 @@ class _Wanted:
 class ClaimStatuses(WriteLoop):
     """Writer with one thread, which applies the latest wanted status of each claim.
 
-    Devices are shown as the journal has them at the time of writing, with the ``problem`` of each.
-    That is when other changes of the node are told of, by which time kubelet has its answer; what
-    somebody waits for is written at once.
+    Devices are shown as the journal has them at the time of writing. ``problem``: returns the
+    problem of an entry's device. Statuses are written together with other changes of the node,
+    after kubelet has its answer; those for which kube-scheduler waits are written at once.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ClaimStatuses(WriteLoop):
         self._busy = False
 
     def know(self, claim: Obj) -> None:
-        """Take a claim as it was just read, so that it need not be read again to be written to."""
+        """Take a claim that was just read, to save reading it again before a write."""
         with self._condition:
             self._known.pop(claim["metadata"]["uid"], None)
             self._known[claim["metadata"]["uid"]] = (claim, self._clock.monotonic())
@@ -95,10 +96,10 @@ class ClaimStatuses(WriteLoop):
                 del self._known[next(iter(self._known))]
 
     def show(self, ref: ClaimRef, *, awaited: bool = False, overdue: bool = False) -> None:
-        """Show the devices of a claim as they are, ready or not.
+        """Show the devices of a claim in their present state.
 
-        ``awaited``: kube-scheduler waits for them. ``overdue``: kubelet should have asked for them
-        by now, and has not.
+        ``awaited``: kube-scheduler waits for this status. ``overdue``: kubelet should have asked
+        for the devices by now, and has not.
         """
         self._want(ref, partial(self._present, overdue=overdue), awaited=awaited)
 
@@ -123,7 +124,7 @@ class ClaimStatuses(WriteLoop):
         self._want(ref, wish, awaited=True)
 
     def show_failure(self, ref: ClaimRef, message: str, *, reason: str = PREPARE_FAILED) -> None:
-        """Show the devices that the claim was given here as not prepared for ``reason``."""
+        """Show the devices of this node that are allocated to a claim as not ready."""
 
         def wish(claim: Obj) -> list[Obj]:
             allocation = read_claim(claim).allocation
@@ -138,20 +139,20 @@ class ClaimStatuses(WriteLoop):
         self._want(ref, wish)
 
     def withdraw(self, ref: ClaimRef) -> None:
-        """Take our entries away from a claim that may be deallocated, and then has none."""
+        """Remove our entries from a claim's status, which is read first: it may have none."""
         self._want(ref, lambda _: [])
 
     def clear(self, ref: ClaimRef) -> None:
-        """Take our entries away; a claim that is gone, or deallocated, has none."""
+        """Remove our entries from a claim's status; the claim may be gone or deallocated."""
         self._want(ref, _nothing)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Wait until nothing is left to write."""
+        """Wait until nothing is left to write; False after ``timeout`` seconds."""
         with self._condition:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
     def _present(self, claim: Obj, *, overdue: bool) -> list[Obj]:
-        """The devices that are made for the claim, and that it still has."""
+        """Entries of the claim's devices that are made and still allocated to the claim."""
         found = at(claim, "status", "allocation", default=None)
         given = () if found is None else read_allocation(found).of_driver(self._driver)
         places = {(d.pool, d.device) for d in given}
@@ -205,9 +206,10 @@ class ClaimStatuses(WriteLoop):
         return 0.0
 
     def _put_back(self, wanted: _Wanted, error: KubeError) -> None:
-        """Have it tried again later, unless there is a newer wish; others go in between.
+        """Have a failed write tried again later, unless there is a newer wish for the claim.
 
-        What the server refuses again and again is given up; without its answer nothing is.
+        After ``_ATTEMPTS`` refusals it is given up, unless kube-scheduler waits for it; failures
+        without an answer of the API server do not count.
         """
         backoff = wanted.backoff or Backoff(first=times.STATUS_FIRST_SECONDS)
         delay = backoff.next_delay(at_least=error.retry_after)
@@ -224,7 +226,7 @@ class ClaimStatuses(WriteLoop):
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
         if wish is _nothing and ref.uid in self._shown:
-            self._send(ref, [])  # with its UID: what replaced it is refused
+            self._send(ref, [])  # the API server refuses it if the UID is another's
             return
         with self._condition:
             claim, read = self._known.pop(ref.uid, (None, 0.0))
@@ -267,7 +269,7 @@ class ClaimStatuses(WriteLoop):
 
 
 def _nothing(_claim: Obj) -> list[Obj]:
-    """Wish of a claim that has no device of ours any more."""
+    """Wish for a claim that has no device of ours any more."""
     return []
 
 
@@ -279,10 +281,10 @@ def present_device(
     *,
     overdue: bool = False,
 ) -> Obj:
-    """The device of an entry; its conditions have no time yet.
+    """The entry of ``status.devices`` for a device; its conditions have no times yet.
 
-    It says whether the device is ready. One that kubelet has not asked for yet says nothing of it
-    unless that is ``overdue``. ``binding`` are the conditions for which kube-scheduler waits.
+    It has the condition Ready, except for a device for which kubelet has not asked yet and is not
+    ``overdue``. ``binding``: conditions for which kube-scheduler waits.
     """
     conditions = [] if entry.early and not overdue else [_readiness(entry, problem)]
     if binding is not None and entry.state in {State.CI_CREATED, State.PREPARED}:
@@ -301,9 +303,10 @@ def _device(
 
 
 def _with_time(device: Obj, shown: Obj | None, moment: str) -> Obj:
-    """The device, its conditions with the times since when their statuses are what they are.
+    """The device with times of transition in its conditions.
 
-    ``shown`` is the device as the claim shows it, ``moment`` the time now (RFC 3339).
+    A condition with the same status in ``shown``, the device as the claim's status has it, keeps
+    its time; others get ``moment``, the present time (RFC 3339).
     """
     times_shown = {
         (c["type"], c["status"]): c["lastTransitionTime"]
@@ -327,7 +330,7 @@ def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
 
 
 def _data(entry: Entry) -> dict[str, Any]:
-    """Data of a device in the status, beside its name; placement in memory slices."""
+    """Field ``data`` of a device in the status; the placement is in memory slices."""
     share: dict[str, Any] = {}
     if entry.share is not None:
         share = {"share": {"memoryMiB": entry.share.memory_mib, "cores": entry.share.cores}}

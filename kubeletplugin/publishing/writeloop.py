@@ -1,4 +1,4 @@
-"""Loop of whatever writes to the API server: after changes, and again after failures."""
+"""Loop for writers to the API server: they write after changes, and again after failures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class WriteLoop(ABC):
-    """Calls ``_publish`` after every wish; many wishes while it works are one wish.
+    """Calls ``_publish`` in ``thread`` after each ``notify``; several during one call count as one.
 
-    What ``_publish`` raises is logged, and it is tried again after a growing pause. ``reflector``
-    tells what others do to the objects.
+    An error of ``_publish`` is logged, and it is called again after a growing pause. ``what``: name
+    for logs. ``reflector``: watch of the objects, started and stopped with the loop.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class WriteLoop(ABC):
 
     @abstractmethod
     def _publish(self) -> float | None:
-        """Write what is not true yet; returns seconds after which to look again anyhow."""
+        """Write what differs; returns seconds until the next call without notice, or None."""
 
     def _turn(self) -> float | None:
         try:

@@ -1,8 +1,9 @@
-"""Containers that cannot use what a claim was given, as the node refuses them.
+"""Check that containers can use a claim that is shared by MPS or limited by HAMi-core.
 
-One uses a device shared by MPS beside another, or several use a claim that HAMi-core is to hold to
-its limits. The controller refuses them too, but kube-scheduler knows neither. kubelet names no pod:
-those that have a claim reserved are read, and only for such claims.
+A container cannot use a device shared by MPS together with another device, and only one container
+can use a claim that HAMi-core limits. The controller checks both too, but kube-scheduler checks
+neither. Kubelet's calls name no pod, so the pods that have reserved the claim are read; this is
+done only for claims that need the check.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class UnreadablePodError(StartingError):
 
 
 class _Part(msgspec.Struct, rename="camel"):
-    """Part of a pod that is read: whole, one of a megabyte would be many times that in memory."""
+    """Part of a pod that is decoded; a whole pod of 1 MB would take many times that in memory."""
 
 
 class _Metadata(_Part):
@@ -83,9 +84,9 @@ class _Pod(_Part):
 
 
 class ContainerCheck:
-    """Looks at the pods of this node for which a claim is to be prepared. Thread-safe.
+    """Checks the pods of this node that use a claim to be prepared. Thread-safe.
 
-    ``limited`` tells whether HAMi-core is to hold the claim of an entry to its limits.
+    ``limited``: True if HAMi-core is to limit the claim of an entry.
     """
 
     def __init__(self, common: Common, *, limited: Callable[[Entry], bool]) -> None:
@@ -96,13 +97,13 @@ class ContainerCheck:
         self._limited = limited
 
     def check(self, claim: Claim, entries: Sequence[Entry]) -> None:
-        """Refuse a claim that no pod could use: ``entries`` are all that it is to have here.
+        """Check that a pod on this node can use a claim.
 
-        A pod that uses it as it should has it prepared, also beside others that do not. While
-        nothing in its namespace is shared by MPS, nothing is read.
+        One pod without a fault is enough. For MPS, pods are read only if a claim in the namespace
+        uses it here. ``entries``: all entries of the claim.
 
         Raises:
-            ClaimError: names pod, container and claims.
+            ClaimError: no pod can; the message names pod, container and claims.
             StartingError: the pods or claims cannot be read.
         """
         requests = _by_request((r, e.mps is not None) for e in entries for r in e.requests)
@@ -120,7 +121,7 @@ class ContainerCheck:
             raise ClaimError(problem)
 
     def _check_alone(self, claim: Claim) -> None:
-        """Refuse a claim that several containers use, as far as this program may read pods."""
+        """Raise ClaimError if several containers use a claim; only logs if pods cannot be read."""
         try:
             users = [
                 f"{pod['metadata']['name']}/{container}"
@@ -136,7 +137,7 @@ class ContainerCheck:
             raise ClaimError(f"containers {told}: {ONE_CONTAINER}")
 
     def _pods(self, claim: Claim) -> Iterator[Obj]:
-        """The pods on this node for which kubelet may ask."""
+        """The pods on this node that have reserved a claim and have not ended."""
         for consumer in claim.reserved_for:
             pod = self._pod(claim.ref.namespace, consumer)
             if pod is None or at(pod, "spec", "nodeName", default="") != self._node:
@@ -164,7 +165,10 @@ class ContainerCheck:
         return pod if found.metadata.uid == consumer.uid else None
 
     def _problem(self, pod: Obj, claim: Claim, requests: dict[str, bool]) -> str:
-        """Fault of the first container that uses the claim and has a device too many."""
+        """Text on the first container that uses an MPS device with another device, or empty.
+
+        Only containers that use ``claim`` count. ``requests``: its requests, True if by MPS.
+        """
         name, known = claim.ref.name, {claim.ref.name: requests}
         for container, uses in container_uses(pod, claim_names(pod)):
             used = sorted({use.claim for use in uses})
@@ -178,7 +182,7 @@ class ContainerCheck:
         return ""
 
     def _by_mps(self, namespace: str, name: str) -> dict[str, bool]:
-        """Requests of another claim that this driver serves, and whether by MPS."""
+        """Requests of another claim that this driver serves; True for those shared by MPS."""
         try:
             found = self._api.get_as(AllocatedClaim, RESOURCE_CLAIMS, name, namespace=namespace)
             claim = read_claim(found.as_object(self._driver))
@@ -203,7 +207,7 @@ class ContainerCheck:
 
 
 def _by_request(devices: Iterable[tuple[str, bool]]) -> dict[str, bool]:
-    """Requests, and whether any of their devices is shared by MPS."""
+    """Requests by name; True for those with a device shared by MPS."""
     found: dict[str, bool] = {}
     for request, by_mps in devices:
         found[request] = found.get(request, False) or by_mps

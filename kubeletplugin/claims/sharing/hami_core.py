@@ -1,12 +1,12 @@
-"""HAMi-core's library in containers: it holds their programs to a claim's share of a GPU.
+"""HAMi-core's library in containers, which limits their programs to a claim's share of a GPU.
 
-The library is the administrator's, as HAMi installs it: a directory with ``libvgpu.so`` and the
+The administrator installs the library as HAMi does: a directory with ``libvgpu.so`` and the
 ``ld.so.preload`` that names it. Variables and mounts are those of HAMi's device plugin (server.go,
-Allocate), but for the directory of its lock, which is one a claim here: HAMi's is one a node, and
-lets containers of all tenants talk to each other. It holds claims of whole GPUs that one container
-uses: what it counts is in a file, and each container that starts with it empties it (HAMi-core,
-multiprocess_memory_limit.c, ``init_proc_slot_withlock`` and ``clear_proc_slot_nolock``); HAMi does
-not use it in MIG mode.
+Allocate), except the directory of the library's lock: HAMi has one for the node, through which
+containers of all tenants can talk to each other; here each claim has its own. The library limits
+only whole GPUs, as HAMi does not use it in MIG mode, and only claims that one container uses: it
+counts in a file, which each container empties when it starts (HAMi-core,
+multiprocess_memory_limit.c, ``init_proc_slot_withlock`` and ``clear_proc_slot_nolock``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_CHARACTERS = 4096
 class HamiCore:
     """Edits of containers with shares, and a directory for each claim. Thread-safe.
 
-    A directory of a claim is made before its spec, and removed after it.
+    The directory is made before the claim's CDI spec, and removed after it.
     """
 
     def __init__(self, roots: Roots, hardware: Hardware) -> None:
@@ -43,11 +43,11 @@ class HamiCore:
         self._folder = roots.state / "hami-core"
 
     def limits(self, entry: Entry) -> bool:
-        """True if the library is to hold the claim of an entry to its share."""
+        """True if the library is to limit the claim of an entry to its share."""
         return self._offer(entry) is not None
 
     def _offer(self, entry: Entry) -> ShareOffer | None:
-        """Offer of the entry's GPU, as it is by now, if it has claims held to their shares."""
+        """Present sharing offer of the entry's GPU if the library is to limit claims; else None."""
         unit = self._hardware.unit(entry.gpu)
         if unit is None or entry.share is None or entry.placement is not None:
             return None
@@ -55,10 +55,10 @@ class HamiCore:
         return offer if offer is not None and offer.enforcer == HAMI_CORE else None
 
     def edits(self, entry: Entry) -> Edits:
-        """Changes of a container with the share of ``entry``; none without the library.
+        """Edits of a container with the share of ``entry``; empty if the library does not limit it.
 
         Raises:
-            IncompleteError: the library is not there.
+            IncompleteError: the library is not there, or its preload file does not name it.
             HostError: the claim's directory cannot be made.
         """
         share, offer = entry.share, self._offer(entry)
@@ -82,12 +82,12 @@ class HamiCore:
         )
 
     def check(self, entries: Sequence[Entry]) -> None:
-        """Refuse shares that the library cannot tell apart: it has one limit for all devices.
+        """Check that a claim's shares have one size: the library has one limit for all devices.
 
-        ``entries`` are all of a claim.
+        ``entries``: all entries of the claim.
 
         Raises:
-            DeviceError: names the amounts.
+            DeviceError: they have several sizes, or the claim also has a device alone.
         """
         if not any(map(self.limits, entries)):
             return
@@ -122,7 +122,7 @@ class HamiCore:
             )
 
     def remove(self, claim_uid: str) -> None:
-        """Remove a claim's directory; that there is none is fine.
+        """Remove a claim's directory, if there is one.
 
         Raises:
             HostError: it cannot be removed.
@@ -136,10 +136,10 @@ class HamiCore:
             raise HostError(f"cannot remove {folder}: {error.strerror or error}") from error
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Remove the directories of claims that are not in ``keep``.
+        """Remove the directories of claims that are not in ``keep`` (UIDs).
 
         Raises:
-            HostError: one cannot be removed.
+            HostError: a directory cannot be removed.
         """
         try:
             found = [path.name for path in self._folder.iterdir()]
@@ -153,7 +153,7 @@ class HamiCore:
         folder = self._folder / claim_uid
         try:
             make_bounded(self._roots, folder, mebibytes=_MEBIBYTES, inodes=_INODES)
-            folder.chmod(_ANYBODY)  # whoever a container runs as
+            folder.chmod(_ANYBODY)  # a container may run as any user
         except OSError as error:
             raise HostError(f"cannot make {folder}: {error.strerror or error}") from error
         return folder

@@ -1,7 +1,7 @@
-"""MPS daemons of this node's claims: started and ready, kept running, stopped, swept.
+"""MPS daemons of this node's claims: started, kept running, stopped, swept.
 
-Each is a pod of its own, which outlives the node program. What it is and whether it is ready is in
-files of its claim's directory, so that nobody waits for the API server to hear of it.
+Each daemon is a pod, which outlives the node program. Files in the claim's directory tell whether
+the daemon is ready, and with which settings; they can be read without the API server.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _ENDED: Final = frozenset({"Failed", "Succeeded"})
 
 
 class MpsDaemons:
-    """Daemons of this node. Nothing else works on the same claim meanwhile.
+    """Starts and ends the MPS daemons. The caller makes sure that nothing else works on the claim.
 
-    Without the option of an image the administrator wants none. ``files`` are the driver's.
+    Without the option ``mps_image`` no daemon is started. ``files``: returns the driver's files.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class MpsDaemons:
         self._clock = common.clock
 
     def check(self) -> None:
-        """Refuse where no daemon could run.
+        """Check that daemons can run on this node.
 
         Raises:
-            DeviceError: says what is missing, and the remedy.
+            DeviceError: they cannot; the message says what is missing, and the remedy.
         """
         if not self._options.mps_image:
             raise DeviceError(
@@ -76,11 +76,12 @@ class MpsDaemons:
             )
 
     def begin(self, entry: Entry) -> None:
-        """Return once the daemon of an entry's claim is ready with its limits.
+        """Start the daemon of an entry's claim and wait until it is ready with the entry's limits.
 
         Raises:
-            StartingError: its pod cannot be made, or read.
-            HostError: it does not become ready; says how far it is.
+            DeviceError: no daemon can run on this node.
+            StartingError: the daemon's pod cannot be made or read.
+            HostError: the daemon is not ready in time; the message says how far it is.
         """
         self.check()
         settings, places = self._settings(entry), self._places(entry.claim.uid)
@@ -103,13 +104,13 @@ class MpsDaemons:
         _log.info("MPS daemon is ready", extra=about(entry.claim))
 
     def keep(self, entry: Entry) -> str:
-        """Have a daemon again where its pod is gone or was ended; does not wait for it.
+        """Start the daemon again if its pod is gone or has ended, without waiting for it.
 
-        Returns how far it is, in words; empty of one that serves.
+        Returns text on the state of its pod; empty if the daemon serves.
 
         Raises:
-            StartingError: its pod cannot be made, or read.
-            HostError: its directory cannot be made.
+            StartingError: the daemon's pod cannot be made or read.
+            HostError: the claim's directory cannot be made.
         """
         settings, places = self._settings(entry), self._places(entry.claim.uid)
         if places.settings() == str(settings):
@@ -119,10 +120,10 @@ class MpsDaemons:
         return f"{self._pod(entry.claim.uid)} {state}"
 
     def stop(self, uid: str) -> None:
-        """End a claim's daemon, if it has one, and return once nothing of it is left.
+        """Delete the pod of a claim's daemon, if there is one; returns if nothing of it is left.
 
         Raises:
-            HardwareError: it still runs, or that cannot be told; to be tried again.
+            HardwareError: the daemon still runs, or that is not known; to be tried again.
         """
         places = self._places(uid)
         if not places.folder.exists():
@@ -152,10 +153,10 @@ class MpsDaemons:
         places.remove()
 
     def edits(self, entry: Entry) -> Edits:
-        """Additions to a container that is a client of the claim's daemon.
+        """Edits of a container that is a client of the claim's daemon.
 
-        A client may change its own environment: its limits hold for those that do not mean to get
-        around them. The daemon has the same limits.
+        The limits in the environment bind only clients that do not change it. The daemon has the
+        same limits.
         """
         places, limits = self._places(entry.claim.uid), entry.mps or MpsLimits()
         env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPES}"]
@@ -200,7 +201,10 @@ class MpsDaemons:
                 places.remove()
 
     def _have_pod(self, claim: ClaimRef, settings: Settings, places: Places) -> str:
-        """Make the claim's pod, or see to it that another makes place; its state in words."""
+        """Make the claim's pod, or delete one that has ended or has other settings.
+
+        Returns text on the state of the pod.
+        """
         if not self._options.mps_image:
             return "is not enabled"
         name = pod_name(claim.uid)
@@ -264,7 +268,7 @@ def _settings_of(pod: Obj) -> str:
 
 
 def _state(pod: Obj) -> str:
-    """State of a pod in words, as its status tells."""
+    """Text on the state of a pod, from its status."""
     for status in at(pod, "status", "containerStatuses"):
         for phase in ("waiting", "terminated"):
             found = at(status, "state", phase, default={}) or {}

@@ -1,9 +1,9 @@
 """Pod of one claim's MPS daemon, in the driver's own namespace.
 
-Nothing in it is a text of a tenant but the claim's name and namespace, as annotations: the rest is
-the claim's UID, what NVML says, and numbers. The Node owns it, as it does static pods' mirrors, so
-that it goes with the Node; an owner in another namespace is none for Kubernetes, and so the node
-program removes it with the claim.
+Its only texts from a tenant are the claim's name and namespace, in an annotation; the others are
+the claim's UID, values from NVML, and numbers. The Node owns the pod, like mirror pods of static
+pods, so that the pod is deleted with the Node. The claim cannot own it, as an owner must be in the
+same namespace: the node program deletes the pod when the claim is released.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ rm -f /mps/ready
 echo 'the control daemon has ended' >&2
 exit 1
 """
-"""Starts ``nvidia-cuda-mps-control``, sets the limits, ends it.
+"""Script that starts ``nvidia-cuda-mps-control``, sets the limits, and ends it.
 
-It needs a POSIX shell and ``mkfifo``, ``mknod``, ``ln`` and ``mv`` alone, so that a daemon costs a
-megabyte besides NVIDIA's processes. ``/mps`` is the claim's directory: its FIFO is open while
-anything of the daemon lives. Device nodes are made in the container's own ``/dev``, whatever
-the host has: a server runs as its client's user and cannot make them. ``-M`` has one server serve
-clients of several users (NVIDIA's DRA driver, option MultiUser of its template); with a driver that
-does not know it, a client of another user waits until those of the one before have ended. Commands
-and environment: NVIDIA's "Multi-Process Service" guide and ``man nvidia-cuda-mps-control``. Limits
-are told by index, the daemon's one device being 0: UUIDs are not taken everywhere
+It needs only a POSIX shell, ``mkfifo``, ``mknod``, ``ln`` and ``mv``, so that a daemon costs a
+megabyte of memory besides NVIDIA's processes. ``/mps`` is the claim's directory; the FIFO in it is
+open while any process of the daemon lives. Device nodes are made in the container's own ``/dev``,
+as an MPS server runs as its client's user and cannot make them. With ``-M`` one server serves
+clients of several users (NVIDIA's DRA driver, option MultiUser of its template); with a driver
+without ``-M``, clients of another user wait until those of the first have ended. Commands and
+environment: NVIDIA's "Multi-Process Service" guide and ``man nvidia-cuda-mps-control``. The limits
+name the daemon's only device by its index 0, as not every driver takes UUIDs there
 (NVIDIA/k8s-device-plugin#537, #572).
 """
 
@@ -98,12 +98,10 @@ _LIBRARIES = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The directory of one claim, which has the same path on the host.
+    """The directory of one claim's daemon, which has the same path on the host.
 
-    It is a bounded file system of its own. Clients see ``pipe`` and ``shm``, and have the daemon
-    write to ``log``.
-
-    Raises HostError where a file cannot be used.
+    It is a file system of its own, of bounded size, as clients can fill it: they see ``pipe`` and
+    ``shm``, and make the daemon write to ``log``. Methods raise HostError if a file cannot be used.
     """
 
     folder: Path
@@ -120,11 +118,11 @@ class Places:
 
     @property
     def shm(self) -> Path:
-        """Daemon's and clients' ``/dev/shm``, which stays when the daemon's pod is made again."""
+        """Directory for ``/dev/shm`` of daemon and clients; it outlives the daemon's pod."""
         return self.folder / "shm"
 
     def make(self, roots: Roots) -> None:
-        """Make the directories; those that are there stay."""
+        """Make the directories that do not exist."""
         make_bounded(roots, self.folder, mebibytes=_MEBIBYTES, inodes=_INODES)
         try:
             for folder in (self.pipe, self.log, self.shm):
@@ -134,7 +132,7 @@ class Places:
             raise HostError(f"cannot make {self.folder}: {error.strerror or error}") from error
 
     def remove(self) -> None:
-        """Remove all of it, without following links of a client."""
+        """Remove the directory with its content, without following links made by a client."""
         try:
             remove_tree(self.folder)
         except FileNotFoundError:
@@ -143,7 +141,7 @@ class Places:
             raise HostError(f"cannot remove {self.folder}: {error.strerror or error}") from error
 
     def is_alive(self) -> bool:
-        """True if anything of the daemon lives: its processes have a FIFO open for reading."""
+        """True if any process of the daemon lives: each has the FIFO open for reading."""
         try:
             fifo = os.open(self.folder / "alive", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -152,7 +150,7 @@ class Places:
         return True
 
     def settings(self) -> str:
-        """The settings with which the daemon is ready; empty while it is not."""
+        """The settings with which the daemon is ready, as text; empty while it is not ready."""
         return self._read("ready") if self.is_alive() else ""
 
     def _read(self, name: str) -> str:
@@ -164,10 +162,12 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Device and limits of one daemon. ``threads`` is a percentage; None is no limit.
+    """Device and limits of one daemon; a daemon with any other setting is replaced.
 
-    A daemon of another boot is another: it was told of a device that is not there any more. So is
-    one with other ``nodes``: device nodes as ``<path>:<major>:<minor>``.
+    ``device``: UUID of the GPU or MIG device. ``boot_id``: boot for which the daemon was made; MIG
+    devices of another boot are gone. ``nodes``: device nodes as ``<path>:<major>:<minor>``.
+    ``threads``: percentage of active threads; None is no limit. ``mebibytes``: device memory in
+    MiB; None is no limit.
     """
 
     device: str
@@ -195,7 +195,10 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
     places: Places,
     files: DriverFiles,
 ) -> Obj:
-    """The pod, which ``owner`` owns: the Node. ``files`` has both of NVIDIA's programs."""
+    """The daemon's pod.
+
+    ``owner``: owner reference to the Node. ``files``: driver files with both MPS programs.
+    """
     environment = {
         "CONTROL": _on_host(files, files.programs[CONTROL]),
         "CUDA_MPS_LOG_DIRECTORY": _LOGS,
@@ -272,5 +275,5 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
 
 
 def _on_host(files: DriverFiles, path: str) -> str:
-    """Path in the daemon's container of a file below the driver's root."""
+    """Path, in the daemon's container, of a file below the driver's root."""
     return f"{_HOST}{files.driver_root / path.lstrip('/')}"

@@ -1,4 +1,4 @@
-"""Sharing of one device for as long as a claim holds it: set at Prepare, put back at the end."""
+"""Sharing of devices among the processes of a claim: set at Prepare, put back at Unprepare."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from kubeletplugin.times import TIME_SLICE_END_SECONDS, TIME_SLICE_SECONDS
 
 DEFAULT: Final = "Default"
 _NUMBERS: Final = {DEFAULT: 0, "Short": 1, "Medium": 2, "Long": 3}
-"""As ``nvidia-smi compute-policy --help`` prints them."""
+"""Numbers of the time slices, as ``nvidia-smi compute-policy --help`` prints them."""
 _PROGRAM: Final = "nvidia-smi"
 _SHOWN: Final = 200
 
 
 class RefusedError(HardwareError):
-    """The driver does not take the length for this GPU; carries its words."""
+    """The driver refuses the time slice for this GPU; the message has its words."""
 
 
 class TimeSlices:
-    """Length of the turns that processes get on a whole GPU, set by ``nvidia-smi compute-policy``.
+    """Setter of the time slice of processes on a whole GPU, by ``nvidia-smi compute-policy``.
 
-    NVML has no function for it (nvml.h knows time slices of vGPUs only); NVIDIA's device plugin and
-    DRA driver call the same program (``nvlib.go:setTimeSlice`` of the latter). The driver keeps the
-    length until it is set again, loaded anew, or the GPU is reset. The program is among the
-    driver's ``files``. Thread-safe.
+    NVML has no function for it (nvml.h has time slices of vGPUs only); NVIDIA's device plugin and
+    DRA driver call the same program (``nvlib.go:setTimeSlice`` of the latter). The time slice stays
+    until it is set again, the driver is reloaded, or the GPU is reset. ``files``: returns the
+    driver's files, the program among them. Thread-safe.
     """
 
     def __init__(self, files: Callable[[], DriverFiles]) -> None:
@@ -49,20 +49,20 @@ class TimeSlices:
         self._hanging: list[subprocess.Popen[bytes]] = []
 
     def check(self) -> None:
-        """Refuse where nothing could be set.
+        """Check that time slices can be set.
 
         Raises:
-            DeviceError: says what the node lacks.
+            DeviceError: they cannot; the message says what the node lacks.
         """
         self._program()
 
     def set(self, gpu: str, interval: str) -> None:
-        """Set the length of turns on the GPU of this UUID; ``interval`` is a word of the API.
+        """Set the time slice of the GPU with this UUID; ``interval``: a word of the API.
 
         Raises:
-            DeviceError: there is no program for it.
+            DeviceError: the program is not there, or cannot be run.
             RefusedError: the driver refuses.
-            HardwareError: it does not answer.
+            HardwareError: the program does not end in time.
         """
         number = str(_NUMBERS[interval])
         command = [self._program(), "compute-policy", "-i", gpu, "--set-timeslice", number]
@@ -90,7 +90,7 @@ class TimeSlices:
             )
 
     def _give_up(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process, and wait no longer than is usual: in the kernel it may hang for ever."""
+        """Kill a process and wait for its end, not for ever: it may hang in the kernel."""
         process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=TIME_SLICE_END_SECONDS)
@@ -114,9 +114,10 @@ _CLIENTS = "; restart the containers that use it once it does"
 
 
 class DeviceSharing:
-    """Sharing that journal entries ask for, brought to the node. Thread-safe.
+    """Sets up the sharing that journal entries ask for: time slices, MPS, HAMi-core. Thread-safe.
 
-    ``begin`` and ``end`` change the GPU, whose lock is held. Nothing else works on the claim.
+    ``begin`` and ``end`` change the GPU: the caller holds the GPU's lock. The caller makes sure
+    that nothing else works on the claim.
     """
 
     def __init__(
@@ -130,15 +131,15 @@ class DeviceSharing:
         self._boot_id = hardware.boot_id
 
     def offers(self) -> tuple[str, ...]:
-        """Strategies that this node can serve now, as capabilities of its MigNode."""
+        """Strategies that this node can serve now, named as capabilities of the MigNode."""
         checks = {TIME_SLICING: self._time_slices.check, MPS: self._daemons.check}
         return tuple(OFFERED[strategy] for strategy, check in checks.items() if _passes(check))
 
     def check(self, entry: Entry) -> None:
-        """Refuse what this node cannot do, before the entry is written.
+        """Check that this node can set up the sharing of an entry.
 
         Raises:
-            PluginError: says what is missing.
+            PluginError: it cannot; the message says what is missing.
         """
         if entry.interval:
             self._time_slices.check()
@@ -146,18 +147,22 @@ class DeviceSharing:
             self._daemons.check()
 
     def check_containers(self, claim: Claim, entries: Sequence[Entry]) -> None:
-        """Refuse a claim that no pod could use, of which ``entries`` are all (ContainerCheck).
+        """Check that containers can use a claim as it is shared (ContainerCheck).
+
+        ``entries``: all entries of the claim.
 
         Raises:
-            PluginError: says why, or that it cannot be told yet.
+            PluginError: no pod can use it, or pods or claims cannot be read.
         """
         self._containers.check(claim, entries)
 
     def edits(self, entries: Sequence[Entry]) -> dict[EntryKey, tuple[Edits, ...]]:
-        """Additions to a container with each device of a claim, of which these are all.
+        """Edits of a container for each shared device of a claim, by key of its entry.
+
+        ``entries``: all entries of the claim.
 
         Raises:
-            PluginError: a device cannot be shared as it is to be.
+            PluginError: a device cannot be shared as configured.
         """
         self._hami_core.check(entries)
         return {
@@ -169,25 +174,25 @@ class DeviceSharing:
         }
 
     def begin(self, entry: Entry) -> None:
-        """Set the length of turns that ``entry`` has, which the journal has; again changes nothing.
+        """Set the time slice of ``entry``, which is in the journal already. May be repeated.
 
         Raises:
-            PluginError: it is not set.
+            PluginError: it could not be set.
         """
         self._time_slices.set(entry.gpu, entry.interval)
 
     def serve(self, entry: Entry) -> None:
-        """Return once the daemon of ``entry``, which has one, serves clients. No lock is held.
+        """Start the MPS daemon of ``entry`` and wait until it serves. Call it without a lock.
 
         Raises:
-            PluginError: it does not.
+            PluginError: the daemon does not serve.
         """
         self._daemons.begin(entry)
 
     def keep(self, entries: Iterable[Entry]) -> bool:
-        """See to it that the daemons of ``entries``, which kubelet was told of, run. No lock held.
+        """Start again MPS daemons of prepared ``entries`` that do not run. Call it without a lock.
 
-        The note of an entry says why its daemon does not serve; true if one has changed.
+        The note of an entry says why its daemon does not serve. Returns True if a note was changed.
 
         Raises:
             PluginError: the journal cannot be written.
@@ -211,17 +216,17 @@ class DeviceSharing:
         return self._journal.alter(entry, replace(entry, note=note))
 
     def stop(self, entry: Entry) -> None:
-        """End the daemon of ``entry``, which has one, and return once it is gone. No lock is held.
+        """End the MPS daemon of ``entry`` and check that it is gone. Call it without a lock.
 
         Raises:
-            PluginError: it holds the device; to be tried again.
+            PluginError: the daemon still holds the device; to be tried again.
         """
         self._daemons.stop(entry.claim.uid)
 
     def sweep(self) -> None:
-        """Remove what claims left that are not in the journal, unless something is missing from it.
+        """Remove daemons and files of claims that are not in the journal. It asks the API server.
 
-        No method but this one looks at all daemons; it asks the API server.
+        While entries may be missing from the journal, it removes nothing. Failures are logged.
         """
         if self._journal.rebuild:
             return
@@ -233,7 +238,7 @@ class DeviceSharing:
             _log.warning("what claims that are gone have shared cannot be removed: %s", error)
 
     def forget(self, uid: str) -> None:
-        """Remove the files of a claim whose spec is gone; that there are none is fine.
+        """Remove the HAMi-core files of a claim, if there are any, after its CDI spec.
 
         Raises:
             HostError: they cannot be removed.
@@ -241,14 +246,13 @@ class DeviceSharing:
         self._hami_core.remove(uid)
 
     def end(self, entry: Entry) -> None:
-        """Put back the length of turns of ``entry``, which the journal still has.
+        """Put back the time slice of ``entry``, which is still in the journal.
 
-        Where another claim has the GPU too, its length is set.
-
-        A length that the driver does not take back is left: the GPU works with any.
+        If another claim has set one on the GPU too, that one is set. If the driver refuses, the
+        time slice stays: the GPU works with any.
 
         Raises:
-            PluginError: it is not put back; to be tried again.
+            PluginError: the driver does not answer; to be tried again.
         """
         if entry.boot_id != self._boot_id:
             return
