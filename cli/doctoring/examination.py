@@ -53,11 +53,12 @@ _CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Objects that were read. One that may not be read is None, and named in ``facts.unread``.
+    """Objects that were read. None stands for what may not be read, as named in ``facts.unread``.
 
-    ``nvidia_slices`` are summaries of the ResourceSlices of NVIDIA's DRA driver, by node.
-    ``by_limits`` are the namespaces whose pods may ask by limits, ``rewriters`` the chart's
-    policies and webhooks that make claims of these.
+    ``nvidia_slices``: by node, summaries of the ResourceSlices of NVIDIA's DRA driver.
+    ``by_limits``: namespaces whose pods may ask by limits. ``rewriters``: the chart's policies and
+    webhooks that turn limits into claims. ``mine`` and ``controllers``: permissions of the caller
+    and of the controller, by words for the request.
     """
 
     facts: ClusterFacts
@@ -75,7 +76,7 @@ class Evidence:
 
 
 def gather(session: Session) -> Evidence:
-    """Read it all."""
+    """Read all evidence from the cluster."""
     facts = read_facts(session, "")
     pods = [p.obj for p in facts.pods.values()]
     controller_pods = tuple(p for p in pods if is_component(p, CONTROLLER))
@@ -100,7 +101,10 @@ def gather(session: Session) -> Evidence:
 
 
 def _served(session: Session) -> tuple[str, ...] | None:
-    """Versions of resource.k8s.io that the server has; none when it does not know the group."""
+    """Versions of resource.k8s.io that the server has.
+
+    Empty when it does not know the group, None when the group may not be read.
+    """
     try:
         group = session.api.read("/apis/resource.k8s.io")
     except ObjectNotFoundError:
@@ -129,7 +133,7 @@ def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
 
 
 def rewriters(session: Session) -> tuple[str, ...] | None:
-    """The chart's webhooks and bound policies that make claims of limits."""
+    """The chart's webhooks and bound policies that turn limits into claims; None if unreadable."""
     webhooks, policies, bindings = (
         _listed(session, resource, labels=_OF_CHART)
         for resource in (MUTATING_WEBHOOKS, MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
@@ -145,7 +149,7 @@ def rewriters(session: Session) -> tuple[str, ...] | None:
 def _listed(
     session: Session, resource: Resource, *, labels: str = "", fields: str = ""
 ) -> list[Obj] | None:
-    """Objects of a kind; none of one that is not served, None of one that may not be read."""
+    """Objects of a kind; none of one that is not served, None if they may not be read."""
     try:
         return session.api.list(resource, label_selector=labels, field_selector=fields).items
     except ObjectNotFoundError:  # of policies, before Kubernetes 1.36
@@ -189,7 +193,7 @@ def _what(right: tuple[str, str, str, str]) -> str:
 
 
 class Status(StrEnum):
-    """``WARN`` is worth knowing and stops nobody; ``UNKNOWN`` could not be read."""
+    """Result of a check. ``WARN``: works, and not as it should; ``UNKNOWN``: could not be read."""
 
     OK = "ok"
     WARN = "warn"
@@ -199,9 +203,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One result. ``name`` is for machines: keep it.
+    """One result of a check.
 
-    ``cause`` is equal for results that are to be shown as one, with the first of the ``about``.
+    ``name``: scripts rely on it; it must not change. ``about``: the node or GPU in question.
+    ``cause``: equal for results that are shown as one, the first of them.
     """
 
     name: str
@@ -212,13 +217,13 @@ class Check:
     cause: str = ""
 
     def of_gpu(self, view: GpuView, *, cause: str = "") -> Check:
-        """The result about a GPU: alike on others whose message is that but for their names."""
+        """The result about a GPU; alike for GPUs whose messages differ in names alone."""
         node, gpu = view.inventory.node, view.gpu
         text = nameless(cause or self.message, node, gpu.name, gpu.uuid)
         return replace(self, about=f"{node} {gpu.name}", cause=text)
 
     def of_node(self, node: str) -> Check:
-        """The result about a node: alike on others whose message is that but for their names."""
+        """The result about a node; alike for nodes whose messages differ in names alone."""
         return replace(self, about=node, cause=nameless(self.message, node))
 
 
@@ -246,7 +251,7 @@ def unknown(name: str, message: str) -> Check:
 
 
 def folded(checks: Iterable[Check]) -> list[Check]:
-    """The results, those of one cause as one: the first, with the number and the first names."""
+    """The results; those of one cause as the first of them, with their number and some names."""
     alike: dict[object, list[Check]] = {}
     for number, check in enumerate(checks):
         key = (check.name, check.status, check.cause) if check.cause else number

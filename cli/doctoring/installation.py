@@ -28,7 +28,7 @@ _APART = (
 
 
 def kubernetes(evidence: Evidence) -> Iterator[Check]:
-    """The server's version, and the API that everything stands on."""
+    """Check the server's version, and that it serves resource.k8s.io/v1."""
     version = evidence.version or "of unknown version"
     if evidence.served is None:
         yield unknown("kubernetes", f"Kubernetes {version}: its API groups may not be read")
@@ -46,7 +46,7 @@ def kubernetes(evidence: Evidence) -> Iterator[Check]:
 
 
 def definition(evidence: Evidence) -> Iterator[Check]:
-    """The CustomResourceDefinition, and whether it is as new as this program."""
+    """Check that the CustomResourceDefinition is there, and as new as this program."""
     if not evidence.facts.installed:
         yield fail("crd", "the cluster does not know mignodes.mig.dra.dev", _CHART)
         return
@@ -70,7 +70,7 @@ def definition(evidence: Evidence) -> Iterator[Check]:
 
 
 def classes(evidence: Evidence) -> Iterator[Check]:
-    """A DeviceClass for every profile, made by the controller."""
+    """Check that every profile has a DeviceClass, made by the controller."""
     facts = evidence.facts
     generated = {
         c["metadata"]["name"] for c in evidence.facts.class_objects if is_generated(c, facts.driver)
@@ -108,7 +108,7 @@ def _profiles(node: NodeView) -> Iterator[str]:
 
 
 def rights(evidence: Evidence) -> Iterator[Check]:
-    """Permissions of the caller and of the controller."""
+    """Check the permissions of the caller and of the controller."""
     denied = sorted(w for w, allowed in evidence.mine.items() if allowed is False)
     if evidence.facts.unread:
         yield warn(
@@ -137,7 +137,10 @@ def rights(evidence: Evidence) -> Iterator[Check]:
 
 
 def limits(evidence: Evidence) -> Iterator[Check]:
-    """Something makes claims of limits where namespaces opted in: such pods wait for ever else."""
+    """Check that something turns limits into claims where namespaces opted in.
+
+    Without it their pods wait for ever.
+    """
     if not evidence.by_limits:
         return
     spaces = named(sorted(evidence.by_limits))
@@ -156,7 +159,7 @@ def limits(evidence: Evidence) -> Iterator[Check]:
 
 
 def drivers(evidence: Evidence) -> Iterator[Check]:
-    """NVIDIA's DRA driver is on no node that offers slices."""
+    """Check that NVIDIA's DRA driver is on no node that offers slices."""
     if evidence.nvidia_slices is None:
         yield unknown("other-managers", "ResourceSlices may not be read")
         return
@@ -184,7 +187,10 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
 
 
 def monitors(evidence: Evidence) -> Iterator[Check]:
-    """DCGM is on no node with slices: it keeps those in use that it watches (NVIDIA/DCGM#276)."""
+    """Check that DCGM is on no node with slices.
+
+    A slice that DCGM watches stays in use (NVIDIA/DCGM#276).
+    """
     nodes = {node.name for node in evidence.facts.site.nodes}
     running = {
         str(pod.obj["spec"].get("nodeName", ""))
@@ -208,7 +214,7 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
 
 
 def extended_resources(evidence: Evidence) -> Iterator[Check]:
-    """No class of somebody else has an extended resource that ours is to serve."""
+    """Check that no class of somebody else has an extended resource that ours is to serve."""
     site = evidence.facts.site
     if all(n.inventory.allocator is AllocatorKind.CONTROLLER for n in site.nodes):
         return  # ours serve none
@@ -235,7 +241,7 @@ def extended_resources(evidence: Evidence) -> Iterator[Check]:
 
 
 def _own_schema() -> Obj:
-    """The schema that this program knows."""
+    """The schema of MigNodes that this program knows."""
     (version,) = mignode_definition()["spec"]["versions"]
     found: Obj = version["schema"]["openAPIV3Schema"]
     return found

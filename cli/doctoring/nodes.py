@@ -18,7 +18,7 @@ from dra.gpu.names import finalizer
 
 _GPU_NODE = "nvidia.com/gpu.present"
 _PATIENCE = timedelta(minutes=2)
-"""Time that a claim may take to go, or to get its pod, before it is worth a word."""
+"""Time that a claim may take to go, or to get its pod, before it is reported."""
 _REMOVE = (
     "see to what holds it; if its node is gone for good, delete the Node; without a controller: "
     "kubectl mig release <name> -n <namespace>"
@@ -26,7 +26,7 @@ _REMOVE = (
 
 
 def controller(evidence: Evidence) -> Iterator[Check]:
-    """Somebody leads."""
+    """Check that a controller leads."""
     leader = evidence.facts.leader
     pods = evidence.controller_pods
     if leader is None:
@@ -50,7 +50,7 @@ def controller(evidence: Evidence) -> Iterator[Check]:
 
 
 def plugins(evidence: Evidence) -> Iterator[Check]:
-    """Every node with a MigNode has a plugin that serves."""
+    """Check that every node with a MigNode has a plugin that serves."""
     site = evidence.facts.site
     for name, problem in site.unreadable.items():
         yield fail(
@@ -102,7 +102,7 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
 
 
 def versions(evidence: Evidence) -> Iterator[Check]:
-    """All pods of the driver are of one version."""
+    """Check that all pods of the driver are of one version."""
     tags = Counter(_tags([*evidence.controller_pods, *evidence.plugin_pods]))
     if len(tags) > 1:
         have = ", ".join(f"{n} x {tag}" for tag, n in tags.most_common())
@@ -116,7 +116,10 @@ def versions(evidence: Evidence) -> Iterator[Check]:
 
 
 def modes(evidence: Evidence) -> Iterator[Check]:
-    """One allocator per node, no other manager of its GPUs, and MIG mode as it should be."""
+    """Check that every GPU is in service, in the MIG mode and under the allocator that it should.
+
+    Also says what the GPUs' own driver reports of them.
+    """
     site = evidence.facts.site
     found = [check for node in site.nodes for check in _mode(node)]
     yield from found
@@ -160,7 +163,7 @@ def _mode(node: NodeView) -> Iterator[Check]:
 
 
 def claims(evidence: Evidence) -> Iterator[Check]:
-    """No claim is held up in going, and none holds a slice for nobody."""
+    """Check that no claim is stuck in deletion, and none holds a slice that no pod uses."""
     known = sorted(evidence.facts.claims.items())
     found = [check for key, claim in known if (check := _claim(key, claim, evidence))]
     number = counted(len(known), "claim")
@@ -191,7 +194,7 @@ def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | Non
 
 
 def instances(evidence: Evidence) -> Iterator[Check]:
-    """No slice is left behind, lost or unhealthy."""
+    """Check that no slice is foreign, left behind, lost or unhealthy."""
     troubled = False
     for view in evidence.facts.site.gpus:
         where = f"{view.inventory.node} {view.gpu.name}"
@@ -224,7 +227,7 @@ def _age(known: KnownClaim, field: str, now: datetime) -> timedelta:
 
 
 def _said(gpu: Gpu) -> str:
-    """The driver's word on a GPU."""
+    """Words for what NVIDIA's driver reports of a GPU; empty if nothing."""
     health = gpu.health or GpuHealth()
     words = {
         "recovery action": health.recovery,

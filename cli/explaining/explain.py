@@ -31,7 +31,11 @@ _PROFILE_LIMIT = "nvidia.com/mig-"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """State of a pod or claim. The first of the ``findings``, by weight, is the blocker."""
+    """State of a pod or claim.
+
+    ``findings``: in order of weight; the first is the blocker. ``nodes``: their answers by name.
+    ``wanted``: in words, what is asked for.
+    """
 
     state: Progress
     findings: tuple[Finding, ...] = ()
@@ -58,7 +62,7 @@ class Explainer:
         self._judge = Judge(facts, evaluator)
 
     def pod(self, pod: Pod) -> ObjectExplanation:
-        """Explanation why a pod waits for its claims, or where they are."""
+        """Explanation why a pod waits for its claims, or where the devices of these are."""
         made_by_scheduler = at(pod.obj, "status", "extendedResourceClaimStatus", default={})
         if name := made_by_scheduler.get("resourceClaimName"):
             pod = with_claim(pod, "(limits)", name)
@@ -73,7 +77,10 @@ class Explainer:
         return ObjectExplanation("Pod", pod.key, verdict, seats, told)
 
     def claim(self, known: KnownClaim) -> ObjectExplanation:
-        """Explanation why a claim waits, or where it is: that of its pod, if one refers to it."""
+        """Explanation why a claim waits, or where its devices are.
+
+        That of its pod, if one refers to the claim.
+        """
         claim, key = known.claim, (known.claim.ref.namespace, known.claim.ref.name)
         told = self._told(known.obj)
         seats = seats_of(known, self._facts)
@@ -93,7 +100,7 @@ class Explainer:
         return ObjectExplanation("ResourceClaim", key, verdict, seats, told)
 
     def _before_claims(self, pod: Pod) -> Verdict | None:
-        """Verdict on a pod before its claims are looked at; None if there is none yet."""
+        """Verdict on a pod that has ended or lacks a claim; None if its claims decide."""
         if not pod.live:
             return Verdict(Progress.ENDED)
         if not pod.claims:
@@ -131,7 +138,7 @@ class Explainer:
         return finding(Why.CLAIM_NOT_MADE, f"claim {entry!r} from template {template}: {why}")
 
     def _said(self, pod: Pod, made: list[KnownClaim]) -> Verdict | None:
-        """The controller's word on a pod, where no more may be read; None if the pod has all."""
+        """Verdict by the pod's condition, where no more may be read; None if the pod has all."""
         if all(known.claim.allocation is not None for known in made):
             return None
         if said := self._facts.condition(pod):
@@ -204,7 +211,7 @@ class Explainer:
         return Verdict(Progress.WAITING, findings, found.nodes, wanted)
 
     def _shared(self, made: list[KnownClaim]) -> str:
-        """Remark on a class that is not there, or that others may serve too; empty without one."""
+        """Words about a class that is missing, or that others serve too; empty without one."""
         reader = self._judge.reader
         if missing := next(filter(None, (reader.missing_class(k.claim) for k in made)), ""):
             return f": {no_such_class(missing, ())}"
@@ -213,7 +220,7 @@ class Explainer:
         return text if name else ""
 
     def _faults(self, claims: ReadClaims) -> list[Finding]:
-        """Findings about claims; classes of profiles are missing too where MIG mode is off."""
+        """Findings about claims; a missing class may be due to MIG mode, which no GPU is in."""
         gpus = self._facts.site.gpus
         off = bool(gpus) and not any(v.gpu.mig_enabled for v in gpus)
         found = []
@@ -242,7 +249,7 @@ def _wanted(claims: Iterable[ClaimWants]) -> tuple[str, ...]:
 
 
 def _asked_by_limits(pod: Pod) -> Mapping[str, str]:
-    """Limits of its containers by which other systems give slices, each with its amount."""
+    """Limits of a pod's containers by which other systems give slices, each with its amount."""
     containers = [*at(pod.obj, "spec", "initContainers"), *at(pod.obj, "spec", "containers")]
     return {
         name: str(number)

@@ -24,7 +24,7 @@ class Progress(StrEnum):
 
 
 class Why(StrEnum):
-    """Reasons of findings and nodes beside those of the controller, its answers, and node fit."""
+    """Reasons of findings and nodes, besides those of the controller, of answers and node fit."""
 
     BY_SCHEDULER = "AllocatedByScheduler"
     NO_MIGNODE = "NoMigNode"
@@ -50,7 +50,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Obstacle, with its remedy."""
+    """An obstacle, with its remedy."""
 
     reason: str
     message: str
@@ -58,7 +58,7 @@ class Finding:
 
 
 def finding(reason: str, message: str) -> Finding:
-    """A finding with what can be done about it."""
+    """The finding for ``reason``, with the remedy that is known for it."""
     return Finding(str(reason), message, REMEDIES.get(reason, ""))
 
 

@@ -1,6 +1,6 @@
 """The allocator's judgement of what one reading of the cluster shows. Pure.
 
-The fleet is built from MigNodes and allocations as the controller builds it, and asked the same.
+The fleet is built from MigNodes and allocations as the controller builds it, and decides alike.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Preemption:
 
 
 def pod_of(claim: Claim) -> Pod:
-    """The pod that could go to any node, for a claim that no pod refers to."""
+    """A supposed pod that could go to any node, for a claim that no pod refers to."""
     ref = claim.ref
     metadata = {"namespace": ref.namespace, "name": ref.name, "uid": ""}
     return read_pod({"metadata": metadata, "spec": _ANYWHERE})
 
 
 class Judge:
-    """Answers for the nodes of ``facts``; ``evaluator`` evaluates selectors there and then.
+    """Answers for the nodes of ``facts``; ``evaluator`` evaluates selectors at once.
 
     Every method raises SelectorError where a selector does not compile.
     """
@@ -106,10 +106,10 @@ class Judge:
         return Preemption(facts.name, tuple(victims)) if victims else None
 
     def gang_obstacle(self, pod: Pod) -> Obstacle | None:
-        """Obstacle to the gang of ``pod``, which waits; None if it is served by itself, or soon.
+        """Obstacle to the gang of the waiting ``pod``.
 
-        As the controller judges it: all of a gang has room, or none. Pods that have ended are not
-        among those of the facts.
+        None if the pod needs no others, or its gang will soon be served. As the controller judges
+        it: all of a gang has room, or none. ``facts`` have no pods that have ended.
         """
         membership = read_membership(pod.obj)
         if membership is None:
@@ -158,7 +158,10 @@ class Judge:
         return None if outcome is None or outcome.fits else about_room(gang, count, outcome)
 
     def _need(self, pod: Pod) -> Problem | Obstacle | Literal[True] | None:
-        """The problem of a pod, True where it lacks nothing, or what is in the way."""
+        """The problem of a pod, or the obstacle to it.
+
+        True if the pod lacks nothing, None if one of its claims is missing.
+        """
         known = [self._facts.claims.get(key) for key in pod.claim_keys]
         present = [claim for claim in known if claim is not None]
         if None in pod.claims.values() or len(present) < len(known):
@@ -181,7 +184,7 @@ class Judge:
         return nodes
 
     def _with_age(self, name: str, answer: NodeAnswer) -> NodeAnswer:
-        """The answer, and whether what the node shows may be old."""
+        """The answer, with a remark if what the node's MigNode shows may be old."""
         stale = self._facts.plugin_problem(name)
         if not stale or answer.reason in set(MisfitReason):
             return answer

@@ -1,4 +1,4 @@
-"""Allocated claims: where they sit, and why a pod that has them does not run. Pure."""
+"""Allocated claims: where their devices are, and why a pod that has them does not run. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A device that a claim has: where it is and what became of it there."""
+    """A device that a claim has, and what became of it on its node.
+
+    ``slot``: its place on a GPU, None if the MigNode does not show it. ``ready`` and ``message``:
+    reason and message of its condition, empty while the node has not set one.
+    """
 
     claim: ClaimRef
     node: str

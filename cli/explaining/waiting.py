@@ -1,4 +1,4 @@
-"""Claims that wait: the findings, the heaviest first, and the words for a GPU's answer. Pure."""
+"""Findings about claims that wait, the heaviest first, and the words for a GPU's answer. Pure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def find_waiting(
 ) -> tuple[Finding, ...]:
     """Findings that keep a pod's claims from being served, or what ends that.
 
-    What the controller has ``said`` by the pod's condition goes before a judgement that it fits:
-    GPUs that failed, room that is held back and nodes that were refused are known to it alone.
+    ``said``: the controller's word by the pod's condition. It is believed where by this judgement
+    the pod would fit: the controller alone knows of GPUs that failed, of room that is held back and
+    of nodes that were refused.
     """
     if not facts.site.nodes:
         missing = "no MigNode exists" if facts.installed else "the cluster knows no MigNodes"
@@ -88,14 +89,14 @@ def _about_preemption(preemption: Preemption) -> Finding:
 
 
 def _weight(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[bool, bool, int]:
-    """Sort key of findings: nodes that never can are last, what most nodes say is first."""
+    """Sort key of findings: the reason of most nodes first, nodes that can never serve last."""
     return reason == AnswerReason.NO_SUCH_DEVICE, reason in _OF_THE_NODE, -len(group)
 
 
 def _impossible(explanation: Explanation) -> Finding | None:
-    """Obstacle on all nodes, in the words of the controller's event.
+    """Finding about an obstacle on all nodes, in the words of the controller's event.
 
-    Where a GPU has such devices when MIG mode is on, the GPUs say more.
+    None also where a GPU would have such devices in MIG mode: then the answers of GPUs say more.
     """
     found = as_obstacle(explanation)
     if explanation.given_up:
@@ -122,13 +123,13 @@ def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
 
 
 def _closest(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[str, GpuAnswer] | None:
-    """The GPU with this reason that lacks least."""
+    """The node and GPU with this reason for which least would have to go."""
     found = [(name, g) for name, a in group.items() for g in a.gpus if g.reason == reason]
     return min(found, key=lambda f: (f[1].cost, f[0], f[1].name)) if found else None
 
 
 def _is_able(answer: GpuAnswer) -> bool:
-    """True if the GPU has what is asked for, if not now."""
+    """True if the GPU could give what is asked for, now or later."""
     return answer.reason != AnswerReason.NO_SUCH_DEVICE
 
 
@@ -141,7 +142,7 @@ def slots_of(site: Site, node: str, answer: GpuAnswer) -> tuple[Slot, ...]:
 
 
 def text_of(site: Site, node: str, answer: GpuAnswer) -> str:
-    """The answer with the fewest that would have to go, by name."""
+    """The answer in words, naming the fewest that would have to go."""
     if not answer.blockers:
         return answer.message
     least = replace(answer, blockers=answer.blockers[: answer.least])

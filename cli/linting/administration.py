@@ -1,4 +1,4 @@
-"""Rules for what administrators write: classes of nodes, files of mig-parted's, quotas.
+"""Rules for what administrators write: classes of nodes, mig-parted's files, quotas.
 
 Files by which NVIDIA's device plugin shares GPUs become classes of nodes; their fields are those of
 ``api/config/v1`` of NVIDIA/k8s-device-plugin.
@@ -34,7 +34,7 @@ _STRATEGIES: Final = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
 
 
 def check_layouts(document: Document) -> Iterator[Remark]:
-    """Findings about a document, if it is one of these."""
+    """Findings about a document, if it is a class of nodes, a file of mig-parted's, or has one."""
     if is_layouts(document.obj) or document.kind == NODE_CLASS:
         try:
             layouts = _decode(document.obj)
@@ -51,7 +51,7 @@ def check_layouts(document: Document) -> Iterator[Remark]:
 
 
 def _check_file(document: Document, key: str, content: Any) -> Iterator[Remark]:
-    """A file of a ConfigMap; one of something else is not looked at."""
+    """Findings about a file of a ConfigMap; none about a file of another kind."""
     try:
         obj = yaml.safe_load(content) if isinstance(content, str) else None
     except yaml.YAMLError:
@@ -70,7 +70,7 @@ def _decode(obj: Any) -> dict[str, Layout]:
 def _small_instances(
     document: Document, layouts: dict[str, Layout], before: Path
 ) -> Iterator[Remark]:
-    """Compute instances smaller than their GPU instance, which mig-parted makes."""
+    """Findings about compute instances smaller than their GPU instance, which mig-parted makes."""
     for layout, listed in layouts.items():
         for index, entry in enumerate(listed):
             for name, _ in entry.counts:
@@ -153,7 +153,7 @@ def is_plugin_config(obj: Obj) -> bool:
 
 
 def convert_plugin_config(document: Document) -> tuple[Obj, list[Remark]]:
-    """The class of nodes that a file of the device plugin becomes, and what is to be said of it."""
+    """The class of nodes that a file of the device plugin becomes, and remarks about it."""
     remarks: list[Remark] = []
     shares, slice_shares = 1, 1
     for method, strategy in _STRATEGIES.items():

@@ -20,7 +20,7 @@ from dra.gpu.names import DEFAULT_DRIVER
 ANY_SLICE = "mig.dra.dev"
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
-"""Errors of what is not as it should be, which other rules tell of."""
+"""Exceptions that objects of a wrong form cause; other rules report that form."""
 
 _COMPUTE_SLICES = 7
 """Compute slices of every GPU with MIG but the A30, which has 4."""
@@ -63,7 +63,7 @@ class ClaimSpec:
 class Manifests:
     """The objects of all files, which refer to each other.
 
-    ``kinds`` evaluates selectors; without, nothing is said of them.
+    ``kinds``: evaluates selectors; without it nothing is said about selectors.
     """
 
     classes: Mapping[str, Document]
@@ -80,7 +80,7 @@ class Manifests:
         return ""
 
     def selects_others(self, expressions: tuple[str, ...]) -> bool:
-        """True if all expressions select a device of another driver, and compile.
+        """True if all expressions compile and together select a device of another driver.
 
         Raises:
             CostlySelectorError: to find that out takes more than selectors may have.
@@ -108,7 +108,7 @@ def claim_spec(document: Document) -> ClaimSpec | None:
 
 
 def check_class(document: Document, known: Manifests) -> Iterator[Remark]:
-    """A DeviceClass: its selectors and its configuration."""
+    """Findings about a DeviceClass: its quota, its selectors and its configuration."""
     quota = read_quota(document.obj, DEFAULT_DRIVER)
     if quota is not None and quota.fault:
         message = f"nothing of the class is allocated: {quota.fault}"
@@ -142,7 +142,7 @@ def _selects_others(texts: tuple[str, ...], known: Manifests) -> str:
 
 
 def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
-    """A claim or template: each of the rules below, but for what the API server refuses itself."""
+    """Findings about a claim or template by each rule below, except what the API server refuses."""
     for rule in (_bodies_of, _together, _config, _sharing, _size):
         yield from rule(spec, known)
 
@@ -180,7 +180,7 @@ def _faults(body: dict[str, Any], known: Manifests) -> Iterator[tuple[Path, str]
 
 
 def _together(spec: ClaimSpec, __: Manifests) -> Iterator[Remark]:
-    """Requests that cannot be served by one GPU although a constraint wants that."""
+    """Findings about requests that one GPU is to serve by a constraint, and no GPU can."""
     asked: dict[str, int] = {}
     for _, request in entries(spec.devices, "requests"):
         body = mapping(request, "exactly")
@@ -214,7 +214,7 @@ def _sharing(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _size(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
-    """More requests, constraints or parameters for this driver than are read, as its event says."""
+    """Finding about more requests, constraints or parameters for this driver than are read."""
     try:
         trimmed = trim_claim_spec({"devices": spec.devices}, DEFAULT_DRIVER)
         if not is_stub(trimmed):
@@ -228,7 +228,7 @@ def _size(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:
-    """An opaque configuration, if it is for this driver."""
+    """Finding about a faulty opaque configuration, if it is for this driver."""
     if text(mapping(entry, "opaque"), "driver") != DEFAULT_DRIVER:
         return
     try:
@@ -243,7 +243,7 @@ def _check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iter
 def _check_selectors(
     document: Document, path: Path, body: dict[str, Any], known: Manifests
 ) -> Iterator[Remark]:
-    """Selectors in ``body``, which stand at ``path``: those that do not compile."""
+    """Findings about selectors in ``body`` (at ``path``) that do not compile."""
     for index, selector in entries(body, "selectors"):
         expression = text(mapping(selector, "cel"), "expression")
         problem = known.fault(expression) if expression else ""

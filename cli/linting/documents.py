@@ -1,4 +1,4 @@
-"""Manifests as objects that know their lines, and fields of them with any content."""
+"""Objects of manifests that know their lines, and access to fields of any content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ Path = tuple[str | int, ...]
 
 
 class Level(StrEnum):
-    """An error does not work; a warning works otherwise than it seems; a hint could be better."""
+    """Level of a remark.
+
+    ``ERROR``: it does not work. ``WARNING``: it works otherwise than it seems. ``HINT``: it could
+    be better.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -51,14 +55,14 @@ class Remark:
         }
 
     def shown(self, level: str = "") -> str:
-        """File, line, level or its word in colour, object, field and message, in one line."""
+        """File, line, ``level`` (or the remark's own), object, field and message, in one line."""
         about = "".join(f"{part}: " for part in (self.subject, self.field) if part)
         return f"{self.file}:{self.line}: {level or self.level.value}: {about}{self.message}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """One object of a file. Of a List every item is one."""
+    """One object of a file; each item of a List is one."""
 
     file: str
     obj: dict[str, Any]
@@ -99,8 +103,8 @@ class Document:
 def read_files(names: Sequence[str]) -> Iterator[Document | Remark]:
     """The objects in files, or remarks about what is no YAML.
 
-    A directory stands for the manifests below it, ``-`` for the input. Raises CliError for what
-    cannot be read.
+    A directory stands for the manifests below it, ``-`` for standard input. Raises CliError for a
+    file that cannot be read.
     """
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""Claims, templates and classes for NVIDIA's DRA driver, as they are written here.
+"""Conversion of claims, templates and classes for NVIDIA's DRA driver to those for this one.
 
 Fields: ``api/nvidia.com/resource/v1beta1`` and ``demo/specs`` of NVIDIA/k8s-dra-driver-gpu.
 """
@@ -27,7 +27,7 @@ _MEBIBYTE: Final = 2**20
 
 
 def convert_claim(document: Document) -> Iterator[Remark]:
-    """Write a claim, template or class for NVIDIA's DRA driver anew, in place."""
+    """Change a claim, template or class for NVIDIA's DRA driver, in place, to one of ours."""
     at = _DEVICES.get(document.kind)
     if at is None:
         return

@@ -104,13 +104,13 @@ def pod_spec(document: Document) -> PodSpec | None:
 
 
 def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """A pod: each of the rules below, but for what the API server refuses itself."""
+    """Findings about a pod by each rule below, except what the API server refuses."""
     for rule in (_references, _uses, _placing, _choices, _size, _sharing, _limits):
         yield from rule(pod, known)
 
 
 def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """One claim for several replicas."""
+    """Findings about one claim that is for several replicas."""
     replicas = mapping(pod.document.obj, "spec").get("replicas", 1)
     for entry in pod.entries:
         one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
@@ -124,7 +124,7 @@ def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Requests that containers name and that are not there, and claims that none names."""
+    """Findings about requests that containers name and claims lack, and claims that none names."""
     offered = {entry.name: entry for entry in pod.entries}
     claims, used = pod.claims(known), set()
     for container in pod.containers:
@@ -166,7 +166,7 @@ def _placing(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _choices(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """More requests and alternatives, in all claims of the pod, than are read together."""
+    """Finding about more requests and alternatives, in all claims of the pod, than are read."""
     count = 0
     for entry in pod.entries:
         spec = known.claims.get(entry.refers[0]) if entry.refers else None
@@ -177,9 +177,9 @@ def _choices(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _size(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """More than is read of a pod, in the words of the controller's event.
+    """Finding about more than is read of a pod, in the words of the controller's event.
 
-    One that asks by limits is looked at as it is where they become claims.
+    A pod that asks by limits is judged as it is after these have become claims.
     """
     has_claims = bool(pod.spec.get("resourceClaims"))
     try:
@@ -195,9 +195,9 @@ def _size(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Containers that use a device shared by MPS beside others, or one claim of HAMi-core's.
+    """Findings about containers that use an MPS device beside others, or share a HAMi-core claim.
 
-    That HAMi-core is to hold a claim to its limits a selector says; else it is the node's doing.
+    A selector tells that HAMi-core is to enforce a claim's limits; otherwise the node decides.
     """
     claims = pod.claims(known)
     by_mps = {name: known.sharing(c).by_mps(c.understood) for name, c in claims.items()}
@@ -215,7 +215,7 @@ def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _limits(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """Limits of other systems, and the claims that they become."""
+    """Findings about limits of other systems, and about the claims that they become."""
     translation = translate(pod.whole)
     yield from remarks_of(pod, translation)
     if translation.slices and not translation.refused:

@@ -1,6 +1,6 @@
 """Content of the page, kept up to date by changes of mirrored objects. Pure.
 
-A reader has what the reader may list: names of other namespaces' claims and pods are left out.
+A reader sees what the reader may list: names of claims and pods of other namespaces are left out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from dra.gpu.inventory import Inventory
 from dra.kube.reflector import Change
 
 EVERYWHERE = "*"
-"""A right to all namespaces, where "" is a right to none."""
+"""A right to all namespaces; an empty text is a right to none."""
 
 _REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.2
-"""Time between refreshes, and where one had more to do than it may take."""
+"""Seconds between refreshes, and after one that left some of its work undone."""
 _WORK_SECONDS = 0.1
-"""Time that a refresh may take: some forty nodes full of slices."""
+"""Seconds that a refresh may take: some forty nodes full of slices."""
 _WAITING, _WAITING_OF_ONE = 500, 50
 _TOLD, _TOLD_OF_ONE = 300, 50
 """Waiting pods and events that are shown, in all and of one namespace."""
@@ -63,7 +63,7 @@ _KINDS = (MIG_NODES, RESOURCE_CLAIMS, PODS, EVENTS)
 
 
 def said(text: Any, length: int = _TEXT) -> str:
-    """A text of somebody else, cut, on one line, and with nothing in it that changes others."""
+    """A text that others wrote, cut, on one line, without characters that change other text."""
     found = str(text or "")
     cut = found if len(found) <= length else f"{found[: length - 1]}…"
     return harmless(cut, newlines=True)
@@ -71,7 +71,11 @@ def said(text: Any, length: int = _TEXT) -> str:
 
 @dataclass(slots=True)
 class _Ledger:
-    """Entries by namespace; ``number`` is that of the last change."""
+    """Entries by namespace and name.
+
+    ``most`` and ``most_of_one``: how many are shown in all, and of one namespace. ``number``: that
+    of the last change.
+    """
 
     most: int
     most_of_one: int
@@ -91,7 +95,10 @@ class _Ledger:
                 del self.entries[key[0]]
 
     def shown(self, right: str, *, newest: bool) -> Json:
-        """Entries by time, and how many more there are of each namespace: each has its part."""
+        """Entries by time, and the number of those left out by namespace.
+
+        Each namespace has its part of the entries that are shown.
+        """
         seen = {n: e for n, e in self.entries.items() if right in (EVERYWHERE, n)}
         part = max(1, min(self.most_of_one, self.most // max(1, len(seen))))
         items, more = list[Json](), dict[str, int]()
@@ -113,8 +120,8 @@ def _time(entry: Json) -> str:
 class Content:
     """All that is shown. Thread-safe; ``now`` gives monotonic seconds.
 
-    What a node shows is worked out anew when its MigNode or a claim there has changed: once a
-    second at most, for all readers, and so long at a time that others are answered in between.
+    What a node shows is worked out anew after its MigNode or a claim there has changed: at most
+    once a second, for all readers, and in short steps, so that readers are answered in between.
     """
 
     def __init__(self, driver: str, now: Callable[[], float]) -> None:
@@ -165,10 +172,11 @@ class Content:
             self._changed[node] = None
 
     def since(self, version: str, rights: Rights) -> Json:
-        """Changes since ``version``, of an earlier answer; all if that is of another time.
+        """Changes since ``version``, of an earlier answer; everything if that is of another run.
 
-        ``full``: it is all. ``backlog``: nodes of which more comes soon. ``names``: of all nodes,
-        where some are gone. ``waiting`` and ``told`` are there if they changed.
+        In the answer, ``full``: it has everything. ``backlog``: number of nodes that are still to
+        be worked out. ``names``: those of all nodes, given where a node is gone. ``waiting`` and
+        ``told``: given if they changed.
         """
         about = f"{self._epoch}.{'.'.join(rights)}"
         known, _, number = version.rpartition(".")
@@ -223,13 +231,13 @@ class Content:
 
 
 def _node_of(claim: Obj, driver: str) -> str:
-    """The node of an allocation with a device of ours; empty of others."""
+    """The node of a claim with a device of ours; empty for other claims."""
     allocation = read_claim(claim).allocation
     return allocation.node if allocation is not None and allocation.of_driver(driver) else ""
 
 
 def _waiting(pod: Obj, driver: str) -> Json | None:
-    """The entry of a pod whose condition, by the controller, says why it waits."""
+    """The entry of a pod that waits, by the controller's condition; None for other pods."""
     for condition in at(pod, "status", "conditions"):
         if condition["type"] == claims_allocated(driver) and condition["status"] == "False":
             return {
@@ -293,7 +301,7 @@ def _gpu_json(view: GpuView) -> Json:
 
 
 def _slots_json(slots: Iterable[Slot]) -> list[Json]:
-    """Slots by placement: those that share a slice, or a GPU, are one with several owners."""
+    """Slots by placement: several that share a slice, or a GPU, are one with several owners."""
     found: dict[tuple[int, int], Json] = {}
     for slot in slots:
         place = (slot.placement.start, slot.placement.size) if slot.placement else (0, 0)
@@ -314,7 +322,7 @@ def _slots_json(slots: Iterable[Slot]) -> list[Json]:
 
 
 def _masked(node: Json, right: str) -> Json:
-    """A node for who may not list the claims of all namespaces."""
+    """The node as shown to a reader who may not list the claims of all namespaces."""
     return {**node, "gpus": [{**gpu, "slots": _mask(gpu["slots"], right)} for gpu in node["gpus"]]}
 
 

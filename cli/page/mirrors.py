@@ -25,22 +25,25 @@ _EVENT = (
     *("series", "lastTimestamp", "eventTime"),
 )
 _CONDITION = 2000
-"""Characters of a condition, which an explanation quotes."""
+"""Characters that are kept of a condition, which an explanation quotes."""
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 class BusyError(Exception):
-    """Too many ask at once; who comes back in seconds is served."""
+    """Too many ask at once; a reader who asks again in some seconds is served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader of the page. ``may_list`` is asked of a kind and a namespace, "" being all."""
+    """A reader of the page.
+
+    ``may_list``: True if the reader may list a kind in a namespace, "" being all.
+    """
 
     may_list: Callable[[Resource, str], bool]
 
     def rights(self, namespace: str) -> Rights:
-        """The rights to what is shown; of who may not list all, those in ``namespace``."""
+        """The rights to each kind: to all namespaces, or else to ``namespace`` if allowed there."""
 
         def right(resource: Resource) -> str:
             if self.may_list(resource, ""):
@@ -52,9 +55,9 @@ class Reader:
 
 
 class Mirrors:
-    """Mirrors that feed ``content``: of all namespaces, or where that is forbidden of one.
+    """Mirrors that feed ``content``: of all namespaces, or of one where that is forbidden.
 
-    Asks the API server at once which it is.
+    The API server is asked at once which of these is allowed.
     """
 
     def __init__(self, api: KubeApi, content: Content, *, driver: str, namespace: str = "") -> None:
@@ -99,7 +102,7 @@ class Mirrors:
             mirror.stop()
 
     def covers(self, resource: Resource, namespace: str) -> bool:
-        """True unless a mirror may not list these objects."""
+        """True if the mirror of ``resource`` has the objects of ``namespace`` and may list them."""
         mirrors = [m for m in self.mirrors if m.resource == resource]
         scope = self._scopes.get(resource, "")
         return scope in ("", namespace) and not any(m.denied for m in mirrors)
@@ -107,9 +110,10 @@ class Mirrors:
     def list_for(
         self, reader: Reader, resource: Resource, *, namespace: str = "", **selection: Any
     ) -> list[Obj]:
-        """All objects of a kind, without asking the server for those that are mirrored.
+        """All objects of a kind; the server is not asked for those that are mirrored.
 
-        Of events not all are. Raises ForbiddenError where the reader may not list them.
+        Events are always asked for, as not all are mirrored. Raises ForbiddenError where the reader
+        may not list them.
         """
         if not reader.may_list(resource, namespace):
             where = f" of namespace {namespace}" if namespace else " of all namespaces"
@@ -123,7 +127,7 @@ class Mirrors:
         return self._api.list(resource, namespace=namespace, **selection).items
 
     def troubles(self) -> dict[str, list[str]]:
-        """Kinds that are not listed yet, and those of which nothing new comes."""
+        """``loading``: kinds not listed yet; ``stale``: kinds of which nothing new comes."""
         loading = [str(m.resource) for m in self.mirrors if not m.synced and not m.denied]
         stale = [str(m.resource) for m in self.mirrors if m.synced and m.failures > 1]
         return {"loading": [*dict.fromkeys(loading)], "stale": [*dict.fromkeys(stale)]}

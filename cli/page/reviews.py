@@ -1,7 +1,7 @@
-"""Readers of the page by their bearer tokens: the API server says whose they are, and the rights.
+"""Readers of the page by their bearer tokens: the API server says whose a token is, and the rights.
 
-TokenReview and SubjectAccessReview: nothing is decided here, and what was answered is forgotten in
-seconds, so that a right that was taken away ends as soon.
+By TokenReview and SubjectAccessReview: nothing is decided here. Answers are forgotten after
+seconds, so that a right that is taken away soon ends here as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra.kube.client import KubeApi
 KEPT_SECONDS = 10.0
 _MOST_READERS, _MOST_RIGHTS = 256, 64
 _MOST_REVIEWS, _PATIENCE_SECONDS = 4, 5.0
-"""Reviews at a time, and how long one waits for its turn: strangers may send tokens, too."""
+"""Reviews at a time, and seconds that one waits for its turn: strangers may send tokens, too."""
 _LONGEST_TOKEN = 16 * 2**10
 
 _Review = Callable[[Resource, Mapping[str, Any]], Mapping[str, Any]]

@@ -1,8 +1,8 @@
-"""The page over HTTP: three files for anybody, data for who has a token.
+"""The page over HTTP: three files for anybody, data for readers with a token.
 
-A token is sent as a header, which no other page makes a browser do, so that nothing is given to who
-only reaches the port. Requests under another name than the server's own are refused: a name that
-was made to lead here (DNS rebinding) would make foreign pages its own.
+The token is sent in a header, which no other page can make a browser send, so reaching the port
+alone gives nobody data. Requests under a name that is not the server's own are refused: otherwise a
+foreign page whose name was made to lead here (DNS rebinding) could read the data.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 _LONGEST = 512
-"""Characters of a parameter: a name of Kubernetes has 253."""
+"""Characters that are read of a parameter: a name of Kubernetes has 253."""
 _LARGE = 2**16
-"""Bytes of an answer that is compressed: what a thousand nodes show is megabytes."""
+"""Bytes from which an answer is compressed: what a thousand nodes show is megabytes."""
 _STALL_SECONDS = 10.0
 _MOST, _MOST_OF_PEER = 64, 32
 """Connections at a time: a browser opens up to six."""
@@ -56,10 +56,10 @@ _log = logging.getLogger(__name__)
 
 
 class PageServer(BoundedThreads, HTTPServer):
-    """Serves ``source`` at once on ``address``: host, empty for all, and port.
+    """Serves ``source`` on ``address``: host (empty for all) and port; listens at once.
 
-    ``hosts`` are the names under which it is asked. With ``tls``, a folder with ``tls.crt`` and
-    ``tls.key``, over TLS alone; files that are replaced are read again.
+    ``hosts``: names under which browsers may ask. ``tls``: folder with ``tls.crt`` and ``tls.key``;
+    with it only TLS is served, and files that are replaced are read again.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PageServer(BoundedThreads, HTTPServer):
             self._loaded = changed
 
     def service_actions(self) -> None:
-        """Twice a second: take a new certificate."""
+        """Load a new certificate; called twice a second."""
         if self.secure:
             try:
                 self._load()
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer, query)
 
     def _foreign(self) -> str:
-        """Fault of a request that another page made, or that came by another name."""
+        """Fault of a request of another page, or under another name than ours; empty if none."""
         host = self.headers.get("Host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name.lower() not in self.server.hosts:
@@ -199,4 +199,4 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Logs nothing: a browser asks every two seconds."""
+        """Log nothing: a browser asks every two seconds."""

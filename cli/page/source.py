@@ -1,6 +1,6 @@
 """Content of the page for its readers: one for all, cut to the rights of each.
 
-Beside it, reasons why a pod waits: what explain says, and who is in the way on which GPU.
+Also explanations why a pod waits: those of ``explain``, with the slices in the way on each GPU.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dra.monitoring.server import Pace
 from dra.sandbox.process import SandboxError
 
 _MOST_ASK = 4
-"""Explanations that are waited for; they are worked out one after the other."""
+"""Explanations that may be waited for at a time; they are made one after the other."""
 _FINDINGS, _EVENTS = 12, 6
 _BLOCKED = 1000
-"""GPUs whose blockers are marked: those on which least would have to go come first."""
+"""GPUs whose blockers are marked: first those on which the least would have to go."""
 
 
 class ClusterSource:
-    """The mirrored cluster; ``find_reader`` tells whose a token is."""
+    """The mirrored cluster. ``find_reader``: gives the reader whose token it is, or None."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ClusterSource:
         self._few = threading.BoundedSemaphore(_MOST_ASK)
 
     def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
-        """Changes since a version, and what the reader cannot see or what is old."""
+        """Changes since a version, the kinds that the reader cannot see, and those that are old."""
         rights = reader.rights(namespace or self._session.namespace)
         found = self._content.since(since, rights)
         return {**found, "hidden": rights.hidden, **self._mirrors.troubles()}
@@ -71,13 +71,16 @@ class ClusterSource:
 
 
 def only_with(secret: str, reader: Reader) -> Callable[[str], Reader | None]:
-    """The one reader, who has ``secret``."""
+    """A function that gives ``reader`` for the token ``secret``, and None for any other."""
     return lambda token: reader if hmac.compare_digest(token.encode(), secret.encode()) else None
 
 
 @contextmanager
 def mirrored(session: Session, *, namespace: str) -> Iterator[tuple[Mirrors, Content, Evaluator]]:
-    """Mirrors that run for as long as the block does; of ``namespace`` where not all is allowed."""
+    """Mirrors, their content and an evaluator, which run as long as the block does.
+
+    The mirrors are of ``namespace`` where not all namespaces are allowed.
+    """
     content = Content(session.driver, time.monotonic)
     mirrors = Mirrors(session.api, content, driver=session.driver, namespace=namespace)
     with evaluator() as asked:
@@ -91,13 +94,13 @@ def mirrored(session: Session, *, namespace: str) -> Iterator[tuple[Mirrors, Con
 def explain_pod(
     session: Session, key: ObjectKey, listed: Lister, evaluator: Evaluator
 ) -> dict[str, Any] | None:
-    """The explanation of a pod; None if there is none that has not ended.
+    """The explanation of a pod; None if there is no such pod that has not ended.
 
-    It is as much as may be ``listed``.
+    It is based on the objects that ``listed`` gives.
 
     Raises:
         CliError: claims may not be listed at all.
-        ForbiddenError: those of the namespace may not be listed either.
+        ForbiddenError: claims of the namespace may not be listed either.
     """
     facts = read_facts(session, key[0], listed=listed)
     pod = facts.pods.get(key)
@@ -123,7 +126,7 @@ def explain_pod(
 
 
 def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[list[Any]]:
-    """Node, GPU and the starts of the fewest slices that would have to go, the least first."""
+    """Node, GPU and starts of the fewest slices that would have to go; the least first."""
     answers = [
         (gpu.cost, node, gpu)
         for node, answer in found.verdict.nodes.items()

@@ -39,17 +39,17 @@ class Move:
 
 
 MOST_STATES = 2048
-"""States that instances of its own bring a GPU of one geometry into; products have up to 1,000."""
+"""Upper bound on the states of a GPU of one geometry; those of real products have up to 1,000."""
 MOST_KNOWN = 2**14
 """Results of one kind that are kept; a GPU with foreign instances may be in any state."""
 
 
 class TooManyStatesError(ValueError):
-    """A GPU could be cut in more ways than can be judged: no product is like that."""
+    """A GPU could be cut in more ways than can be judged; no real product can."""
 
 
 def _keep(known: dict[_K, _V], key: _K, result: _V) -> None:
-    """Keep a result; those of the geometry itself are soon there again."""
+    """Keep a result; if there are too many, forget the others, which are worked out anew."""
     if len(known) >= MOST_KNOWN:
         known.clear()
     known[key] = result
@@ -59,7 +59,7 @@ class MoveTable:
     """The moves of one geometry, by usage and profile."""
 
     def __init__(self, geometry: Geometry) -> None:
-        """Raise TooManyStatesError if no GPU has such a geometry."""
+        """Raise TooManyStatesError if the geometry has more states than that of any real GPU."""
         self.geometry = geometry
         self._is_built = False
         self._feasible: dict[Usage, tuple[int, ...]] = {}
@@ -196,9 +196,9 @@ class _Waste(dict[int, int]):
 
 @lru_cache(maxsize=64)
 def move_table(geometry: Geometry) -> MoveTable:
-    """The moves of ``geometry``; equal ones share them.
+    """The moves of ``geometry``; equal geometries share them.
 
     Raises:
-        TooManyStatesError: no GPU has such a geometry.
+        TooManyStatesError: the geometry has more states than that of any real GPU.
     """
     return MoveTable(geometry)

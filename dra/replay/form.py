@@ -1,9 +1,9 @@
 """Form of a recording: lines of JSON, a header, then the state, then what happened.
 
 The state is what stands before ``Ready``: claims that had slices, pods that waited. Times are in
-microseconds since the header's ``begun``; a pod that was placed at once has the same twice. Numbers
-stand for what was asked (``ask``) and for its claims. A recording ends anywhere: its last line may
-be cut off.
+microseconds since the header's ``begun``; a pod that was placed at once was placed at the time when
+it asked. A number stands for each question (``ask``) and for each claim. A recording may end
+anywhere: its last line may be cut off.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="e", kw_o
 
 
 class Header(_Line, frozen=True, tag=FORMAT):
-    """``begun`` is RFC 3339. ``dropped`` lines are missing before this recording."""
+    """The first line. ``begun``: start of the recording, in RFC 3339.
+
+    ``dropped``: number of lines that are missing before this recording.
+    """
 
     version: int
     driver: str
@@ -47,7 +50,7 @@ class Header(_Line, frozen=True, tag=FORMAT):
 
 
 class NodeState(_Line, frozen=True, tag="node"):
-    """A node from now on, as a MigNode without what claims hold; none if it is gone."""
+    """A node from now on, as a MigNode without what claims hold; None if it is gone."""
 
     t: Time
     node: str
@@ -66,7 +69,7 @@ class NodeState(_Line, frozen=True, tag="node"):
 
 
 class DemandState(_Line, frozen=True, tag="demand"):
-    """The mix of profiles that policies reckon with from now on."""
+    """The mix of requested profiles that policies use from now on (``Demand.counts``)."""
 
     counts: dict[str, float]
 
@@ -78,7 +81,7 @@ class QuotaState(_Line, frozen=True, tag="quotas"):
 
 
 class AskedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A claim in the allocator's own terms; constraints name no claim."""
+    """A claim as the allocator reads it; its constraints do not name the claim."""
 
     number: Number
     choices: tuple[tuple[Want, ...], ...]
@@ -87,10 +90,12 @@ class AskedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Asked(_Line, frozen=True, tag="ask"):
-    """A pod asks. ``pod`` is its name, or stands for it; so does ``tenant`` for its namespace.
+    """A pod asks for its claims; ``ask`` is the number of this question.
 
-    It could not go to the nodes ``barred``, whatever they have. Of a ``gang`` so many are placed
-    together as it ``needs``. ``lasts`` is how long it keeps what it gets, where nothing else says.
+    ``pod`` and ``tenant``: names of the pod and its namespace, or words that stand for them.
+    ``barred``: nodes where the pod could not go, whatever is free there. ``gang``: its gang, of
+    which ``needs`` pods are placed together. ``lasts``: how long it keeps what it gets, if no other
+    line says so.
     """
 
     t: Time
@@ -106,10 +111,11 @@ class Asked(_Line, frozen=True, tag="ask"):
 
 
 class Placed(_Line, frozen=True, tag="placed"):
-    """Devices were given, with the claim of each.
+    """Devices were given to the pod of question ``ask``, each with the number of its claim.
 
-    ``cost`` is what the default policy charges, in memory slices. It could not go to the nodes
-    ``passed`` at the time; ``without`` are claims that did not bind it: what was held back for it.
+    ``cost``: charge of the default policy, in memory slices. ``passed``: nodes where the pod could
+    not go at the time. ``without``: claims that only hold back what this pod was to have, and so
+    were not in its way.
     """
 
     t: Time
@@ -122,16 +128,16 @@ class Placed(_Line, frozen=True, tag="placed"):
 
 
 class Left(_Line, frozen=True, tag="left"):
-    """It is gone, and had not been placed."""
+    """The pod of question ``ask`` is gone, and had not been placed."""
 
     t: Time
     ask: Number
 
 
 class Held(_Line, frozen=True, tag="held"):
-    """A claim holds devices that nobody asked for here.
+    """A claim holds devices for which this recording has no question.
 
-    ``back``: they are held back for who waits.
+    ``back``: the devices are held back for a pod that waits.
     """
 
     t: Time
@@ -142,7 +148,7 @@ class Held(_Line, frozen=True, tag="held"):
     back: bool = False
 
     def allocation(self, driver: str) -> Allocation:
-        """Devices that it holds, as the books count them."""
+        """The devices of the claim, as the books count them."""
         found = (
             AllocatedDevice("", driver, "", name, ask=ask, class_name=class_name)
             for name, ask, class_name in self.devices
@@ -174,9 +180,9 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``state`` is what there was when it was begun, ``events`` what happened then.
+    """``state``: what there was at the beginning; ``events``: what happened then.
 
-    ``is_cut``: its last line is not whole.
+    ``is_cut``: the last line is not whole.
     """
 
     header: Header
@@ -199,7 +205,7 @@ def read(lines: Iterable[bytes]) -> Recording:
     """The recording in ``lines``, each with its end of line.
 
     Raises:
-        RecordingError: it is none, of another version, or damaged before its last line.
+        RecordingError: ``lines`` are no recording, of another version, or damaged before the last.
     """
     found, is_cut = list[Line](), False
     for number, raw in enumerate(lines, start=1):

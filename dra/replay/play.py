@@ -1,9 +1,9 @@
 """Recorded questions, placed again: by another policy, or on other GPUs. Pure.
 
-As long as all goes as it went, each pod is placed when it was, in the same state. From the first
-difference on whoever waits is tried whenever room is made, the most urgent first, and keeps what it
-gets for as long as it had it. Not played are CPU and memory of nodes, what pods prefer among nodes,
-and those that kube-scheduler ended for others.
+As long as everything goes as recorded, each pod is placed when it was, in the same state. After the
+first difference, pods that wait are tried whenever room is made, the most urgent first, and each
+keeps what it gets for as long as it had it in the recording. Not played are CPU and memory of
+nodes, the nodes that pods prefer, and pods that kube-scheduler ended for others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ Choose = Callable[[Allocator, Problem], Decision | None]
 class Fate:
     """Fate of a recorded question; times as in a recording.
 
-    ``placed`` and ``left`` are None where that never was. Of a ``kind`` all find room, or none.
+    ``placed`` and ``left``: None where that never happened. ``kind``: equal for questions of which
+    all find room, or none. ``cost``: charge of the default policy, in memory slices.
     """
 
     asked: Asked
@@ -66,16 +67,16 @@ class Fate:
 
     @property
     def waits(self) -> bool:
-        """True if it was not placed at once."""
+        """True if the pod was not placed at once."""
         return self.placed != self.asked.t
 
 
 @dataclass(slots=True)
 class Played:
-    """Fates by number. ``stranded`` is the mean, over time, of stranded slices while pods wait.
+    """Result of a play. ``fates``: by the number of the question.
 
-    These are as of ``ProductRoom``. ``differs_at`` is the time of the first difference, None
-    without one; it was played until ``end``.
+    ``stranded``: stranded memory slices (see ``ProductRoom``) while pods wait, as a mean over time.
+    ``differs_at``: time of the first difference, None without one. ``end``: time of the last event.
     """
 
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -91,21 +92,21 @@ def play(
     kinds: Kinds,
     choose: Choose = Allocator.decide,
 ) -> Played:
-    """``recording`` as it would have been.
+    """``recording`` as it would have gone in ``setting``.
 
     Raises:
-        RecordingError: a node could not be, or its GPUs cannot have the layout.
+        RecordingError: a recorded node is not possible, or its GPUs cannot have the layout.
     """
     return _Play(recording, setting, kinds, choose).run()
 
 
 def as_recorded(recording: Recording, *, kinds: Kinds) -> Played:
-    """``recording`` as it was. Raises as ``play``."""
+    """``recording`` as it went. Raises as ``play``."""
     return _Play(recording, AS_IT_WAS, kinds, None).run()
 
 
 class _Play:
-    """One play; without ``choose`` all is placed where it was."""
+    """One play; without ``choose`` every pod is placed where it was."""
 
     def __init__(
         self, recording: Recording, setting: Setting, kinds: Kinds, choose: Choose | None
@@ -124,12 +125,12 @@ class _Play:
             if isinstance(e, Ended) and e.claim in self._asks
             if self._asks[e.claim].ask in self._was_placed
         }
-        # What no controller has recorded says how long what is asked lasts.
+        # Only a recording that no controller wrote says how long its pods last.
         is_made = any(asked.lasts is not None for asked in self._asks.values())
         self._differs = choose is not None and (setting.has_other_gpus or is_made)
         self._played = Played(differs_at=0 if self._differs else None)
         self._waiting: list[tuple[int, int, int]] = []
-        """The numbers of those who wait, behind their priority and time."""
+        """Questions that wait: negative priority, time and number, in this order."""
         self._gangs: dict[str, list[Fate]] = {}
         self._ends: list[tuple[int, int]] = []
         """Times, with the claims that end."""
@@ -212,7 +213,10 @@ class _Play:
             self._retry()
 
     def _differ(self) -> None:
-        """From now on nothing is as it was: nobody leaves who has not been there."""
+        """Go on as after the first difference: what only the recording explains is taken away.
+
+        Instances that were being reclaimed and what was held back do not belong to this play.
+        """
         self._differs = True
         self._played.differs_at = self._now
         for inventory in self._inventories.values():
@@ -242,7 +246,7 @@ class _Play:
             self._waiting.remove(place)
 
     def _place_again(self, event: Placed, fate: Fate) -> None:
-        """Place it in the state in which it was placed."""
+        """Place the pod of a recorded placement, in the state in which it was placed."""
         devices = frozenset(event.devices)
         if self._choose is None:
             self._place(fate, event.node, devices, self._recorded(event, fate))
@@ -260,7 +264,7 @@ class _Play:
             self._retry()
 
     def _try(self, fate: Fate) -> bool:
-        """Place it, and its gang, where there is room."""
+        """Place a pod, and its gang, where there is room; returns False if there is none."""
         gang, allocator = [fate], self._allocator
         missing = 1
         if fate.asked.gang:

@@ -13,10 +13,10 @@ from dra.replay.form import NodeState, Recording, RecordingError
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Differences from what was: a ``policy`` for all, and so many ``gpus`` or ``nodes``.
+    """Differences from the recording: a ``policy`` for all, and a number of ``gpus`` or ``nodes``.
 
-    Nodes are taken in name order, and copied where there are too few. Each GPU has the slices of
-    ``layout`` and no others: profiles, with their number.
+    Nodes are taken in name order, and copied where there are too few. ``layout``: profiles with
+    their number; each GPU has these slices and no others.
     """
 
     policy: str = ""
@@ -33,7 +33,7 @@ AS_IT_WAS = Setting()
 
 
 class Gpus:
-    """Nodes as they are played, of those that are recorded."""
+    """The nodes of a play, made of those that are recorded."""
 
     def __init__(self, recording: Recording, setting: Setting) -> None:
         self._layout = setting.layout
@@ -55,7 +55,10 @@ class Gpus:
                 self._places.setdefault(name, {}).setdefault(own, set()).add(gpu)
 
     def of(self, line: NodeState) -> Iterator[tuple[str, Inventory | None]]:
-        """The node, and its copies, which are empty, whatever becomes of it."""
+        """The node of ``line`` and its copies, as far as they are played.
+
+        A copy has no instances, and stays when the node is gone.
+        """
         inventory = _read(line)
         for name, gpus in self._places.get(line.node, {}).items():
             if inventory is None:
