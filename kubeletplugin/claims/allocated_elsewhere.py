@@ -30,7 +30,9 @@ _Given = dict[ClaimRef, tuple[str, ...]]
 
 
 class AllocatedElsewhere:
-    """Finder of such claims, for one thread. Only :meth:`look` asks the API server.
+    """Finder of claims whose allocation is in the way of a change of a GPU. For one thread.
+
+    Only :meth:`look` asks the API server.
 
     Requests for one change of the node's GPUs: two lists, in pages, repeated after growing pauses
     if they fail. Then each call of :meth:`look` reads those claims in the way that have gone, and
@@ -144,7 +146,7 @@ def _takes(device: str, unit: GpuUnit, places: set[tuple[int | None, int]] | Non
     try:
         named = parse_device(device)
     except DeviceNameError:
-        return False  # nothing of a GPU
+        return False  # not the name of a GPU or slice
     if isinstance(named, GpuDevice):
         return str(named) == unit.name
     if named.gpu != unit.name or places is None:

@@ -25,11 +25,11 @@ from kubeletplugin.times import FRESH_SECONDS
 class ClaimWatch:
     """Tells ``outcomes`` and ``early`` of the devices that each claim is expected to use here.
 
-    After each change of a claim, in the thread of the watch: ``outcomes`` first gets the pods for
-    which kube-scheduler waits with binding; then ``early`` gets the devices, none if none are
-    expected. ``early`` is to make them again if the claim's status does not show the conditions for
-    which kube-scheduler waits. Each claim as last seen is kept for ``FRESH_SECONDS``, unless its
-    parameters were cut. Thread-safe.
+    This is done after each change of a claim, in the thread of the watch. First ``outcomes`` gets
+    the pods that kube-scheduler binds only once slices are made. Then ``early`` gets the devices,
+    none if none are expected; it is to make them again if the claim's status does not show the
+    conditions for which kube-scheduler waits. Each claim as last seen is kept for
+    ``FRESH_SECONDS``, unless its parameters were cut. Thread-safe.
 
     Any user may set the label on any number of claims of any driver: little more than a claim's
     name is kept in memory, and devices of other nodes and drivers are ignored.

@@ -79,7 +79,7 @@ class _Claim:
     ``open``: the last wish is neither made nor refused yet. ``not_before``: monotonic time of the
     next attempt. ``doubted``: it is to be checked whether its slices are still needed.
     ``early_since``: monotonic time since which slices made early exist. ``whole_since``: since when
-    all of them are whole, and its pod may be bound. ``is_overdue``: this was published.
+    all are whole and its pod may be bound. ``is_overdue``: published as not asked for in time.
     """
 
     ref: ClaimRef
@@ -408,7 +408,10 @@ class EarlySlices:
             self.thread.notify()
 
     def _attempt(self, claim: _Claim) -> bool:
-        """Make a claim's slices; retry failures that pass if kubelet will not ask before."""
+        """Make a claim's slices; False if that is to be tried again.
+
+        Failures that pass are retried here if kubelet does not ask before the slices are made.
+        """
         work = partial(self._node.preparer.make_early, claim.ref)
         if claim.reserved is None and not self._outcomes.is_awaited(claim.ref.uid):
             return work()

@@ -253,7 +253,7 @@ class Janitor:
     ) -> None:
         """Do ``work`` as the claim's only task; ``name`` is for logs.
 
-        Waits for it at most ``seconds``; after that it goes on by itself. Failures are logged.
+        Waits at most ``seconds``; after that the work goes on by itself. Failures are logged.
         """
         try:
             self._tasks.run(ref.uid, name, work, deadline=self._clock.monotonic() + seconds)
@@ -298,7 +298,7 @@ class Janitor:
         if fate is ClaimFate.IDLE and any(
             e.state in ARRIVING for e in self._journal.of_claim(ref.uid)
         ):
-            self._undo(ref)  # a start left it, as the API server did not answer
+            self._undo(ref)  # left so by a start, as the API server did not answer
             return
         if fate is ClaimFate.ENDED and not self._is_forgotten(claim):
             self._ask_soon()

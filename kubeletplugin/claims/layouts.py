@@ -178,7 +178,10 @@ class Layouts:
     def _wanted(
         self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
     ) -> DeclaredLayout | None:
-        """The GPU's layout after what can be done now, with what it waits for; None on demand."""
+        """The GPU's layout after what can be done now, with what it waits for.
+
+        None for slices on demand, and for a GPU that is whole already.
+        """
         before = unit.layout
         if self._leaves(unit.name):
             self._ready.remove(unit)
@@ -454,7 +457,7 @@ class ReadySlices:
                 placement=occupant.placement,
             )
         except (UndeliverableError, InsufficientResourcesError):
-            self._journal.remove(intended)  # an instance at its place is another's
+            self._journal.remove(intended)  # an instance there is another program's
             raise
         self._record(intended, gi, "made")
 

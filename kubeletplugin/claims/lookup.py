@@ -330,7 +330,7 @@ def _check_config(setting: Setting, entry: Mapping[str, Any]) -> None:
     """Check that an entry of configuration is not too large and can be parsed.
 
     Raises:
-        ClaimError: it is or cannot; the message names the place.
+        ClaimError: the entry is too large or cannot be parsed; the message names the place.
     """
     if TOO_LARGE in entry:
         raise ClaimError(

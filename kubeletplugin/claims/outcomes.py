@@ -79,7 +79,7 @@ class Outcomes:
     def prepared(self, ref: ClaimRef) -> None:
         """Take note that a claim is prepared.
 
-        If an earlier call failed, the claim stays listed, as one that kubelet can ask for again.
+        If an earlier call failed, the claim is listed as passing: a repeated call will succeed.
         """
         self.show(ref)
         with self._lock:
@@ -124,9 +124,9 @@ class Outcomes:
 
         While there are such pods, the claim's slices are tried for longer and kept without a limit:
         kubelet does not ask for the claim before its status says that the slices are made.
-        ``says_made``: the claim's status says so of a slice. If it does and no pod waits, this is
-        withdrawn, unless kubelet was told of the slices: they are given back.
-        Returns True if one of ``pods`` was not there yet when the status said that slices are made.
+        ``says_made``: the claim's status says so of a slice. If no pod waits any more, that status
+        is withdrawn, as the slices are given back, unless kubelet was told of them. Returns True if
+        one of ``pods`` was not there yet when the status said before that slices are made.
         """
         with self._lock:
             known = self._of.setdefault(ref.uid, _Outcome())

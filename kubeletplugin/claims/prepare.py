@@ -194,7 +194,7 @@ class Preparer:
             self._sharing.check(entry)
 
     def _check_containers(self, claim: Claim | None, entries: Sequence[Entry]) -> None:
-        """Raise ClaimError if containers cannot use the claim as shared; a held claim passes."""
+        """Raise ClaimError if containers cannot use the claim as shared; not if it is prepared."""
         if claim is None or any(e.state in HELD for e in entries):
             return
         is_shared = any(e.share is not None or e.mps is not None for e in entries)

@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 class Remainder:
     """Devices that could not be removed, as texts with the reason.
 
-    ``recorded``: the journal has them as to be removed later. ``failed``: it could not be written.
+    ``recorded``: devices that the journal has as to be removed later. ``failed``: devices without
+    such a record, as the journal could not be written.
     """
 
     recorded: list[str] = field(default_factory=list)

@@ -56,10 +56,10 @@ def _host_errors() -> Iterator[None]:
 class Specs:
     """Writes and removes claims' CDI specs. Raises HostError, naming the file.
 
-    Edits that all containers need are in the common spec. Kubelet was told the names of its devices
-    with a claim (``Entry.files``) and keeps them; for an entry without these names, the claim's own
-    spec repeats the edits. ``sharing``: gives, from all entries of a claim, the further edits for
-    each device that is shared.
+    Edits that all containers need are in the common spec. With a claim, kubelet is told the names
+    of the common spec's devices (``Entry.files``) and keeps them; for an entry without these names,
+    the claim's own spec repeats the edits. ``sharing``: returns, for all entries of a claim, the
+    further edits for each device that is shared.
     """
 
     def __init__(

@@ -162,9 +162,9 @@ class Entry:
         return replace(self, state=state, note=note, **kept | changes)
 
     def gone(self) -> Entry | None:
-        """The entry to record once nothing of the slice is left: ``lost`` if ``remade``, else None.
+        """Entry in state ``lost``, to be recorded once a ``remade`` entry's slice is gone.
 
-        None: the entry is to be removed.
+        None for other entries: those are to be removed from the journal.
         """
         if not self.remade:
             return None

@@ -67,7 +67,7 @@ class AllocatorMode:
 
     @property
     def publication(self) -> Publication | None:
-        """State of the ResourceSlices for the MigNode; None if the controller is to allocate."""
+        """State of the ResourceSlices for the MigNode; None if ``wanted`` is the controller."""
         with self._mutex:
             return self._publication
 

@@ -105,7 +105,7 @@ class SlicePublisher(WriteLoop):
         self._announced = False
         self._was_controllers = False
         self._last: Offered | None = None
-        self._disturbances = self._repaired = 0  # by others: told by the watch, and written over
+        self._disturbances = self._repaired = 0  # changes by others: seen, and overwritten
         self._given_up: Publication | None = None
         # Growing pauses: if API servers disagree, equal ones would switch the allocator for ever.
         self._again = Backoff(
@@ -262,8 +262,8 @@ class FailedGpus:
 
     Slices of such a GPU are not to be allocated for a while, as kube-scheduler would pick the same
     device again. After that, while the failure is remembered, a pod is to be bound only once its
-    slice is made. ``binding``: option that changes the latter. ``on_change``: called without a
-    lock.
+    slice is made; ``binding`` is the option that makes this hold always, or never. ``on_change``:
+    called without a lock.
     """
 
     def __init__(

@@ -202,7 +202,7 @@ class ContainerCheck:
             return _by_request(
                 (d.base_request, sharing_of(settings, d.request).by_mps) for d in devices
             )
-        except InvalidObjectError:  # its own Prepare fails
+        except InvalidObjectError:  # the Prepare of that other claim fails
             return dict.fromkeys((d.base_request for d in devices), False)
 
 

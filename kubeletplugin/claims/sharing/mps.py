@@ -124,6 +124,7 @@ class MpsDaemons:
 
         Raises:
             HardwareError: the daemon still runs, or that is not known; to be tried again.
+            HostError: the claim's directory cannot be removed.
         """
         places = self._places(uid)
         if not places.folder.exists():
