@@ -240,7 +240,7 @@ class Slices:
         """Error for a slice that the driver did not make, with what is in the way.
 
         A profile that the driver cannot deliver is published with fewer multiprocessors, or is not
-        offered for a while. The error passes at the first refusal of the profile only.
+        offered for a while; only in the latter case, and at the first refusal, the error passes.
         """
         if isinstance(error, UndeliverableError):
             self._require_mode(unit, error)
