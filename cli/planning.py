@@ -10,9 +10,9 @@ from functools import partial
 from cli.explaining.judge import Judge
 from cli.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet import Fleet, Holder
+from dra.allocator.fleet import Fleet
 from dra.allocator.fragmentation import charge, rooms
-from dra.allocator.gpustate import GpuId
+from dra.allocator.gpustate import GpuId, Holder
 from dra.allocator.movers import Destinations, Leave, find_asked, movers_on
 from dra.allocator.planner import Step, find_plan
 from dra.allocator.problem import Problem, pose_problem

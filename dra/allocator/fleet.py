@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dra.allocator.gpustate import GpuId, GpuState, Held
+from dra.allocator.gpustate import GpuId, GpuState, Held, Holder, devices_held
 from dra.allocator.moves import Move, MoveTable
 from dra.allocator.quotas import Quotas
 from dra.allocator.score import Census, Demand, Weights, scarcity_weights
@@ -22,13 +22,10 @@ from dra.claims.allocation import Allocation
 from dra.claims.classes import Quota
 from dra.gpu.holdings import Device, why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
-from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+from dra.gpu.names import MigDevice
 from dra.gpu.shares import NO_ASK
 
 GpuFingerprints = tuple[Hashable, ...]
-Holder = tuple[ClaimRef, Allocation]
-"""A claim and what it holds."""
-
 Claims = Mapping[tuple[str, Device], Held]
 """Claims on a GPU by UID and device."""
 
@@ -135,7 +132,7 @@ class Fleet:
         claims: list[dict[tuple[str, Device], Held]] = [{} for _ in gpus]
         for uid in self._by_node.get(name, ()):
             known = self._holder(uid)
-            for index, device, held in self._devices(gpus, known) if known else ():
+            for index, device, held in devices_held(gpus, self.driver, known) if known else ():
                 claims[index][uid, device] = held
         node = NodeGpus(
             inventory,
@@ -300,7 +297,7 @@ class Fleet:
         """
         known = self.nodes.get(allocation.node)
         gpus = [state.gpu for state in known.gpus] if known is not None else []
-        for index, device, _ in self._devices(gpus, (_NOBODY, allocation)):
+        for index, device, _ in devices_held(gpus, self.driver, (_NOBODY, allocation)):
             geometry = gpus[index].geometry
             if isinstance(device, MigDevice) and not device.shared and geometry is not None:
                 profile = geometry.by_id(device.profile_id)
@@ -318,21 +315,6 @@ class Fleet:
             for d in devices
             if not d.admin_access
         )
-
-    def _devices(self, gpus: Sequence[Gpu], holder: Holder) -> Iterator[tuple[int, Device, Held]]:
-        """Devices of ``gpus`` that a claim holds: index of the GPU, device, claim with its ask."""
-        ref, allocation = holder
-        indexes = {gpu.name: index for index, gpu in enumerate(gpus)}
-        for allocated in allocation.of_driver(self.driver):
-            if allocated.admin_access:
-                continue
-            try:
-                device = parse_device(allocated.device)
-            except DeviceNameError:
-                continue  # nothing of ours is called so; the node refuses it too
-            index = indexes.get(str(device) if isinstance(device, GpuDevice) else device.gpu)
-            if index is not None:
-                yield index, device, (ref, allocated.ask)
 
     def _holder(self, uid: str) -> Holder | None:
         if self._base is not None and uid not in self._holders:
@@ -386,7 +368,7 @@ class Fleet:
             node = self.nodes.get(allocation.node)
             held = changed.setdefault(allocation.node, {})
             gpus = [state.gpu for state in node.gpus] if node is not None else []
-            for index, device, each in self._devices(gpus, holder):
+            for index, device, each in devices_held(gpus, self.driver, holder):
                 before = held.get(index, node.gpus[index].claims if node is not None else {})
                 held[index] = {**before, (ref.uid, device): each}
         for name, held in changed.items():

@@ -5,17 +5,18 @@ A slice is shared, or one claim has it: never both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dra.allocator.moves import MoveTable, move_table
 from dra.allocator.score import Situation, Weights
 from dra.cel.offers import GpuKind
+from dra.claims.allocation import Allocation
 from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, Holding, holdings, occupant_of
 from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Instance, InstanceState, Inventory
-from dra.gpu.names import GpuDevice
+from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
 from dra.gpu.shares import NONE_HELD, Ask, Share, ShareOffer, SharesHeld, share_of, sum_of, why_full
 
 _IN_USE = (InstanceState.PREPARING, InstanceState.PREPARED)
@@ -28,6 +29,24 @@ class SharedSlice:
     placement: Placement
     profile_id: int
     held: SharesHeld
+
+
+def devices_held(
+    gpus: Sequence[Gpu], driver: str, holder: Holder
+) -> Iterator[tuple[int, Device, Held]]:
+    """Devices of ``gpus`` that a claim holds: index of the GPU, device, claim with its ask."""
+    ref, allocation = holder
+    indexes = {gpu.name: index for index, gpu in enumerate(gpus)}
+    for allocated in allocation.of_driver(driver):
+        if allocated.admin_access:
+            continue
+        try:
+            device = parse_device(allocated.device)
+        except DeviceNameError:
+            continue  # nothing of ours is called so; the node refuses it too
+        index = indexes.get(str(device) if isinstance(device, GpuDevice) else device.gpu)
+        if index is not None:
+            yield index, device, (ref, allocated.ask)
 
 
 def _joinable(
@@ -87,6 +106,9 @@ class GpuId(NamedTuple):
 
 Held = tuple[ClaimRef, Ask]
 """A claim, and what it states of its share of a device."""
+
+Holder = tuple[ClaimRef, Allocation]
+"""A claim and what it holds."""
 
 
 @dataclass(slots=True, eq=False)

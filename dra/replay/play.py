@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet import Fleet, Holder
+from dra.allocator.fleet import Fleet
 from dra.allocator.fragmentation import charge_of, rooms
+from dra.allocator.gpustate import Holder
 from dra.allocator.moves import TooManyStatesError
 from dra.allocator.problem import Decision, Problem
 from dra.cel.kinds import Kinds

@@ -11,7 +11,8 @@ from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.fleet import Fleet, Holder
+from dra.allocator.fleet import Fleet
+from dra.allocator.gpustate import Holder
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.common.resources import Obj
