@@ -1,4 +1,4 @@
-"""The placement map as text: each node drawn, or a line for each of many. Pure."""
+"""The placement map as text: nodes drawn, or one line for each of many nodes. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STATES = {
 
 
 def draw_node(node: NodeView, out: Output) -> None:
-    """Write a node's GPUs, two lines each, and below each the claims that share it."""
+    """Write a node's GPUs, two lines each, and below each the claims that share the GPU."""
     inventory = node.inventory
     header = f"{out.bold(node.name)}  {_gpus_and_memory(node.gpus)}"
     if inventory.allocator != "controller":
@@ -69,7 +69,7 @@ def draw_node(node: NodeView, out: Output) -> None:
 
 
 def write_legend(nodes: Sequence[NodeView], out: Output) -> None:
-    """Write what was drawn of the nodes means: columns, signs, colours and states."""
+    """Write what the drawing of the nodes means: columns, signs, colours and states."""
     drawn = [v for n in nodes for v in n.gpus if v.gpu.geometry and not words_of(v)]
     if not drawn:
         return
@@ -87,7 +87,7 @@ def write_legend(nodes: Sequence[NodeView], out: Output) -> None:
 
 
 def write_summary(nodes: Sequence[NodeView], out: Output) -> None:
-    """Write what the nodes have free together, by profile: small ones first, last whole GPUs."""
+    """Write what the nodes have free together, by profile: small ones first, whole GPUs last."""
     views = [v for n in nodes for v in n.gpus]
     out.line(f"{out.bold(counted(len(nodes), 'node'))}  {_gpus_and_memory(views)}")
     free: dict[str, list[tuple[str, int]]] = {}
@@ -138,7 +138,7 @@ def _size(profile: Profile) -> tuple[int, int]:
 
 
 class _Faulty(NamedTuple):
-    """A node that has a fault, or a GPU or slice of it, which have a noun and a name."""
+    """A node that has a fault; ``noun`` and ``name``: the GPU or slice on it that has it."""
 
     node: str
     noun: str = ""
@@ -146,7 +146,7 @@ class _Faulty(NamedTuple):
 
 
 def remarks(nodes: Sequence[NodeView]) -> list[str]:
-    """Faults, a line for each reason, with what has it: its number and the first names."""
+    """Lines of text: each reason of a fault, with the number and first names of what has it."""
     found: dict[str, list[_Faulty]] = {}
     for node in nodes:
         for each, text in _faults(node):
@@ -210,7 +210,7 @@ def _gib(mib: int) -> str:
 
 
 def words_of(view: GpuView) -> str:
-    """Use of a GPU that is not drawn, as nothing is cut from it; empty for one that is."""
+    """Words for a GPU that is not drawn, as it has no slices; empty for one that is drawn."""
     sharing = view.gpu.sharing
     if sharing is not None and not view.blocked:
         return f"{view.shared.count} of {sharing.shares} shares, {_gib(view.free_mib)} free"
@@ -233,7 +233,7 @@ def _unavailable(view: GpuView) -> str:
 
 
 def room_of(view: GpuView) -> tuple[str, str]:
-    """The largest profile that can be placed, and free memory."""
+    """The largest profile that can be placed, and free memory, as text."""
     if view.blocked or words_of(view):
         return "", ""
     largest, free = view.largest, view.free_mib
@@ -279,7 +279,7 @@ def _label(slot: Slot, room: int) -> str:
 
 
 def _owner(slot: Slot, room: int) -> str:
-    """The owner in full, or without its namespace; a state that people should see goes first."""
+    """The owner, without its namespace if it is too long; or a state that people should see."""
     if slot.claim is None or slot.state not in (*_IN_USE, InstanceState.RECLAIMING.value):
         return slot.state
     if slot.state == InstanceState.RECLAIMING and len(f"{slot.profile} reclaiming") > room:

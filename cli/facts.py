@@ -1,4 +1,4 @@
-"""Facts that an explanation is worked out from: one reading of the cluster."""
+"""One reading of the cluster: the facts from which explanations are worked out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from dra.pods.trimming import trim_pod
 from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
 
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of the pods that are read."""
+"""Field selector of the pods that are read: those that have not ended."""
 COMPONENT = "app.kubernetes.io/component"
 PLUGIN = "kubelet-plugin"
 CONTROLLER = "controller"
@@ -65,10 +65,11 @@ class Told:
 class ClusterFacts:
     """The cluster at one time.
 
-    ``leader`` says who allocates, is empty when nobody does, and None when that could not be read.
-    ``plugins`` says by node what is wrong with its plugin's pod, and is None when no such pods were
-    found. ``groups`` say how large gangs are, ``reserved`` where the slices of claims that are not
-    allocated yet are being made, by the claim's UID. ``unread`` names what was not allowed.
+    ``leader``: name of the controller that allocates; empty if none does, None if that could not be
+    read. ``plugins``: by node, the fault of the plugin's pod (empty for none); None if no such pods
+    were found. ``groups``: objects that say how large gangs are. ``reserved``: by claim UID, the
+    slices that are being made for a claim before it is allocated, in words. ``unread``: kinds that
+    could not be listed for want of permission.
     """
 
     driver: str
@@ -113,7 +114,7 @@ class ClusterFacts:
     def condition(self, pod: Pod) -> Told | None:
         """Reason why a pod's claims wait, by the pod's own condition; None if it has none.
 
-        Whoever may not write the status of pods cannot have written it, other than an event.
+        Unlike an event, a condition can only be written by those who may write the status of pods.
         """
         for each in at(pod.obj, "status", "conditions"):
             if each["type"] == claims_allocated(self.driver) and each["status"] == "False":
@@ -141,13 +142,13 @@ Lister = Callable[..., list[Obj]]
 
 
 def read_facts(session: Session, namespace: str, *, listed: Lister | None = None) -> ClusterFacts:
-    """Everything that can be read; events and templates of ``namespace`` only, if one is given.
+    """Everything that can be read; events and templates of ``namespace`` only, and only if given.
 
-    Objects are ``listed`` so, or by the session's client.
+    ``listed``: lists objects instead of the session's client.
 
     Raises:
         CliError: claims may not be read, without which there is nothing to explain.
-        ForbiddenError: those of the namespace may not be read either.
+        ForbiddenError: claims or pods of the namespace may not be read either.
     """
     unread: list[str] = []
     listed = listed or (lambda resource, **selection: session.api.list(resource, **selection).items)
@@ -240,7 +241,7 @@ def _reserved(mignodes: Iterable[Obj]) -> dict[str, str]:
 
 
 def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
-    """A pod; of one that is too large the needs are those that the controller reads."""
+    """A pod; of one that is too large, only the needs that the controller reads."""
     trimmed = obj if UNREAD in obj["spec"] else trim_pod(obj, annotations)
     if UNREAD not in trimmed["spec"]:
         return read_pod(obj)
@@ -248,7 +249,7 @@ def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
 
 
 def _read_claim(obj: Obj, driver: str) -> KnownClaim:
-    """A claim; of one that is too large nothing is read that the controller does not."""
+    """A claim; of one that is too large, only what the controller reads."""
     spec = trim_claim_spec(at(obj, "spec", default={}), driver)
     return KnownClaim(read_claim({**obj, "spec": spec}), obj)
 
@@ -256,7 +257,7 @@ def _read_claim(obj: Obj, driver: str) -> KnownClaim:
 def _hosts(
     nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[ObjectKey, KnownClaim]
 ) -> Hosts:
-    """Nodes, and what pods take that run there or that an allocation sends there."""
+    """Nodes, and the pods that run on them or that an allocation sends there."""
     hosts = Hosts()
     for obj in nodes:
         hosts.set_node(read_node(obj))
@@ -269,7 +270,10 @@ def _hosts(
 
 
 def _read_volumes(all_of: Lister, hosts: Hosts, unread: Sequence[str]) -> None:
-    """Volumes, and labels of namespaces; without a right to all of them, those of volumes lack."""
+    """Read volumes and labels of namespaces into ``hosts``.
+
+    Volumes are left out unless all kinds that they need may be read.
+    """
     kinds = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
     try:
         claims, volumes, classes = map(all_of, kinds)
@@ -290,7 +294,7 @@ def _read_volumes(all_of: Lister, hosts: Hosts, unread: Sequence[str]) -> None:
 
 
 def is_component(pod: Obj, component: str) -> bool:
-    """True if a pod is one of the driver's, as the chart labels them."""
+    """True if a pod is the driver's ``component``, by its labels and image."""
     labels = at(pod, "metadata", "labels", default={})
     part_of = labels.get("app.kubernetes.io/name") == CHART_NAME
     image = any(CHART_NAME in c.get("image", "") for c in at(pod, "spec", "containers"))
@@ -313,7 +317,7 @@ def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
 
 
 def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> str | None:
-    """Holder of the controller's lease, wherever the driver is installed."""
+    """Holder of the controller's lease in any namespace; None if leases may not be read."""
     leases = all_of(LEASES, field_selector=f"metadata.name={session.driver}-controller")
     if str(LEASES) in unread:
         return None

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from dra.gpu.placement_map import Style
 
 API_VERSION = "cli.mig.dra.dev/v1"
-"""Of everything that ``-o json`` prints; docs/kubectl-mig.md describes it."""
+"""API version of everything that ``-o json`` prints; docs/kubectl-mig.md describes it."""
 
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -24,7 +24,10 @@ _STRAY = re.compile(rf"(?!\x1b\[[0-9;]*m){_UNUSUAL.pattern}")
 _IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Unicode's Default_Ignorable_Code_Point where the category does not say it: nothing is shown."""
+"""Characters that are not shown, though Unicode's category does not tell.
+
+They have the property Default_Ignorable_Code_Point.
+"""
 NAME = "\0"
 """Stands for the names of objects in a text that is said of several."""
 
@@ -34,14 +37,14 @@ _BREAKS = str.maketrans("\n\t", "  ")
 def harmless(text: str, *, newlines: bool = False) -> str:
     """``text`` without characters that a terminal obeys, that change others, or that nobody sees.
 
-    With ``newlines`` it is one line as well: what stands there begins none of its own.
+    ``newlines``: line breaks and tabs become spaces as well, so that the text is one line.
     """
     text = _UNUSUAL.sub(_seen, text)
     return text.translate(_BREAKS) if newlines else text
 
 
 def _seen(found: re.Match[str]) -> str:
-    """A character, or a sign for one that is a control, without a form, or unassigned."""
+    """The character, or U+FFFD for one that is a control, a format character or not shown."""
     char = found[0]
     kind = unicodedata.category(char)
     return "\ufffd" if kind[0] == "C" or kind in ("Zl", "Zp") or _IGNORED.match(char) else char
@@ -81,12 +84,12 @@ class Output:
 
     @property
     def is_json(self) -> bool:
-        """True if a program reads it."""
+        """True if the output is JSON, for programs."""
         return self.form == "json"
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 100 where there is none, COLUMNS overrides."""
+        """Columns of the terminal; 100 without one. The variable COLUMNS overrides both."""
         return max(40, shutil.get_terminal_size((100, 40)).columns)
 
     def json(self, kind: str, content: dict[str, Any]) -> None:
@@ -123,7 +126,7 @@ class Output:
     def table(
         self, header: tuple[str, ...], rows: Sequence[tuple[str, ...]], indent: str = ""
     ) -> None:
-        """Columns as wide as they must be, as kubectl prints them."""
+        """Write a table with columns as wide as they must be, as kubectl prints them."""
         widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
         for number, row in enumerate((header, *rows)):
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
@@ -142,7 +145,7 @@ class Output:
         return lines
 
     def clear(self) -> None:
-        """An empty screen, on a terminal."""
+        """Clear the screen, on a terminal."""
         if self._stream.isatty():
             self._stream.write(_CLEAR)
 
@@ -151,23 +154,23 @@ class Output:
         self._stream.flush()
 
     def bold(self, text: str) -> str:
-        """A heading."""
+        """``text`` as a heading."""
         return self._paint(text, _BOLD)
 
     def dim(self, text: str) -> str:
-        """By the way."""
+        """``text`` in the colour of an aside."""
         return self._paint(text, _DIM)
 
     def good(self, text: str) -> str:
-        """It holds."""
+        """``text`` in the colour of what is right."""
         return self._paint(text, _GREEN)
 
     def odd(self, text: str) -> str:
-        """Worth a look."""
+        """``text`` in the colour of what is worth a look."""
         return self._paint(text, _YELLOW)
 
     def bad(self, text: str) -> str:
-        """It does not hold."""
+        """``text`` in the colour of what is wrong."""
         return self._paint(text, _RED)
 
     def _paint(self, text: str, code: str) -> str:

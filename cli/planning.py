@@ -1,4 +1,4 @@
-"""Room for slices of a profile: where they would go, or what would have to move for them. Pure."""
+"""Forecast of slices of a profile: where they would go, and what would have to move. Pure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from dra.pods.pods import Pod, read_pod
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Steps that give ``number`` slices room: moves of the pods ``movers`` first.
+    """Steps that make room for slices: first moves of pods, then the slices.
 
-    ``steps`` is empty where nothing does; ``bounded``: not all was searched. ``cost`` is what the
-    new slices cost the rest of the cluster by the default policy, in expected memory slices.
-    ``room`` is, by profile, how many slices of it alone could be made before and afterwards.
+    ``steps``: empty where nothing makes room. ``movers``: by claim UID, the pods that move.
+    ``cost``: what the new slices cost the rest of the cluster by the default policy, in expected
+    memory slices. ``room``: by profile, the slices of it alone that could be made before and
+    afterwards. ``bounded``: not all was searched.
     """
 
     steps: tuple[Step, ...]
@@ -46,7 +47,7 @@ class Forecast:
 
 
 def forecast(facts: ClusterFacts, judge: Judge, profile: str, number: int) -> Forecast | Obstacle:
-    """Room for ``number`` pods with a slice each, which may run on every node without a taint."""
+    """Forecast for ``number`` pods with a slice each, which may run on all untainted nodes."""
     claim = _claim(profile)
     read = judge.read([claim])
     if read.faults:
@@ -71,7 +72,7 @@ def find_room(  # noqa: PLR0913 - who asks, for what, and who may move
     *,
     may_move: Callable[[Pod], bool] = lambda _: True,
 ) -> Forecast:
-    """Room for ``number`` slices for a problem, by moves of pods that ``may_move``."""
+    """Forecast for ``number`` slices for a problem, by moves of pods that ``may_move``."""
     steps = _as_things_are(allocator, posed, number)
     movers, bounded = dict[str, Pod](), False
     if not steps:
@@ -104,7 +105,7 @@ def first_in_line(
 ) -> tuple[Pod, Problem] | None:
     """The most urgent pod that waits for a slice of the profile alone, or ``pod`` if it does.
 
-    A pod that lacks its gang as well is none: the controller has nobody leave for a gang.
+    A pod that waits for its gang as well is left out: the controller moves nobody for a gang.
     """
     hindered: dict[GangKey, bool] = {}
     waiting = [p for p in facts.pods.values() if p.pending and not p.node and p.claim_keys]
@@ -136,7 +137,7 @@ def _claim(profile: str) -> KnownClaim:
 
 
 def _as_things_are(allocator: Allocator, problem: Problem, number: int) -> tuple[Step, ...]:
-    """The slices that the controller would give; none unless there is room for all."""
+    """The slices that the controller would give now; none unless there is room for all."""
     steps = list[Step]()
     for index in range(number):
         decision = allocator.decide(problem)
@@ -154,7 +155,7 @@ def _as_things_are(allocator: Allocator, problem: Problem, number: int) -> tuple
 
 
 def _holder(step: Step, index: int, fleet: Fleet) -> Holder:
-    """A step as what a claim holds: the mover's, or one of those that are asked for."""
+    """The slice of a step as held by a claim: the mover's, or a supposed one that asks."""
     profile_id, start = step.occupant.profile_id, step.occupant.placement.start
     device = mig_device(step.gpu.minor, step.profile, profile_id=profile_id or 0, start=start)
     uid = step.mover.uid if step.mover is not None else f"planned-{index}"
@@ -172,7 +173,7 @@ def _room(fleet: Fleet) -> Mapping[str, int]:
 
 
 def _cost(fleet: Fleet, steps: tuple[Step, ...]) -> float:
-    """Sum of what the policy charges for the slices that are asked for, when their turn comes."""
+    """Sum of the default policy's charges for the slices that are asked for, each at its turn."""
     total, supposed = 0.0, fleet
     for index, step in enumerate(steps):
         left = [step.mover.uid] if step.mover is not None else []

@@ -19,7 +19,7 @@ from cli.exits import CliError, Exit, version
 _NAME = "kubectl mig"
 _WITH_EQUALS = re.compile(r"^(-[onf])=")
 _FILES, _NO_FILES = 0, 4
-"""Directives of cobra: offer files where there are no candidates, or do not."""
+"""Directives of cobra: to offer files where there are no candidates, or not to."""
 
 _EXIT_CODES = """\b
 exit codes:
@@ -47,7 +47,7 @@ def complete(words: Sequence[str] | None = None) -> int:
     """Print candidates for the last word and the directive: ``kubectl_complete-mig``.
 
     kubectl (1.26 and newer) runs the program of this name on the PATH with the words of the command
-    line, the last one unfinished, and reads candidates a line each and a directive from it.
+    line, the last one unfinished. It reads a candidate from each line, and then the directive.
     """
     *before, last = (sys.argv[1:] if words is None else words) or [""]
     found = ShellComplete(PROGRAM, {}, _NAME, "").get_completions(before, last)
@@ -60,10 +60,10 @@ def complete(words: Sequence[str] | None = None) -> int:
 
 
 class _Program(click.Group):
-    """Commands in the order in which they are written, each with the options before it."""
+    """Commands in the order of the code, each with the options that stand before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Have options that stand before a command be those of the command, as for kubectl."""
+        """Pass options that stand before a command on to the command, as kubectl does."""
         rest = super().parse_args(ctx, args)
         given = {
             name: value
@@ -79,7 +79,7 @@ class _Program(click.Group):
 
 
 def _names(kind: str, ctx: click.Context) -> list[str]:
-    """Names in the cluster; none where it cannot be asked: completion is no place for errors."""
+    """Names in the cluster; none if it cannot be asked: completion must not print errors."""
     from cli.session import names_of  # noqa: PLC0415 - see the module
 
     try:
@@ -89,7 +89,7 @@ def _names(kind: str, ctx: click.Context) -> list[str]:
 
 
 def _offer(kind: str) -> Offer:
-    """Completion by the names of a kind of object, without those that were given."""
+    """Completion by the names of objects of ``kind``, without those that are given already."""
 
     def names(ctx: click.Context, param: click.Parameter, last: str) -> list[CompletionItem]:
         given = ctx.params.get(param.name or "")
@@ -161,7 +161,7 @@ def _command(
     forms: Sequence[str] = ("text", "json"),
     at: str = "",
 ) -> click.Command:
-    """A command, which ``cli.commands.<name>.run`` does, or what ``at`` names instead."""
+    """A command, done by ``cli.commands.<name>.run``, or by the function that ``at`` names."""
 
     def run(**options: Any) -> int:
         from cli.session import run_command  # noqa: PLC0415 - see the module

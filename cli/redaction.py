@@ -1,7 +1,7 @@
 """Redaction of objects and logs before they leave the cluster. Pure.
 
-Names of objects stay, as nothing could be understood without them. Fields are chosen, not struck
-out: a field that Kubernetes adds tomorrow does not leave the cluster.
+Names of objects stay, as nothing could be understood without them. The fields that stay are listed,
+not those that go: a field that a later Kubernetes adds does not leave the cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from dra.common.resources import Obj, at
 
 REDACTED = "redacted"
-"""In place of a value that was left out, where its presence matters."""
+"""Text in place of a value that was left out, where it matters that there was one."""
 
 _METADATA = (
     "name",
@@ -44,9 +44,9 @@ _SECRETS = re.compile(r"(?i)\b(bearer\s+|token[\"']?\s*[=:]\s*[\"']?)[\w.~+/=-]{
 
 
 def pod(obj: Mapping[str, Any], *, whole: bool = False) -> Obj:
-    """A pod: what it asks for and how it fares; ``whole`` adds how its programs are started.
+    """A pod: what it asks for, and its state; ``whole`` adds how its programs are started.
 
-    Values of the environment are redacted from both.
+    Values of environment variables are never in it.
     """
     spec = _chosen(at(obj, "spec", default={}), _POD)
     for kind in ("containers", "initContainers"):
@@ -88,14 +88,14 @@ def plain(obj: Mapping[str, Any]) -> Obj:
 
 
 def event(obj: Mapping[str, Any]) -> Obj:
-    """An event: about what, why, how often."""
+    """An event: its object, reason, message, number and times."""
     fields = ("involvedObject", "regarding", "reason", "message", "note", "type", "count", "series")
     times = ("firstTimestamp", "lastTimestamp", "eventTime", "reportingComponent", "source")
     return _chosen(obj, (*fields, *times))
 
 
 def log(text: str) -> str:
-    """A log without what looks like a credential."""
+    """A log in which what looks like a credential is redacted."""
     return _SECRETS.sub(rf"\1{REDACTED}", text)
 
 
@@ -108,7 +108,7 @@ def _container(found: Mapping[str, Any], *, whole: bool) -> Obj:
 
 
 def _parameters(found: Any, driver: str) -> Any:
-    """A copy in which the opaque parameters of others are redacted, however deep they stand."""
+    """A copy in which opaque parameters and data of other drivers are redacted at any depth."""
     if isinstance(found, list):
         return [_parameters(each, driver) for each in found]
     if not isinstance(found, dict):

@@ -37,7 +37,7 @@ from dra.sandbox.process import Sandbox, SandboxError
 
 _COMPLETION_SECONDS = 3.0
 _OF_CEL = ("cel_expr_python", "re2")
-"""Modules that evaluating selectors needs."""
+"""Modules that are needed to evaluate selectors."""
 _OFFLINE = frozenset({"convert", "lint", "replay"})
 _OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
 _RESOURCES = {
@@ -51,7 +51,7 @@ _RESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run of a command. ``now`` gives the time in UTC; ``pause`` waits for some seconds."""
+    """One run of a command. ``now``: the time in UTC; ``pause``: waits for a number of seconds."""
 
     api: KubeApi
     out: Output
@@ -62,7 +62,7 @@ class Session:
 
 
 class HarmlessClient(HttpClient):
-    """Client whose answers hold nothing that a terminal would obey, whoever wrote them."""
+    """Client whose answers have no characters that a terminal would obey, whoever wrote them."""
 
     def call(self, *args: Any, **kwargs: Any) -> Obj:
         """One answer."""
@@ -86,8 +86,8 @@ def _harmless(found: Any) -> Any:
 def run_command(name: str, options: dict[str, Any]) -> int:
     """Run a command with the options of its command line; returns the exit code.
 
-    ``name`` is that of a function below ``cli.commands``, which is given its own options and a
-    session, or the output alone where it needs no cluster.
+    ``name``: module and function below ``cli.commands``. The function is given its own options and
+    a session, or the output alone where it needs no cluster.
     """
     out = Output(sys.stdout, form=options.pop("output"), color=not options.pop("no_color"))
     own = {key: value for key, value in options.items() if key not in _OF_CLUSTER}
@@ -137,7 +137,7 @@ def names_of(kind: str, options: Mapping[str, Any]) -> list[str]:
 def _connected(
     options: Mapping[str, Any], out: Output, *, seconds: float, login_seconds: float | None = None
 ) -> Iterator[Session]:
-    """A session with the cluster that the options name; its errors as CliError."""
+    """A session with the cluster that the options name; errors are raised as CliError."""
     try:
         access = load_access(options["kubeconfig"], context=options["context"])
         connection = Connection(access, login_seconds=login_seconds)
@@ -168,7 +168,7 @@ def _connected(
 
 
 def missing_module() -> str:
-    """The first module that evaluating needs and that is not installed; empty when all are."""
+    """The first module that selectors need and that is not installed; empty when all are."""
     return next((name for name in _OF_CEL if find_spec(name) is None), "")
 
 
@@ -176,7 +176,7 @@ def missing_module() -> str:
 def evaluator() -> Iterator[Evaluator]:
     """Evaluator of selectors, in a process of its own: a manifest may hold any CEL.
 
-    Raises CliError where they cannot be evaluated.
+    Raises CliError where selectors cannot be evaluated.
     """
     if module := missing_module():
         needs = f"selectors have to be evaluated, which needs {module}"

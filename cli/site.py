@@ -1,7 +1,7 @@
 """The cluster as the commands see it: the GPUs of every node, and who holds what of them.
 
-MigNodes and ResourceClaims in, values out: instances as the nodes show them, and claims that wait
-for theirs.
+It is made from MigNodes and ResourceClaims: instances as the nodes show them, and claims whose
+instances are not made yet.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ from dra.gpu.shares import Ask, Share, SharesHeld, share_of, sum_of
 from dra.kube.errors import ObjectNotFoundError
 
 ALLOCATED = "allocated"
-"""State of a slot that is allocated and not on the node yet, beside those of InstanceState."""
+"""State of a slot that is allocated and not on the node yet; others are of InstanceState."""
 
 READY = "ready"
 """State of a slice of a layout that no claim holds."""
 
 _NAMED = 4
-"""Pods of a claim that are named where it shares a device."""
+"""Number of pods of a claim that are named where these share a device."""
 
 _SINGULAR = {"pods": "pod"}
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A part of a GPU that something holds; ``placement`` None is the whole GPU.
+    """A part of a GPU that something holds. A slice that several claims have is a slot of each.
 
-    With a profile it is a slice of a GPU whose placements are not known, as its MIG mode is off.
-
-    ``users`` are the pods that may use the claim, in its namespace. ``share`` is what it
-    has of a GPU or slice that several claims may have, ``sharing`` how its processes share the
-    device. A slice that several claims have is a slot of each.
+    ``placement``: None for the whole GPU or, with a ``profile``, for a slice of a GPU whose
+    placements are not known, as its MIG mode is off. ``users``: pods that may use the claim, in its
+    namespace. ``share``: the claim's share of a GPU or slice that several claims may have.
+    ``sharing``: how the claim's processes share the device.
     """
 
     placement: Placement | None
@@ -77,7 +76,7 @@ class Slot:
 
     @property
     def where(self) -> str:
-        """``3g.20gb at 4:4``, or ``the whole GPU``; ``a share of`` either."""
+        """``3g.20gb at 4:4``, or ``the whole GPU``; for shares after ``a share of``."""
         if self.placement is None and self.profile:
             return self.profile
         if self.placement is None:
@@ -101,7 +100,7 @@ class Slot:
 
     @property
     def terms(self) -> str:
-        """The claim's part of its device, the strategy and what each process may have of it."""
+        """In words: the claim's share of its device, the strategy, limits of each process."""
         share, config = self.share, self.sharing.config
         found = []
         if share is not None:
@@ -151,7 +150,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A GPU, what holds it, and in ``blocked`` why nothing of it is given out, if so."""
+    """A GPU and what holds it. ``blocked``: reason why nothing of it is given out, or empty."""
 
     inventory: Inventory
     gpu: Gpu
@@ -194,7 +193,7 @@ class GpuView:
 
     @property
     def open(self) -> bool:
-        """True if a slice could be made now, if there is room."""
+        """True if slices can be made now as far as there is room."""
         return self.sliceable and not self.blocked and all(s.placement for s in self.slots)
 
     @property
@@ -204,7 +203,7 @@ class GpuView:
         return geometry.largest_placeable(self.usage) if geometry and self.open else None
 
     def room_for(self, profile: Profile) -> int:
-        """Slices of a profile that could be made now, if no others were."""
+        """Number of slices of a profile that could be made now, if no others were."""
         geometry, usage, count = self.gpu.geometry, self.usage, 0
         if geometry is None or not self.open:
             return 0
@@ -246,7 +245,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The nodes by name, and why some MigNodes could not be read."""
+    """The nodes. ``unreadable``: by node, the reason why its MigNode could not be read."""
 
     nodes: tuple[NodeView, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -264,14 +263,14 @@ class Site:
         return node
 
     def slots(self, node: str, gpu: str) -> tuple[Slot, ...]:
-        """Holder of a GPU of a node; empty if neither is known."""
+        """The slots of a GPU of a node; empty if either is not known."""
         found = self.node(node)
         views = [v for v in (found.gpus if found else ()) if v.gpu.name == gpu]
         return views[0].slots if views else ()
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
-        """Occupancy of the GPUs of all nodes."""
+        """The GPUs of all nodes."""
         return tuple(g for n in self.nodes for g in n.gpus)
 
     def instances_of(self, claim_uid: str) -> list[tuple[GpuView, Slot]]:
@@ -300,7 +299,7 @@ def survey(
     driver: str,
     unreadable: Mapping[str, str] | None = None,
 ) -> Site:
-    """Site that MigNodes and claims (as JSON) show together."""
+    """The site that ``inventories`` and ``claims`` (as JSON) show together."""
     pods: dict[str, tuple[Consumer, ...]] = {}
     held: dict[tuple[str, str], list[_Held]] = {}
     for claim in map(read_claim, claims):
@@ -328,7 +327,7 @@ def survey(
 def _slots(
     gpu: Gpu, held: list[_Held], pods: Mapping[str, tuple[Consumer, ...]]
 ) -> tuple[Slot, ...]:
-    """Slots that the node has made on a GPU, and those that claims have and it has not made yet."""
+    """Slots of a GPU: those that the node has made, and those that claims have and it has not."""
     made = {
         (i.claim.uid if i.claim else "", i.placement.start): _instance(i, pods)
         for i in gpu.instances
@@ -395,7 +394,10 @@ def _allocated(claim: Claim, device: Device, gpu: Gpu, users: tuple[Consumer, ..
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Reason why a claim is not released; ``forcible`` where a node says so, maybe long ago."""
+    """Reason why a claim is not released.
+
+    ``forcible``: only a node says so, maybe long ago, and ``--force`` overrides it.
+    """
 
     message: str
     forcible: bool = False
@@ -406,8 +408,8 @@ def find_hindrance(
 ) -> Hindrance | None:
     """Hindrance to letting ``claim`` go, or None; ``nodes`` are the names of the Nodes that exist.
 
-    Who has reserved it holds it. Else its node does, as long as the Node exists and has a slice of
-    the claim, or cannot tell.
+    A claim that is reserved is held by those pods. Otherwise its node holds it as long as the Node
+    exists and has a slice of the claim, or cannot tell.
     """
     if claim.reserved_for:
         users = [f"{_SINGULAR.get(c.resource, c.resource)} {c.name}" for c in claim.reserved_for]

@@ -1,4 +1,4 @@
-"""``kubectl mig bundle``: what a person needs who is to find out what is wrong, in one file."""
+"""``kubectl mig bundle``: what somebody needs to find out what is wrong, in one file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dra.common.resources import (
 from dra.kube.errors import KubeError
 
 LOG_BYTES = 4 * 2**20
-"""Upper bound of one container's log, which has its newest 20,000 lines."""
+"""Upper bound on one container's log in bytes; its newest 20,000 lines are taken."""
 _LOG_LINES = 20_000
 _METRICS_BYTES = 2**20
 _METRICS = "metrics"
@@ -62,7 +62,7 @@ _File = tuple[str, bytes]
 
 
 def run(session: Session, *, file: str | None) -> int:
-    """Write the bundle; 0 also where some of it may not be read, which is said."""
+    """Write the bundle; returns 0 also where some of it may not be read, and prints what."""
     now = session.now()
     folder = f"mig-bundle-{now:%Y%m%d-%H%M%S}"
     path = Path(file or f"{folder}.tar.gz")
@@ -85,14 +85,12 @@ def run(session: Session, *, file: str | None) -> int:
 def _write(path: Path, files: Iterable[_File], *, folder: str, seconds: int) -> None:
     """Write ``files`` below ``folder`` into a new file, whole, readable by its owner alone.
 
-    Args:
-        path: of the archive, a compressed tar file.
-        files: read while it is written, so that no more than one is held.
-        folder: name of the one directory in it.
-        seconds: time of every file, since 1970.
+    Args: path: of the archive, a compressed tar file. files: read while the archive is written, so
+    that only one is in memory. folder: name of the one directory in it. seconds: time of every
+    file, since 1970.
 
     Raises:
-        OSError: it cannot be written; nothing is left then.
+        OSError: the archive cannot be written; nothing is left then.
     """
     partly = path.with_name(f".{path.name}.partial")
     try:
@@ -111,7 +109,9 @@ def _write(path: Path, files: Iterable[_File], *, folder: str, seconds: int) -> 
 
 
 def _files(session: Session, missing: list[str]) -> Iterator[_File]:
-    """The files, read one after the other. What cannot be read is noted in ``missing``, with why.
+    """The files, read one after the other.
+
+    What cannot be read is noted in ``missing``, with the reason.
 
     Raises:
         UnavailableError: the server does not answer at all.
@@ -190,7 +190,7 @@ def _is_ours(pod: Obj) -> bool:
 
 
 def _is_about(obj: Obj, driver: str) -> bool:
-    """True if the driver made the object or it is about the driver."""
+    """True if the driver made the object, or the object is about the driver."""
     fields = (
         ("metadata", "name"),
         ("spec", "driver"),

@@ -1,4 +1,4 @@
-"""``kubectl mig convert``: manifests of other systems, as they are written here."""
+"""``kubectl mig convert``: manifests of other systems, rewritten for this driver."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from dra.limits.rewriting import rewritten, template
 def run(out: Output, *, file: Sequence[str]) -> int:
     """Print every object: those that ask by limits with claims, all others as they are.
 
-    A file of mig-parted's comes out in a ConfigMap, one of the device plugin's that shares GPUs as
-    a class of nodes; claims for NVIDIA's DRA driver are for this one.
+    A file of mig-parted's is printed as a ConfigMap. A file by which the device plugin shares GPUs
+    is printed as a class of nodes. Claims for NVIDIA's DRA driver become claims for this one.
     """
     objects: list[Obj] = []
     remarks: list[Remark] = []
@@ -71,7 +71,7 @@ def _print(out: Output, objects: Sequence[Obj], remarks: Sequence[Remark]) -> No
 
 
 def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iterator[ObjectKey]:
-    """Put what a pod becomes into its document; yields the templates that it needs."""
+    """Put the translated pod into its document; yields the templates that it needs."""
     before, after = translation.pod, rewritten(translation.pod)
     holder: Any = document.obj
     for step in pod.at[:-1]:
@@ -83,14 +83,14 @@ def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iter
 
 
 def _config_map(layouts: Obj) -> Obj:
-    """A file of mig-parted's as the chart's value nodeClasses.configMaps names it: unchanged."""
+    """A ConfigMap with a file of mig-parted's, unchanged, for nodeClasses.configMaps (chart)."""
     data = {"config.yaml": yaml.safe_dump(layouts, sort_keys=False)}
     metadata = {"name": "mig-parted"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def _template(namespace: str, name: str) -> Obj:
-    """A template that its reader owns: without the label of those that the controller keeps."""
+    """A template that the user owns: without the label of those that the controller keeps."""
     made = template(name, namespace, driver=DEFAULT_DRIVER)
     metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     return {**made, "metadata": metadata}

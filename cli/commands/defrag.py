@@ -1,7 +1,7 @@
 """``kubectl mig defrag``: room for a pod that waits, by moving pods that let it be done.
 
-The controller moves them, as long as this program runs and asks for it by an annotation of the
-MigNode of the node where there is to be room. It tells of each step in an event of the pod.
+The controller moves the pods as long as this program runs and asks for it by an annotation of a
+MigNode, that of the node where there is to be room. It tells of each step in an event of the pod.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dra.pods.pods import Pod
 _MANAGER = "kubectl-mig"
 _POLL_SECONDS = 1.0
 _BEAT_SECONDS = 10.0
-"""The controller forgets a request that is not renewed within 45 s."""
+"""Seconds between renewals; the controller forgets a request not renewed within 45 s."""
 _WHY = (
     "pods are not moved for gangs, whole GPUs or claims of several slices; "
     "see who is in the way of those: kubectl mig explain pod NAME"
@@ -42,7 +42,7 @@ _WHY = (
 
 
 def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: float) -> int:
-    """Show the plan; with ``execute`` have it carried out, and 1 unless the pod is served."""
+    """Show the plan; ``execute``: have it carried out, and return 1 unless the pod is served."""
     key = (session.namespace, pod) if pod else None
     with evaluator() as asked:
         facts = read_facts(session, "")
@@ -82,7 +82,7 @@ def _nobody(profile: str, key: ObjectKey | None) -> str:
 def _look(
     facts: ClusterFacts, judge: Judge, profile: str, waiting: tuple[Pod, Problem] | None
 ) -> Forecast | Obstacle:
-    """The plan by pods that may be moved, or else by any that would come back elsewhere."""
+    """The plan by moves of pods that allow it, or else of any that would come back."""
     if waiting is None:
         return forecast(facts, judge, profile, 1)
     allocator: Allocator = judge.allocator
@@ -106,7 +106,10 @@ def _tell_unwilling(session: Session, unwilling: list[Pod]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A request for room on a node for a pod; ``told`` are events, and ``steps`` their words."""
+    """A request for room on a node for a pod.
+
+    ``told``: keys of the events that were seen. ``steps``: messages of the controller's steps.
+    """
 
     session: Session
     pod: Pod
@@ -138,7 +141,7 @@ def _execute(session: Session, pod: Pod, found: Forecast, timeout: float) -> int
 
 
 def _watch(order: _Order, end: float) -> tuple[Exit, str]:
-    """Renew the request and print what the controller tells, until all is over."""
+    """Renew the request and print what the controller tells, until it is over."""
     asked, session, served = 0.0, order.session, None
     while True:
         now = time.monotonic()
@@ -178,7 +181,7 @@ def _annotate(order: _Order, text: str | None) -> None:
 
 
 def _served(session: Session, pod: Pod) -> tuple[Exit, str] | None:
-    """Outcome, if the pod was served or is gone."""
+    """Exit code and message if the pod was served or is gone; None as long as it waits."""
     namespace, name = pod.key
     try:
         there = session.api.get(PODS, name, namespace=namespace)
@@ -195,7 +198,7 @@ def _served(session: Session, pod: Pod) -> tuple[Exit, str] | None:
 
 
 def _events(session: Session, pod: Pod) -> Iterator[tuple[object, str, str]]:
-    """Events of the pod that tell of room for it: which one, its reason and what it says."""
+    """Events of the pod about room for it: key, reason and message of each."""
     selector = f"involvedObject.uid={pod.uid}"
     found = session.api.list(EVENTS, namespace=pod.key[0], field_selector=selector).items
     wanted = {Reason.MAKING_ROOM.value, Reason.ROOM_NOT_MADE.value}

@@ -31,7 +31,7 @@ _JSON = ("name", "status", "message", "remedy")
 
 
 def run(session: Session) -> int:
-    """Examine everything; 1 when a check fails, warnings alone are 0."""
+    """Run every check; returns 1 when one fails, 0 with warnings alone."""
     evidence = gather(session)
     checks = [check for examine in EXAMINATIONS for check in examine(evidence)]
     counts = Counter(check.status for check in checks)

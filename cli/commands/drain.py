@@ -1,6 +1,6 @@
 """``kubectl mig drain`` and ``resume``: a node's GPUs out of service and back.
 
-They write ``spec.drain`` of its MigNode; ``drain`` can wait until the GPUs are free.
+Both write ``spec.drain`` of the node's MigNode; ``drain`` can wait until the GPUs are free.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from dra.kube.timing import rfc3339
 _MANAGER = "kubectl-mig"
 _POLL_SECONDS = 2.0
 _RELEASE_SECONDS = 30.0
-"""Patience of --wait with the node's plugin, which may not run, to release idle GPUs."""
+"""Seconds that --wait gives the node's plugin, which may not run, to release idle GPUs."""
 
 _Used = list[tuple[GpuView, Slot]]
 
 
 @dataclass(slots=True)
 class _State:
-    """State of a node that is drained: who uses the GPUs, and who was asked to leave.
+    """State of a node that is drained.
 
-    ``held`` are the GPUs that the node's plugin has not released, ``refused`` says by pod why it
-    is not evicted yet.
+    ``users``: slices that claims have. ``held``: GPUs that the node's plugin has not released.
+    ``evicted``: pods that were asked to leave. ``refused``: by pod, the reason why it is not
+    evicted yet.
     """
 
     node: NodeView
@@ -102,7 +103,7 @@ def _drained(inventory: Inventory) -> list[str]:
 
 
 def _more(inventory: Inventory, gpus: tuple[str, ...], *, reason: str, since: str) -> Drain:
-    """The drain of ``inventory`` with ``gpus`` more, or with all where none is named.
+    """The drain of ``inventory`` with ``gpus`` added, or of all GPUs where none is named.
 
     Raises:
         CliError: the node has no such GPU.
@@ -138,7 +139,7 @@ def _check_gpus(inventory: Inventory, gpus: Iterable[str]) -> None:
 
 
 def _write(session: Session, inventory: Inventory, drain: Drain | None) -> None:
-    """Write the drain that is wanted, and only it, if it is another."""
+    """Write ``drain`` to the MigNode, and nothing else, if it differs from the present one."""
     if drain == inventory.drain:
         return
     wanted = None
@@ -152,8 +153,8 @@ def _write(session: Session, inventory: Inventory, drain: Drain | None) -> None:
 def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str]) -> _State:
     """State of the GPUs that this call is about.
 
-    Slots that claims have are in use: nobody waits for foreign instances, nor for places that a GPU
-    keeps until it is reset.
+    Slots that claims have are in use. Foreign instances, and placements that a GPU keeps until it
+    is reset, are not waited for.
     """
     node = read_site(session).named(name)
     views = [v for v in node.gpus if not gpus or v.gpu.name in gpus]
@@ -165,7 +166,7 @@ def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str])
 def _evict(session: Session, state: _State) -> None:
     """Ask for the eviction of pods that use the slices.
 
-    A PodDisruptionBudget answers 429: it is tried again while the command waits.
+    If a PodDisruptionBudget forbids it (429), it is tried again while the command waits.
     """
     for _, slot in state.users:
         namespace = slot.claim.namespace if slot.claim else ""

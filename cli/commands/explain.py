@@ -1,4 +1,4 @@
-"""``kubectl mig explain``: why a pod or claim waits, or where it sits."""
+"""``kubectl mig explain``: why a pod or claim waits, or where its devices are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATES = {
 
 
 def run(session: Session, *, subject: Sequence[str]) -> int:
-    """Explain one object; 1 when something stands in its way."""
+    """Explain one object; returns 1 when something stands in its way."""
     kind, name = _subject(subject)
     with evaluator() as asked:
         facts = read_facts(session, session.namespace)
@@ -60,10 +60,10 @@ def _explain(
 
 
 def _subject(words: Sequence[str]) -> tuple[str, str]:
-    """Kind, empty for either, and name of what ``NAME``, ``KIND NAME`` or ``KIND/NAME`` is about.
+    """Kind and name of ``NAME``, ``KIND NAME`` or ``KIND/NAME``; the kind is empty for ``NAME``.
 
     Raises:
-        CliError: it is none of these.
+        CliError: the words are none of these.
     """
     kind, _, name = "/".join(words).rpartition("/")
     if not kind and name:
@@ -113,7 +113,7 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
 
 
 def _show_events(events: Sequence[Told], out: Output) -> None:
-    """Events, marked as anybody's: neither their source nor their field manager proves a writer."""
+    """Print events, as possibly anybody's: neither source nor field manager proves a writer."""
     if events:
         out.line(out.dim("  events, of whoever may create some in the namespace:"))
     for each in events:
@@ -124,7 +124,7 @@ def _show_events(events: Sequence[Told], out: Output) -> None:
 def _show_nodes(
     nodes: Mapping[str, NodeAnswer], site: Site, out: Output, *, said: Sequence[str]
 ) -> None:
-    """The answers of nodes, those alike together, without what is ``said`` above."""
+    """Print the answers of nodes, equal ones together, without what is ``said`` above."""
     alike: dict[tuple[str, bool, str, tuple[tuple[str, str], ...]], list[str]] = {}
     for name, node in nodes.items():
         texts: dict[str, list[str]] = {}
@@ -164,7 +164,7 @@ def _seat(seat: Seat, site: Site) -> str:
 
 
 def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:
-    """Texts on the terms on which a device is shared, and with whom."""
+    """Texts about the claim's share of a device, its pods, and the claims beside it."""
     others = [
         other.sharers
         for other in (site.slots(node, gpu) if slot.share is not None else ())

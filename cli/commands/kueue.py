@@ -22,7 +22,7 @@ from dra.gpu.names import extended_resource_name
 
 MOST_RESOURCES = 16
 MOST_CLASSES = 8
-"""Upper bounds of Kueue: of mappings, and of classes in one."""
+"""Kueue's upper bounds: on mappings (``MOST_RESOURCES``), and on classes in one mapping."""
 
 _SIZE = re.compile(r"mig-(\d+g)\.")
 _RESTART = (
@@ -60,7 +60,7 @@ def run(session: Session, *, classes: Sequence[str], by: str) -> int:
 
 
 def _classes(session: Session, names: Sequence[str]) -> list[DeviceClass]:
-    """The classes that are named, else all that the controller made, by name."""
+    """The classes that are named, or all that the controller made, by name."""
     known = {o["metadata"]["name"]: o for o in session.api.list(DEVICE_CLASSES).items}
     missing = [name for name in names if name not in known]
     if missing:
@@ -75,13 +75,13 @@ def _classes(session: Session, names: Sequence[str]) -> list[DeviceClass]:
 
 
 def count_devices(classes: Sequence[DeviceClass], driver: str) -> Obj:
-    """A resource for every class; more than Kueue takes are put together by compute slices.
+    """A resource for every class; if they are too many for Kueue, one by compute slices.
 
-    A class of a profile is counted under the name that limits have for it: pods that ask by them
-    Kueue counts without a mapping, as their Job states them.
+    A class of a profile is counted under the name that limits have for it. Pods that ask by limits
+    are counted under that name as well, without a mapping, as their Job states them.
 
     Raises:
-        CliError: also then they are more.
+        CliError: the resources are too many even so.
     """
     quotas: dict[str, list[str]] = {_resource(c): [c.name] for c in classes}
     if len(classes) > MOST_RESOURCES:
@@ -99,10 +99,10 @@ def count_devices(classes: Sequence[DeviceClass], driver: str) -> Obj:
 
 
 def count_memory(classes: Sequence[DeviceClass], driver: str) -> Obj:
-    """One resource for all: the memory of their devices, which are those of ``driver``.
+    """One resource for all classes: the memory of their devices, which are those of ``driver``.
 
     Raises:
-        CliError: Kueue takes fewer.
+        CliError: the classes are more than Kueue takes in one mapping.
     """
     selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
     counter = {"name": "memory", "driver": driver, "deviceSelector": selector}

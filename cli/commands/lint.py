@@ -17,7 +17,7 @@ from dra.cel.kinds import Kinds
 
 
 def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
-    """Look at all files together, so that pods find the claims that they name."""
+    """Check all files together, so that pods find the claims that they name."""
     found = [*read_files(file)]
     documents = [each for each in found if isinstance(each, Document)]
     remarks = [each for each in found if isinstance(each, Remark)]

@@ -18,7 +18,7 @@ from dra.gpu.shares import ShareOffer
 
 _SETTLE_SECONDS = 0.2
 _MOST_DRAWN = 8
-"""Nodes that are drawn without being named; of more there is a line each."""
+"""Number of nodes up to which all are drawn unnamed; more are listed in a line each."""
 
 
 def run(session: Session, *, node: Sequence[str] = (), watch: bool = False) -> int:

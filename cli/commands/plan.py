@@ -17,7 +17,7 @@ from dra.gpu.geometry import Placement
 
 
 def run(session: Session, *, profile: str, number: int) -> int:
-    """Show the plan; 1 where there is no room without moves."""
+    """Show the plan; returns 1 where there is no room without moves."""
     with evaluator() as asked:
         facts = read_facts(session, "")
         found = forecast(facts, Judge(facts, asked), profile, number)

@@ -14,7 +14,7 @@ from dra.gpu.geometry import Geometry, Profile
 from dra.gpu.names import class_name
 
 _MOST_NAMED = 4
-"""Nodes of a kind of GPU that are named; of more their number."""
+"""Number of nodes up to which those with a kind of GPU are named."""
 
 
 def run(session: Session, *, node: Sequence[str]) -> int:
@@ -61,9 +61,10 @@ def run(session: Session, *, node: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A profile on GPUs of a kind: slices in use, slices that could be made, and free placements.
+    """A profile on the GPUs of a kind.
 
-    ``gpus`` are those that have a free placement.
+    ``in_use``: slices in use. ``free``: slices that could be made. ``placements``: free placements.
+    ``gpus``: number of GPUs with a free placement.
     """
 
     profile: Profile

@@ -1,7 +1,7 @@
 """``kubectl mig release``: take our finalizer off claims that nothing holds.
 
-What the controller does where it runs. Every write names the resourceVersion that was judged, so
-that whoever uses the claim meanwhile wins.
+Where the controller runs, it does this itself. Every write names the resourceVersion that was
+judged, so that it fails if somebody has begun to use the claim.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(  # noqa: PLR0913 - the options of the command
     dry_run: bool,
     force: bool,
 ) -> int:
-    """Release what may go, and say what holds the others."""
+    """Release the claims that nothing holds, and print what holds the others."""
     if bool(name) == every:
         raise CliError(Exit.USAGE, "release: say which claims, by their names or with --all")
     if all_namespaces and not every:
@@ -54,7 +54,7 @@ def run(  # noqa: PLR0913 - the options of the command
 
 
 def _claims(session: Session, namespace: str, names: Sequence[str]) -> list[Claim]:
-    """The claims that have our finalizer, those of the names if some are given.
+    """The claims that have our finalizer; only those of ``names``, if some are given.
 
     Raises:
         CliError: there is no claim of a given name.
@@ -83,7 +83,8 @@ def _nodes(session: Session) -> tuple[Site, frozenset[str]]:
 def _release(session: Session, claim: Claim) -> Hindrance | None:
     """Take the finalizer off, and an allocation of ours that nobody else would take away.
 
-    The allocation of a claim that is being deleted goes with it. Returns what came between.
+    The allocation of a claim that is being deleted goes with the claim. Returns the reason if the
+    API server does not accept it, None otherwise.
     """
     ref, version, allocation = claim.ref, claim.resource_version, claim.allocation
     left = [f for f in claim.finalizers if f != finalizer(session.driver)]
@@ -114,7 +115,7 @@ def _patch(
     *,
     subresource: str = "",
 ) -> str:
-    """Change a claim if it is as it was at ``version``; returns its new resourceVersion."""
+    """Change a claim if its resourceVersion is still ``version``; returns the new one."""
     metadata = {"uid": ref.uid, "resourceVersion": version, **body["metadata"]}
     changed = session.api.patch(
         RESOURCE_CLAIMS,

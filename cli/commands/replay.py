@@ -1,4 +1,4 @@
-"""``kubectl mig replay``: recorded decisions, and what others would have come to."""
+"""``kubectl mig replay``: recorded decisions, and what another policy would have come to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 10
 def run(  # noqa: PLR0913 - the options of the command
     out: Output, *, file: str, policy: str, gpus: int | None, nodes: int | None, layout: str
 ) -> int:
-    """Show what was beside what would have been."""
+    """Show what was recorded beside what the replay came to."""
     setting = _setting(policy, gpus, nodes, layout)
     path = Path(file)
     with evaluator() as asked:
@@ -79,7 +79,7 @@ def _figures(played: Played) -> dict[str, float]:
 
 
 def _waited(fate: Fate, played: Played) -> float:
-    """Seconds until it was placed, gone, or the recording ended."""
+    """Seconds until the pod was placed or gone, or the recording ended."""
     ends = (fate.placed, fate.left, played.end)
     end = next(t for t in ends if t is not None)
     return (end - fate.asked.t) / _SECOND if fate.waits else 0.0
@@ -87,7 +87,7 @@ def _waited(fate: Fate, played: Played) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """A pod that was or was not placed, or waited for a second more or less."""
+    """A pod placed in one play alone, or that waited a second more or less than in the other."""
 
     pod: str
     was: str
@@ -110,7 +110,7 @@ def _told(fate: Fate, played: Played) -> str:
 
 
 def _moved(was: Played, played: Played) -> int:
-    """Pods that were placed both times, and elsewhere."""
+    """Number of pods that were placed both times, on other devices the second time."""
     both = ((before, played.fates[ask]) for ask, before in was.fates.items())
     placed = ((b, a) for b, a in both if b.placed is not None and a.placed is not None)
     return sum((b.node, b.devices) != (a.node, a.devices) for b, a in placed)

@@ -16,14 +16,15 @@ from dra.claims.classes import Quota
 from dra.common.resources import MIG_NODES, at
 
 _SHOWN = 20
-"""Pods that are listed beside all namespaces; JSON has all."""
+"""Number of pods that are listed in text; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Devices of a pod or namespace. ``gpus`` counts parts of GPUs by their share of the memory.
+    """Devices of a pod or namespace.
 
-    ``hours`` are such GPUs times the hours since their allocation.
+    ``gpus``: number of GPUs; a part of a GPU counts as its share of the memory. ``hours``: such
+    GPUs times the hours since their allocation.
     """
 
     namespace: str
@@ -122,7 +123,7 @@ def _json(use: Use) -> dict[str, object]:
 
 
 def _together(uses: Iterable[Use]) -> list[Use]:
-    """The sum for each namespace and pod, those with most memory first."""
+    """Sums by namespace and pod, those with most memory first."""
     found: dict[tuple[str, str], Use] = {}
     for use in uses:
         key = (use.namespace, use.pod)
@@ -131,7 +132,7 @@ def _together(uses: Iterable[Use]) -> list[Use]:
 
 
 def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
-    """Holdings of namespaces in classes with a quota; of a named one also where that is nothing."""
+    """Holdings of classes with a quota; those of a given ``namespace`` even if empty."""
     quotas = {c.name: c.quota for c in facts.classes.values() if c.quota and not c.quota.fault}
     gpus = {node.name: [view.gpu for view in node.gpus] for node in facts.site.nodes}
     devices: Counter[tuple[str, str]] = Counter({(namespace, n): 0 for n in quotas if namespace})
@@ -149,7 +150,7 @@ def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
 
 
 def _uses(facts: ClusterFacts, now: datetime, namespace: str) -> Iterable[Use]:
-    """A use for each device that a claim has; only those of ``namespace``, if it is one."""
+    """Use of each device that a claim has; only claims of ``namespace``, if it is given."""
     since = {
         known.claim.ref.uid: at(
             known.obj, "status", "allocation", "allocationTimestamp", default=""

@@ -1,4 +1,4 @@
-"""``kubectl mig ui``: the page of the cluster, for who has its address."""
+"""``kubectl mig ui``: the page of the cluster, for whoever has its address."""
 
 from __future__ import annotations
 
