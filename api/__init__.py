@@ -1,1 +1,1 @@
-"""Interfaces to others: opaque configuration, the MigNode resource, kubelet's plugin protocols."""
+"""Interfaces to users, Kubernetes and kubelet: configuration, MigNode, kubelet's protocols."""

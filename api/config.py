@@ -1,7 +1,7 @@
-"""Opaque configuration that a class or a claim may carry: ``MigDeviceConfig``, ``GpuConfig``.
+"""Opaque configuration of a DeviceClass or a claim: ``MigDeviceConfig`` and ``GpuConfig``.
 
-It stands in ``devices.config[].opaque.parameters`` of a ResourceClaim or in
-``config[].opaque.parameters`` of a DeviceClass, and is decoded strictly: an unknown field is
+Its place is ``devices.config[].opaque.parameters`` of a ResourceClaim, or
+``config[].opaque.parameters`` of a DeviceClass. It is decoded strictly: an unknown field is
 refused, never ignored.
 """
 
@@ -39,7 +39,7 @@ _ALL: Final = 100
 
 
 class TimeSlicingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Turns of the processes on a whole GPU, by the name that the driver has for their length."""
+    """Time slices of a whole GPU. ``interval``: NVIDIA's word for the length of a slice."""
 
     interval: Interval = "Default"
 
@@ -49,8 +49,8 @@ class MpsConfig(
 ):
     """Limits of each client of a claim's MPS daemon.
 
-    ``active_thread_percentage`` is the share of the multiprocessors, of all by default.
-    ``pinned_device_memory_limit`` is a number of ``Mi`` or ``Gi``, without a limit if empty.
+    ``active_thread_percentage``: a client's share of the multiprocessors; by default all of them.
+    ``pinned_device_memory_limit``: a number of ``Mi`` or ``Gi``; empty for no limit.
     """
 
     active_thread_percentage: Annotated[int, msgspec.Meta(ge=1, le=_ALL)] = _ALL
@@ -71,7 +71,7 @@ class MpsConfig(
 class SharingConfig(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
 ):
-    """The strategy, and the settings of the one that is chosen."""
+    """Sharing of a device. ``time_slicing``, ``mps``: settings for the strategy of that name."""
 
     strategy: Strategy
     time_slicing: TimeSlicingConfig = TimeSlicingConfig()
@@ -89,9 +89,9 @@ SLICES_TAKE_TURNS: Final = (
 
 
 def find_problem(kind: str, sharing: SharingConfig) -> tuple[str, str]:
-    """Path and text of what is wrong with ``sharing`` of a configuration of ``kind``.
+    """Fault in the ``sharing`` of a configuration of this ``kind``: path of the field, and text.
 
-    Both are empty if nothing is.
+    Both are empty if there is no fault.
     """
     if kind == "MigDeviceConfig" and sharing.strategy == "TimeSlicing":
         return "sharing.strategy", SLICES_TAKE_TURNS
@@ -116,12 +116,13 @@ def find_problem(kind: str, sharing: SharingConfig) -> tuple[str, str]:
 
 
 class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Preference among the nodes that would do, applied before the placement policy.
+    """Preference among the nodes that fit, applied before the placement policy.
 
     ``policy``: ``binpack`` prefers the fullest node, ``spread`` the emptiest, ``none`` leaves the
-    choice to the placement policy. A node is as full as the mean of the shares in use of what
-    ``by`` names, each once: ``gpu-memory`` by allocated memory slices, ``cpu`` and ``memory`` by
-    what pods request.
+    choice to the placement policy.
+    ``by``: resources, each at most once, by which a node counts as full: the mean of the shares of
+    them that are in use. The share of ``gpu-memory`` counts allocated memory slices; the shares of
+    ``cpu`` and ``memory`` count the requests of pods.
     """
 
     policy: NodePolicy
@@ -136,9 +137,9 @@ NO_PREFERENCE = NodesConfig("none")
 
 
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Choice of the controller among the placements that would do.
+    """Preference of the controller among the placements that fit.
 
-    ``docs/configuration.md`` says what each ``policy`` prefers. ``nodes`` comes before it.
+    ``policy``: explained in ``docs/configuration.md``. ``nodes``: applied before ``policy``.
     """
 
     policy: PlacementPolicy = "sws"
@@ -148,13 +149,13 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PreparationConfig(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
 ):
-    """Making of the slices on the node.
+    """Rules for the making of slices on the node.
 
-    ``on_failure`` says what becomes of a bound pod whose slice its node cannot make, or has failed
-    to make several times: ``wait`` leaves it where it is (the default), ``evict`` has the
-    controller evict it, where the administrator lets it, so that its owner makes another.
-    ``bind_when`` says when the scheduling gate is lifted from a pod that has ours: when its claims
-    are ``allocated`` (the default), or when their slices are ``made``.
+    ``on_failure``: action for a bound pod whose slice its node cannot make, or has failed to make
+    several times. ``wait``: the pod stays where it is. ``evict``: the controller evicts the pod, if
+    the administrator permits that, so that its owner makes another pod.
+    ``bind_when``: event upon which our scheduling gate is lifted from a pod: its claims are
+    ``allocated``, or their slices are ``made``.
     """
 
     on_failure: OnFailure = "wait"
@@ -169,11 +170,12 @@ class ShareConfig(
     kw_only=True,
     omit_defaults=True,
 ):
-    """Part of a GPU or slice that several claims share, where a claim cannot state capacities.
+    """Part of a shared GPU or slice that one claim gets, if the claim cannot state capacities.
 
-    ``memory_mib`` and ``cores`` (percent) are limits; without them a claim has one part in as many
-    as the device has shares, and no limit of cores. ``tenants``: ``any`` lets claims of several
-    namespaces have one device, and is for classes alone.
+    ``memory_mib``: limit of memory; by default the device's memory divided by its number of shares.
+    ``cores``: limit in percent; by default none.
+    ``tenants``: ``any`` lets claims of several namespaces share one device; only a DeviceClass may
+    say that.
     """
 
     memory_mib: Annotated[int, msgspec.Meta(ge=1)] | None = msgspec.field(
@@ -190,7 +192,7 @@ class DeviceConfig(
     rename="camel",
     kw_only=True,
 ):
-    """Configuration of the devices of a request, be they slices or whole GPUs."""
+    """Base of both kinds: configuration of the devices of a request."""
 
     api_version: Literal["mig.dra.dev/v1alpha1"]
     placement: PlacementConfig = PlacementConfig()
@@ -221,12 +223,13 @@ _KINDS: Final[dict[object, type[MigDeviceConfig | GpuConfig]]] = {
 
 
 def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
-    """The configuration in ``parameters``, the JSON object of an opaque configuration.
+    """Decode ``parameters``, the JSON object of an opaque configuration.
 
-    It may be one of NVIDIA's DRA driver.
+    A configuration of NVIDIA's DRA driver is translated to one of this project.
 
     Raises:
-        InvalidObjectError: not an object, unknown field, or bad value; names the field.
+        InvalidObjectError: ``parameters`` is no object, or has an unknown field or a bad value;
+            names the field.
     """
     if not isinstance(parameters, dict):
         raise InvalidObjectError(KIND, "", "the parameters must be an object")
@@ -253,7 +256,7 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
 
 
 def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The configuration that one of NVIDIA's DRA driver means."""
+    """Translation of a configuration of NVIDIA's DRA driver into one of this project."""
     kind = parameters.get("kind")
     if not isinstance(kind, str) or kind not in nvidia.KINDS:
         kinds = ", ".join(sorted(nvidia.KINDS))
@@ -267,10 +270,10 @@ def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 class Named(NamedTuple):
-    """The parts of a configuration as far as it names them: the rest stays as others have set it.
+    """Settings that a configuration states; it leaves all others to other configurations.
 
-    Of placement, preparation and share these are fields by name; ``sharing`` is None where it does
-    not stand there.
+    ``placement``, ``preparation``, ``share``: values by field name, only of the fields that are
+    stated. ``sharing``: None if it is not stated.
     """
 
     kind: str
@@ -281,10 +284,10 @@ class Named(NamedTuple):
 
 
 def decode_named(parameters: object, *, of_class: bool) -> Named:
-    """The parts that ``parameters`` of a class, or of a claim, name.
+    """Settings that the ``parameters`` of a class (``of_class``) or of a claim state.
 
     Raises:
-        InvalidObjectError: as ``decode``; also for ``share.tenants``, unless a class says it.
+        InvalidObjectError: as for ``decode``; also if a claim states ``share.tenants``.
     """
     config = decode(parameters)
     share = _named(config.share, parameters, "share")
@@ -302,9 +305,9 @@ def decode_named(parameters: object, *, of_class: bool) -> Named:
 
 
 def _named(said: msgspec.Struct, parameters: object, part: str) -> dict[str, Any]:
-    """The fields of a part that ``parameters`` name, by their names in ``said``."""
+    """Values of ``said`` by field name, only of the fields that ``parameters`` have in ``part``."""
     given = parameters.get(part, {}) if isinstance(parameters, dict) else {}
-    # What the library says of a type takes a hundred times as long, and each claim is asked.
+    # msgspec.inspect would take a hundred times as long, and this runs for each claim.
     names = zip(said.__struct_fields__, said.__struct_encode_fields__, strict=True)
     return {name: getattr(said, name) for name, written in names if written in given}
 
@@ -316,7 +319,7 @@ def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:
 
 
 _MOST: Final = 200
-"""Characters of what a user wrote that a message has room for."""
+"""Most characters of a user's text in a message."""
 
 _FIELD_PROBLEMS: Final = {
     "unknown field `": "unknown field",
@@ -325,11 +328,11 @@ _FIELD_PROBLEMS: Final = {
 
 
 def convert(parameters: dict[str, Any], wanted: type[T], kind: str) -> T:
-    """``parameters`` as ``wanted``; ``kind`` is what the user calls the object.
+    """Convert ``parameters`` to the type ``wanted``; ``kind``: the object's kind, for errors.
 
     Raises:
         InvalidObjectError: unknown or missing field, or bad value; names the field, and the words
-            that it takes.
+            that the field takes.
     """
     try:
         return msgspec.convert(parameters, wanted)
@@ -341,9 +344,10 @@ def convert(parameters: dict[str, Any], wanted: type[T], kind: str) -> T:
 
 
 def _split(message: str) -> tuple[str, str]:
-    """Msgspec says ``<problem> - at `$.a.b```.
+    """Path of the field and problem in a message of msgspec, ``<problem> - at `$.a.b```.
 
-    A field that is unknown or missing stands in the problem, with its holder as the path.
+    For an unknown or missing field, msgspec names the field in the problem, and the object that
+    holds it in the path; here both make the path.
     """
     problem, _, at = message.partition(" - at ")
     path = at.strip("`").removeprefix("$").removeprefix(".")
@@ -357,12 +361,12 @@ def _split(message: str) -> tuple[str, str]:
 
 @functools.cache
 def _known(kind: type[msgspec.Struct]) -> inspect.Type:
-    """Fields of a kind, of which there are few: to find them out takes half a millisecond."""
+    """Msgspec's information about a kind; cached, as it takes half a millisecond to get."""
     return inspect.type_info(kind)
 
 
 def _allowed(path: str, kind: type[msgspec.Struct]) -> list[str]:
-    """The words that the field at a path takes; none where it takes no words of a list."""
+    """Words that the field at a path takes; empty if the field takes no fixed words."""
     found = _known(kind)
     for name in path.split("."):
         if isinstance(found, inspect.UnionType):

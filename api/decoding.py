@@ -8,12 +8,11 @@ T = TypeVar("T", bound=type)
 
 
 def decodable(kind: T) -> T:
-    """Make ``kind`` ready to be read, while the module that has it is imported.
+    """Have msgspec examine ``kind`` while its module is imported; returns ``kind``.
 
-    Msgspec looks through a type, and all that it consists of, when it is read for the first time.
-    What it finds it puts where others look before it is whole (``StructInfo_Convert`` in its
-    ``_core.c``, up to 0.22), so that a second thread that reads the type meanwhile ends the
-    process: SIGSEGV.
+    Without that, msgspec examines a type and its parts when a value of it is first decoded, and
+    stores the result before it is complete (``StructInfo_Convert`` in msgspec's ``_core.c``, up to
+    0.22). A second thread that decodes the type at that moment ends the process by SIGSEGV.
     """
     msgspec.json.Decoder(kind)
     return kind

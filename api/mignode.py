@@ -1,8 +1,8 @@
-"""``MigNode``: what a node's GPUs are, what has been cut from them, and for whom.
+"""``MigNode``: a node's GPUs, their slices, and the claims that have them.
 
-Cluster-scoped, named as the node, kept by the node's plugin, read by the controller, by
-``kubectl get mignodes`` and by ``kubectl mig``. The CRD is ``api/crds/mignodes.yaml``. Decoding
-tolerates unknown fields, so that a newer plugin can talk to an older controller.
+A MigNode is cluster-scoped and has its node's name. The node's plugin writes it; the controller,
+``kubectl get mignodes`` and ``kubectl mig`` read it. The CRD is ``api/crds/mignodes.yaml``.
+Decoding tolerates unknown fields, so that a newer plugin can talk to an older controller.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "MigNode"
 
 MEMORY_SLICES = 64
-"""Most memory slices of a GPU: where ``start + size`` ends."""
+"""Most memory slices of a GPU: upper bound on ``start + size`` of a placement."""
 MOST_GEOMETRIES = 8
 MOST_RESERVATIONS = 64
 ANSWER_CHARACTERS = 512
 TEXT_CHARACTERS = 2048
-"""Length of texts for people, which ``clipped`` sees to."""
+"""Most characters of a text for people; ``clipped`` cuts longer ones."""
 PROFILE_NAME = re.compile(r"^[0-9a-z]+([.+-][0-9a-z]+)*$")
-"""Names of profiles that DeviceClasses, labels and selectors can be made of."""
+"""Pattern of profile names that can be part of DeviceClasses, labels and selectors."""
 
-# Bounds of what a node may say, for the reader; the definition in api/crds has the same ones.
+# Bounds that a reader of a MigNode checks; the definition in api/crds has the same bounds.
 Word = Annotated[str, Meta(max_length=63)]
 Name = Annotated[str, Meta(max_length=253)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
@@ -50,15 +50,15 @@ Slices = Annotated[int, Meta(ge=0, le=MEMORY_SLICES)]
 
 
 class _Value(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """JSON in camel case; what equals its default is left out."""
+    """Base of types whose JSON is in camel case and leaves out fields with their default value."""
 
 
 class _Struct(_Value, frozen=True, kw_only=True):
-    """The same with many fields, which are named where one is made."""
+    """Base of such types with many fields, which take keyword arguments only."""
 
 
 class Placement(_Value, frozen=True, order=True):
-    """A run of memory slices: ``[start, start + size)``. Both are always written."""
+    """Consecutive memory slices of a GPU: ``[start, start + size)``."""
 
     start: Start
     size: Annotated[int, Meta(ge=1, le=MEMORY_SLICES)]
@@ -78,9 +78,9 @@ class Placement(_Value, frozen=True, order=True):
 
 @decodable
 class Occupant(_Value, frozen=True):
-    """Something that holds memory slices: an instance, or a claim that is to become one.
+    """Holder of memory slices: an instance, or a claim whose instance is still to be made.
 
-    ``profile_id`` is None when only the interval is known; its engines then count as none.
+    ``profile_id``: None if only the placement is known; the holder then counts as without engines.
     """
 
     placement: Placement
@@ -88,7 +88,7 @@ class Occupant(_Value, frozen=True):
 
 
 class ProfileField(_Struct, frozen=True):
-    """A GPU-instance profile; ``starts`` are its placements' first memory slices."""
+    """A GPU-instance profile. ``starts``: the first memory slice of each of its placements."""
 
     name: ProfileName
     id: ProfileId
@@ -105,9 +105,10 @@ class ProfileField(_Struct, frozen=True):
 
 
 class GeometryField(_Struct, frozen=True):
-    """The profiles that GPUs of this node share; ``name`` is what GPUs refer to.
+    """Profiles that several GPUs of this node have in common.
 
-    ``memory_slices`` is 0 where the placements reach the end of the GPU.
+    ``name``: name by which GPUs refer to the geometry. ``memory_slices``: number of the GPU's
+    memory slices; 0 if the placements reach the end of the GPU, and so tell it.
     """
 
     name: Word
@@ -116,7 +117,7 @@ class GeometryField(_Struct, frozen=True):
 
 
 class ClaimRef(_Value, frozen=True):
-    """A ResourceClaim, identified as kubelet does it."""
+    """A ResourceClaim, identified by namespace, name and UID, as in kubelet's protocol."""
 
     namespace: Word
     name: Name
@@ -124,7 +125,7 @@ class ClaimRef(_Value, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name, by which objects are known."""
+        """Namespace and name."""
         return self.namespace, self.name
 
     def __str__(self) -> str:
@@ -133,9 +134,11 @@ class ClaimRef(_Value, frozen=True):
 
 @decodable
 class RoomRequest(_Value, frozen=True):
-    """Annotation of a MigNode: room on its node for the pod ``uid``, by at most so many ``moves``.
+    """Request in an annotation of a MigNode to make room on its node for a pod.
 
-    Whoever asks raises ``beat`` every few seconds: a request that does not change is over.
+    ``uid``: the pod's. ``id``: of the request. ``moves``: most pods that may be moved for it.
+    ``beat``: number that the requester raises every few seconds; a request whose ``beat`` stays the
+    same is over.
     """
 
     uid: Uid
@@ -145,7 +148,7 @@ class RoomRequest(_Value, frozen=True):
 
     @classmethod
     def read(cls, text: str) -> RoomRequest | None:
-        """The request in an annotation; None where it is none."""
+        """The request in an annotation's text; None if the text is no request."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError:
@@ -156,7 +159,7 @@ class RoomRequest(_Value, frozen=True):
 
 
 class InstanceState(StrEnum):
-    """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
+    """State of a GPU instance that is there, is being made, is being removed, or is gone."""
 
     PREPARING = "preparing"
     PREPARED = "prepared"
@@ -169,11 +172,12 @@ class InstanceState(StrEnum):
 class Instance(_Value, frozen=True):
     """A GPU instance on a GPU (nvmlGpuInstanceGetInfo), and the claim that holds it.
 
-    One that several claims share stands there once for each of them. ``profile_id`` is None only
-    where hardware reports a profile that the geometry lacks. ``uuid`` is the MIG device's, empty
-    while there is no compute instance. ``message`` says what keeps it in its state, such as the
-    processes that hold an instance that is to go. ``unhealthy`` says in words what is wrong with a
-    slice that is there, such as an XID.
+    An instance that several claims share is listed once for each of them.
+    ``profile_id``: None only if the hardware reports a profile that the geometry lacks.
+    ``uuid``: of the MIG device; empty while there is no compute instance.
+    ``message``: text about the reason of its state, such as the processes that use an instance
+    which is to be removed.
+    ``unhealthy``: text about a problem of a slice that is there, such as an XID; else empty.
     """
 
     placement: Placement
@@ -189,14 +193,14 @@ class Instance(_Value, frozen=True):
 
     @property
     def occupant(self) -> Occupant:
-        """Part of the GPU that the instance takes."""
+        """Memory slices and profile that the instance takes of its GPU."""
         return Occupant(self.placement, self.profile_id)
 
 
 class IdleInstance(_Value, frozen=True):
     """A GPU instance that nobody holds, kept for the next claim of ``namespace``.
 
-    It takes no room: it is destroyed for whoever needs its memory slices otherwise.
+    Its memory slices count as free: the instance is destroyed if a claim needs them otherwise.
     """
 
     placement: Placement
@@ -205,24 +209,27 @@ class IdleInstance(_Value, frozen=True):
 
 
 class GpuLayout(_Value, frozen=True):
-    """The declared geometry of a GPU; ``ready`` are its slices that are made and nobody holds."""
+    """The layout of a GPU. ``name``: of the layout. ``ready``: made slices that nobody holds."""
 
     name: Name
     ready: Annotated[tuple[Placement, ...], Meta(max_length=64)] = ()
 
 
 class SharingField(_Struct, frozen=True):
-    """A whole GPU or slice that so many claims may have; ``enforcer`` holds them to limits."""
+    """Offer of a whole GPU or slice to several claims at once.
+
+    ``shares``: most claims. ``enforcer``: name of the program that enforces the claims' limits.
+    """
 
     shares: Annotated[int, Meta(ge=2, le=1000)]
     enforcer: Word = ""
 
 
 class GpuHealth(_Value, frozen=True):
-    """The driver's word on a GPU, as NVML has it; empty where it does not say.
+    """The driver's word on a GPU, from NVML; a field is empty if the driver does not say.
 
-    ``notes`` are for people, and keep nothing from being placed. ``open_in`` are programs that have
-    the GPU open, ``name (pid)``, looked for while it is unavailable.
+    ``notes``: texts for people; no hindrance to placement. ``open_in``: programs that have the GPU
+    open, each as ``name (pid)``; looked for only while the driver calls the GPU unusable.
     """
 
     recovery: Word = msgspec.field(default="", name="recoveryAction")
@@ -233,7 +240,7 @@ class GpuHealth(_Value, frozen=True):
 
 
 class MigModeField(_Struct, frozen=True):
-    """MIG mode now and after the next reset (nvmlDeviceGetMigMode). Both are always written."""
+    """MIG mode (nvmlDeviceGetMigMode). ``enabled``: now. ``pending``: after the next reset."""
 
     enabled: bool
     pending: bool
@@ -276,7 +283,7 @@ class ConditionField(_Struct, frozen=True):
 
 
 class SummaryField(_Struct, frozen=True, omit_defaults=False):
-    """Columns of ``kubectl get mignodes``; written whole, so that 0 is shown too."""
+    """Columns of ``kubectl get mignodes``; default values are written too, so that 0 is shown."""
 
     products: Text = ""
     gpus: Count = 0
@@ -286,9 +293,9 @@ class SummaryField(_Struct, frozen=True, omit_defaults=False):
 
 
 class Drain(_Value, frozen=True):
-    """GPUs that an administrator has taken out of service: no new claim is placed there.
+    """GPUs that an administrator has taken out of service: no new claim is placed on them.
 
-    No ``gpus`` means all of the node. ``since`` is RFC 3339.
+    ``gpus``: names of the GPUs; empty for all GPUs of the node. ``since``: time in RFC 3339.
     """
 
     gpus: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
@@ -301,7 +308,10 @@ class Drain(_Value, frozen=True):
 
 
 class ReservedDevice(_Value, frozen=True):
-    """A slice by its device name; ``gpu`` is the GPU's UUID, ``request`` what it is for."""
+    """A reserved slice.
+
+    ``device``: its device name. ``gpu``: UUID of the GPU. ``request``: name of the claim's request.
+    """
 
     device: Key
     gpu: Uuid
@@ -309,12 +319,13 @@ class ReservedDevice(_Value, frozen=True):
 
 
 class Reservation(_Value, frozen=True):
-    """Slices that a node makes for a claim before the claim is allocated.
+    """Slices that a node is to make for a claim before the claim is allocated.
 
-    The controller writes it into ``spec``, the node answers in ``status``, and only then the claim
-    is allocated. It gives nothing away: two of the same place cannot both be made. ``id`` is used
-    once. ``seconds`` is how long the slices wait for the allocation, from the moment at which the
-    plugin first sees the reservation, by its own clock.
+    The controller writes the reservation into ``spec``, the node answers in ``status``, and only
+    then is the claim allocated. Of two reservations for the same placement only one can be made.
+
+    ``id``: used for one reservation only. ``seconds``: time for which the slices wait for the
+    allocation, from the moment when the plugin first sees the reservation, by its own clock.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -324,10 +335,10 @@ class Reservation(_Value, frozen=True):
 
 
 class MigNodeSpec(_Struct, frozen=True):
-    """Owner of the node's devices. ``allocator`` is ``controller`` or ``scheduler``.
+    """Driver and allocator of the node's devices, and requests to the plugin.
 
-    ``drain`` is the administrator's, ``reservations`` the controller's, everything else the
-    plugin's.
+    ``allocator``: ``controller`` or ``scheduler``. ``drain`` is written by the administrator,
+    ``reservations`` by the controller, every other field by the plugin.
     """
 
     driver: Word
@@ -338,11 +349,11 @@ class MigNodeSpec(_Struct, frozen=True):
 
 
 class FailedClaim(_Value, frozen=True):
-    """A claim whose last Prepare failed, at ``time`` (RFC 3339 with microseconds).
+    """A claim whose last Prepare failed.
 
-    ``passing``: the same call would succeed now, or a little later with nothing done by anybody.
-    ``gpu`` is the UUID of the GPU that refused, empty where it was not a GPU that did: a claim that
-    no node could serve says nothing of the GPU that it was given.
+    ``time``: of the failure, in RFC 3339 with microseconds. ``passing``: the same call would
+    succeed now or a little later, although nobody does anything. ``gpu``: UUID of the GPU that
+    refused; empty if the cause is not the GPU, such as a claim that no node could serve.
     """
 
     namespace: Word
@@ -354,16 +365,16 @@ class FailedClaim(_Value, frozen=True):
 
     @property
     def claim(self) -> ClaimRef:
-        """The claim."""
+        """Reference to the claim."""
         return ClaimRef(self.namespace, self.name, self.uid)
 
 
 class NodeMode(_Value, frozen=True):
-    """Mode of a node's GPUs, and how far it is reached.
+    """Mode of a node's GPUs, and progress of the change to it.
 
-    ``mode`` is a word of ``api.nodeclass.Mode``, ``layout`` the declared geometry of a node that
-    has one. ``state`` is ``pending``, ``success`` or ``failed``, as mig-manager has them;
-    ``message`` says what it waits for or why it cannot be.
+    ``mode``: a word of ``api.nodeclass.Mode``. ``layout``: name of the layout; empty without one.
+    ``state``: ``pending``, ``success`` or ``failed``, the words of mig-manager. ``message``: reason
+    why the mode is not reached yet, or cannot be.
     """
 
     mode: Word
@@ -375,9 +386,9 @@ class NodeMode(_Value, frozen=True):
 class AnswerState(StrEnum):
     """Outcome of a reservation on its node.
 
-    ``made``: all its slices are there. ``failed``: they cannot be made. ``refused``: the node makes
-    nothing ahead for the claim, which says nothing of its GPUs. ``expired``: nothing came of it in
-    time, and nothing is left.
+    ``made``: all slices are there. ``failed``: the slices cannot be made. ``refused``: the node
+    makes no slices for this claim before its allocation, for a reason that is not in the GPUs.
+    ``expired``: the time of the reservation is over, and no slice is left.
     """
 
     MADE = "made"
@@ -387,9 +398,9 @@ class AnswerState(StrEnum):
 
 
 class Answer(_Value, frozen=True):
-    """The node's answer to the reservation ``id``; ``state`` is a word of ``AnswerState``.
+    """The node's answer to the reservation ``id``.
 
-    A newer node may have other words.
+    ``state``: a word of ``AnswerState``; a newer node may write other words.
     """
 
     id: Uid
@@ -400,11 +411,11 @@ class Answer(_Value, frozen=True):
 class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
 
-    ``capabilities`` names what the plugin does that older ones do not, such as ``Reservations``,
-    and what it cannot that others can: ``HostUsersOnly``.
-
-    ``cdi_hook`` is the path of NVIDIA's hook program on the node, where specs use it.
-    ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339).
+    ``cdi_hook``: path of NVIDIA's hook program on the node; empty if CDI specs do not use it.
+    ``resumed``: time (RFC 3339) when kubelet could call the plugin again, after an interruption in
+    which calls were cut short.
+    ``capabilities``: features of the plugin that older plugins lack, such as ``Reservations``; also
+    its restrictions: ``HostUsersOnly``.
     """
 
     driver_version: Key = ""
@@ -427,7 +438,7 @@ class MigNodeStatus(_Struct, frozen=True):
 
 @decodable
 class MigNode(_Struct, frozen=True):
-    """The resource without its metadata but for the name."""
+    """The resource; of its metadata only the name."""
 
     name: str
     spec: MigNodeSpec
@@ -435,7 +446,7 @@ class MigNode(_Struct, frozen=True):
 
 
 def clipped(text: str) -> str:
-    """A text for people, as long as a MigNode takes it."""
+    """Text for people, cut to the length that a MigNode permits."""
     return text if len(text) <= TEXT_CHARACTERS else f"{text[: TEXT_CHARACTERS - 3]}..."
 
 
@@ -443,7 +454,7 @@ def decode(obj: dict[str, Any]) -> MigNode:
     """The MigNode in ``obj``, a Kubernetes object as JSON.
 
     Raises:
-        InvalidObjectError: a field is missing, of a wrong type or out of bounds; names it.
+        InvalidObjectError: a field is missing, of a wrong type or out of bounds; names the field.
     """
     try:
         name = obj["metadata"]["name"]
@@ -460,7 +471,7 @@ def decode(obj: dict[str, Any]) -> MigNode:
 
 
 def encode(node: MigNode) -> dict[str, Any]:
-    """``{"apiVersion", "kind", "metadata": {"name"}, "spec", "status"}``."""
+    """The MigNode as a Kubernetes object in JSON, with the name as its only metadata."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -471,14 +482,14 @@ def encode(node: MigNode) -> dict[str, Any]:
 
 
 def as_json(value: msgspec.Struct) -> dict[str, Any]:
-    """A value as JSON has it, equal to what is read back."""
+    """A value as JSON object, which equals the object that is read back from the API server."""
     obj: dict[str, Any] = msgspec.to_builtins(value)
     _with_lists(obj)
     return obj
 
 
 def _with_lists(obj: dict[str, Any]) -> None:
-    """Have lists in the place of tuples, in which msgspec leaves what it finds in some."""
+    """Replace tuples in ``obj`` by lists, at any depth: msgspec does not convert all of them."""
     for key, value in obj.items():
         if type(value) is tuple:
             value = obj[key] = [*value]  # noqa: PLW2901 - looked into below

@@ -1,9 +1,9 @@
-"""``MigNodeClass``: the configuration of a class of nodes, one file a class, and its layouts.
+"""``MigNodeClass``, the configuration of a class of nodes, in one file for each class; layouts.
 
-It says what becomes of the GPUs of a node: cut for claims, partitioned as declared, or given whole.
-It is decoded strictly, by the same function wherever it is looked at. Layouts are declared
-geometries of GPUs in the file format of NVIDIA's mig-parted (its ``api/spec/v1``: ``version: v1``,
-``mig-configs``), read as strictly as there.
+A class chooses the use of its nodes' GPUs: slices made for claims, slices kept as declared in a
+layout, or whole GPUs. It is decoded strictly, and everywhere by the same function. A layout
+declares the slices of GPUs in the file format of NVIDIA's mig-parted (its ``api/spec/v1``:
+``version: v1``, ``mig-configs``), and is read as strictly as by mig-parted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _LONGEST_ID = 2**32
 
 
 class DeviceFilter(NamedTuple):
-    """Kind of GPU: PCI device and vendor id in one number, and that of the board if it counts."""
+    """Kind of GPU, by PCI ids with the vendor's id in the lower half.
+
+    ``device``: id of the device. ``subsystem``: id of the board; None if any board will do.
+    """
 
     device: int
     subsystem: int | None = None
@@ -33,10 +36,11 @@ class DeviceFilter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """The geometry of some GPUs of a node.
+    """Declared state of some GPUs of a node.
 
-    ``filters`` are kinds of GPUs, none for all; ``indexes`` count a node's GPUs in the order of
-    their PCI addresses, None for all. ``counts`` are slices by profile.
+    ``counts``: number of slices for each profile. ``filters``: kinds of GPUs that the entry is
+    about; empty for all. ``indexes``: GPUs that the entry is about, by their position in the order
+    of PCI addresses; None for all.
     """
 
     mig_enabled: bool
@@ -45,7 +49,7 @@ class LayoutEntry:
     indexes: tuple[int, ...] | None = None
 
     def covers(self, index: int, *, device: int, subsystem: int) -> bool:
-        """True if it is about the GPU at ``index`` with these PCI ids."""
+        """True if the entry is about the GPU at ``index`` with these PCI ids."""
         if self.indexes is not None and index not in self.indexes:
             return False
         return not self.filters or any(
@@ -62,10 +66,12 @@ def is_layouts(obj: object) -> bool:
 
 
 def decode_layouts(obj: object, *, at: str = "", kind: str = LAYOUTS_KIND) -> dict[str, Layout]:
-    """The layouts by name; ``at`` is where ``obj`` stands in an object of ``kind``.
+    """Layouts of ``obj`` by name.
+
+    ``kind``, ``at``: kind of the object that contains ``obj``, and the path there; for errors.
 
     Raises:
-        InvalidObjectError: what mig-parted refuses as well; names the field.
+        InvalidObjectError: a field that mig-parted refuses as well; names the field.
     """
     prefix = f"{at}." if at else ""
 
@@ -180,13 +186,16 @@ class NodeClass:
     """Configuration of the nodes of a class.
 
     ``mode``: ``on-demand`` has slices made for claims, ``layout`` keeps slices ready as ``layout``
-    declares them, ``whole`` gives GPUs out whole; a label of the Node goes before it. ``mig_mode``
-    says what may be done to the MIG mode of idle GPUs that need no reset for it: ``keep`` leaves it
-    as it is, ``enable`` turns it on where slices are wanted, ``switch`` also turns it off where
-    GPUs are wanted whole. ``layouts`` go before those of other files. ``shares`` is how many claims
-    may have a GPU at a time that is not in MIG mode, ``slice_shares`` how many claims of shares
-    may have one slice. ``hami_core`` is a directory of the node with HAMi-core's ``libvgpu.so`` and
-    ``ld.so.preload``, which holds those of whole GPUs to their limits; empty where nothing does.
+    declares them, ``whole`` gives GPUs out whole. A label of the Node overrides it.
+    ``layout``: name of the layout for mode ``layout``.
+    ``mig_mode``: permitted changes of the MIG mode of idle GPUs that need no reset for it.
+    ``keep``: none. ``enable``: on, where slices are wanted. ``switch``: also off, where whole GPUs
+    are wanted.
+    ``layouts``: layouts of this class by name; they override layouts of other files.
+    ``shares``: number of claims that may have a GPU outside MIG mode at the same time.
+    ``slice_shares``: number of claims of shares that may have one slice at the same time.
+    ``hami_core``: directory of the node with HAMi-core's ``libvgpu.so`` and ``ld.so.preload``.
+    HAMi-core enforces the limits of claims that share a whole GPU; without it nothing does.
     """
 
     mode: Mode = "on-demand"
@@ -202,10 +211,10 @@ DEFAULT = NodeClass()
 
 
 def decode_node_class(obj: object) -> NodeClass:
-    """The class in an object as JSON or YAML has it; ``metadata`` is nobody's.
+    """Decode an object from JSON or YAML; its ``metadata`` is ignored.
 
     Raises:
-        InvalidObjectError: unknown field or bad value; names the field and what is allowed.
+        InvalidObjectError: unknown field or bad value; names the field and the allowed values.
     """
     if not isinstance(obj, dict):
         raise InvalidObjectError(KIND, "", "it must be an object")

@@ -1,7 +1,7 @@
-"""Opaque configuration as NVIDIA's DRA driver reads it, as far as it can be kept here.
+"""Opaque configuration of NVIDIA's DRA driver, as far as this driver can do the same.
 
-Fields: ``api/nvidia.com/resource/v1beta1`` of kubernetes-sigs/dra-driver-nvidia-gpu. They are
-decoded as strictly as there, so that what cannot be kept is refused, never ignored.
+Source of the fields: ``api/nvidia.com/resource/v1beta1`` of kubernetes-sigs/dra-driver-nvidia-gpu.
+They are decoded as strictly as there: a setting that this driver lacks is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GPU_KIND: Final = "GpuConfig"
 SLICE_KIND: Final = "MigDeviceConfig"
 
 Interval = Literal["Default", "Short", "Medium", "Long"]
-"""Length of turns of the processes on a GPU, as the driver calls it."""
+"""Names that NVIDIA's driver has for the length of the turns of processes on a GPU."""
 
 _QUANTITY: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGT]i|[kMGT])?")
 _SUFFIXES: Final = ("", "K", "M", "G", "T")
@@ -70,7 +70,10 @@ class GpuConfig(_Config, frozen=True, kw_only=True):
 
 @decodable
 class MigDeviceConfig(_Config, frozen=True, kw_only=True):
-    """Configuration of slices. Its ``TimeSlicing`` changes nothing there: it is no sharing here."""
+    """Configuration of slices.
+
+    Strategy ``TimeSlicing`` changes nothing in NVIDIA's driver, and is read here as no sharing.
+    """
 
     kind: Literal["MigDeviceConfig"]
     sharing: _SliceSharing | None = None
@@ -83,10 +86,11 @@ KINDS: Final[dict[str, type[GpuConfig | MigDeviceConfig]]] = {
 
 
 def sharing_fields(config: GpuConfig | MigDeviceConfig) -> dict[str, Any] | None:
-    """The field ``sharing`` of this project's configuration; None if there is none to set.
+    """Field ``sharing`` of this project's configuration with the same meaning; None for no sharing.
 
     Raises:
-        InvalidObjectError: settings of another strategy, or a limit that is no quantity.
+        InvalidObjectError: there are settings for another strategy than the chosen one, or a limit
+            is no quantity.
     """
     theirs = config.sharing
     if theirs is None:
@@ -126,7 +130,7 @@ def _limits(mps: _Mps, kind: str) -> dict[str, Any]:
 
 
 def _mebibytes(quantity: str) -> int:
-    """Whole MiB of a quantity, rounded down as there; 0 for what is none."""
+    """Whole MiB of a quantity, rounded down as in NVIDIA's driver; 0 if it is no quantity."""
     found = _QUANTITY.fullmatch(quantity)
     if found is None:
         return 0

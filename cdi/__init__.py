@@ -1,1 +1,1 @@
-"""CDI specs for container runtimes: build, validate, write atomically, sweep."""
+"""CDI specs for container runtimes: specs are built, validated, written whole, and removed."""

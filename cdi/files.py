@@ -1,6 +1,6 @@
 """Files that are written whole or not at all, even when the power fails.
 
-The node program writes its journal and its names of GPUs so, too: whatever a restart must find.
+The node program also writes its journal and its GPUs' names by this module.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace ``path`` by ``data``, also if the power fails right after.
+    """Replace the content of ``path`` by ``data``, to last even if the power fails right after.
 
     Raises:
-        OSError: nothing of ``path`` has changed, unless it was the last step, the directory's sync.
+        OSError: ``path`` has not changed, unless only the last step failed, the directory's sync.
     """
     write_whole(path, data, mode=mode, synced=True)
     sync_directory(path.parent)
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, synced: bool = False) -> None:
-    """Replace ``path`` by ``data``: written beside it and renamed.
+    """Replace the content of ``path`` by ``data``, by a temporary file that is renamed.
 
-    Whoever reads finds the old or the new, however the process ends. When the power fails it may be
-    the old one again, or without ``synced`` what the file system makes of it.
-    The temporary name begins with the file's own and ends in ``.tmp``, which no CDI runtime reads.
-    One process writes to a path, and one thread of it at a time.
+    A reader finds the old or the new content, however this process ends. After a power failure the
+    old content may be back; without ``synced`` the content may also be damaged. The temporary name
+    begins with the file's own and ends in ``.tmp``, which no CDI runtime reads. Only one process
+    may write to a path, and only one of its threads at a time.
 
     Raises:
-        OSError: nothing of ``path`` has changed.
+        OSError: ``path`` has not changed.
     """
-    # Text and descriptors: a Path and a buffer take longer than the system's calls.
+    # Text and descriptors are quicker: a Path and a buffer take longer than the system calls.
     target = str(path)
     name = f"{target}.{os.getpid()}{TEMPORARY_SUFFIX}"
     descriptor = os.open(name, _FLAGS, mode)

@@ -1,8 +1,8 @@
-"""CDI specs as values, the rules that runtimes hold them to, and the mapping that they read.
+"""CDI specs as values, the rules for them, and their encoding for runtimes.
 
 Source of every field and rule: the Container Device Interface specification (SPEC.md) and its
-schema. Only what a GPU needs is modelled: device nodes, bind mounts, hooks, groups and environment.
-A spec that breaks a rule is skipped whole by the runtime, which then only says "unresolvable
+schema. Only the parts that a GPU needs are here: device nodes, bind mounts, hooks, groups and
+environment. A runtime ignores a spec that breaks any rule, and then only says "unresolvable
 device".
 """
 
@@ -19,7 +19,7 @@ _WRITABLE = ["rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"]
 CREATE_CONTAINER = "createContainer"
 """Hook stage after the container's mounts are made and before its root is changed."""
 
-# A single letter, which the specification allows, ends containerd: its parser slices name[1:0]
+# A single letter, which the specification allows, crashes containerd: its parser slices name[1:0]
 # (validateVendorOrClassName in container-device-interface's parser.go; seen with containerd 2.1.9).
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -27,16 +27,18 @@ _ENV = re.compile(r"[^=\0]+=[^\0]*")
 
 
 class CdiError(Exception):
-    """A spec breaks a rule, or cannot be kept: names the field, or the path and what refused it."""
+    """A spec breaks a rule, or cannot be stored; the text names the field, or path and cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
     """A device node in the container.
 
-    ``host_path`` is empty where it equals ``path``. Without ``major`` the runtime looks the node up
-    on the host, and it has to exist there; with it, it has not. ``file_mode`` are permission bits,
-    ``gid`` is the node's group; without it the runtime takes that of the container's user.
+    ``host_path``: path on the host; empty if it equals ``path``.
+    ``major``, ``minor``: numbers of the device. Without ``major`` the runtime takes the numbers
+    from the node on the host, which then must exist.
+    ``file_mode``: permission bits.
+    ``gid``: group of the node; without it the runtime takes the group of the container's user.
     """
 
     path: str
@@ -59,10 +61,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A program of the host that the runtime runs at one moment of a container's life.
+    """A program of the host that the runtime runs at one stage of a container's life.
 
-    ``moment`` is a word of the specification. ``args`` begin with the program's own name, ``env``
-    are ``NAME=value`` strings.
+    ``moment``: the stage, a word of the specification. ``args``: arguments, the first of which is
+    the program's own name. ``env``: strings ``NAME=value``.
     """
 
     moment: str
@@ -73,9 +75,9 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Changes of a container: ``env`` are ``NAME=value`` strings.
+    """Changes of a container.
 
-    ``gids`` are groups that the container's process gets besides its own.
+    ``env``: strings ``NAME=value``. ``gids``: additional groups of the container's process.
     """
 
     env: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class Edits:
 
 
 def joined(*all_edits: Edits) -> Edits:
-    """Several edits as one; of nodes and mounts at the same path the first counts."""
+    """Several edits joined to one; of several nodes or mounts at one path the first counts."""
     env: dict[str, None] = {}
     nodes: dict[str, DeviceNode] = {}
     mounts: dict[str, Mount] = {}
@@ -113,7 +115,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """All devices of one kind in one file. ``common`` goes to every container with any of them."""
+    """All devices of one kind, in one file. ``common``: edits for containers with any of them."""
 
     kind: str
     devices: tuple[Device, ...]
@@ -135,21 +137,21 @@ def claim_kind(driver: str) -> str:
 
 
 def driver_kind(driver: str) -> str:
-    """The CDI kind of what all claims of a node have in common: ``k8s.<driver>/driver``."""
+    """The CDI kind of a driver's common spec, used by all claims: ``k8s.<driver>/driver``."""
     return f"{vendor(driver)}/{DRIVER_CLASS}"
 
 
 def device_id(claim_uid: str, device: str) -> str:
-    """The CDI name of a claim's device. Unique per claim, so that no runtime's cache is stale."""
+    """The CDI name of a claim's device; unique per claim, so that no runtime's cache is stale."""
     return f"{claim_uid}-{device}"
 
 
 def encode(spec: Spec) -> dict[str, Any]:
-    """The spec as a mapping in the words of the specification.
+    """The spec as a mapping with the field names of the specification.
 
-    Its version is the oldest that knows everything in it: 0.5.0 allows device names that begin with
-    a digit (claim UIDs do) and ``hostPath`` of nodes, 0.6.0 a dot in the class, 0.7.0
-    ``additionalGids``. Hooks were there from the beginning.
+    ``cdiVersion`` is the oldest version that permits all fields of the spec: 0.5.0 for device names
+    that begin with a digit, as claim UIDs may, and for ``hostPath`` of nodes; 0.6.0 for a dot in
+    the class; 0.7.0 for ``additionalGids``. Every version has hooks.
     """
     version = "0.6.0" if "." in spec.kind.partition("/")[2] else "0.3.0"
     devices = []
@@ -172,7 +174,7 @@ def _version(edits: Edits) -> str:
 
 
 def _edits(edits: Edits) -> dict[str, Any]:
-    """The fields that have a value."""
+    """Edits with the field names of the specification; empty fields are left out."""
     encoded: dict[str, Any] = {
         "env": [*edits.env],
         "deviceNodes": [*map(_node, edits.nodes)],
@@ -210,7 +212,7 @@ def _node(node: DeviceNode) -> dict[str, Any]:
 
 
 def validate(spec: Spec) -> None:
-    """Check what of ``spec`` comes from options, claims and files of the host.
+    """Check those parts of ``spec`` that come from options, claims and files of the host.
 
     Raises:
         CdiError: names the first field that breaks a rule.

@@ -1,4 +1,4 @@
-"""Directory from which container runtimes read CDI specs: one file a claim, one for them all."""
+"""Directory of CDI specs, which container runtimes read: a file for each claim, one for all."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SUFFIX = ".yaml"
 class SpecStore:
     """The specs of one driver below ``root`` (``/var/run/cdi``). Touches no other files.
 
-    ``root`` is in memory on most nodes: after a reboot specs are written again, and those that
-    came back are swept. A spec is whole or not there, and no name of one is waited for.
+    ``root`` is in memory on most nodes: after a reboot specs are written again, and old specs, on
+    nodes where they have survived, are swept. A spec's file is whole or absent.
 
-    Methods raise CdiError for what the file system refuses, for a spec that breaks a rule and for a
-    claim UID that is no file name. Calls for different claims may run at the same time, with one
-    for the spec that claims have in common.
+    Methods raise CdiError if the file system refuses a call, if a spec breaks a rule, and if a
+    claim UID cannot be a file name. Calls for different claims may run at the same time, and one
+    call for the common spec at the same time as these.
     """
 
     def __init__(self, root: Path, driver: str) -> None:
@@ -46,7 +46,7 @@ class SpecStore:
         self._prefix = f"{vendor(driver)}-{CLAIM_CLASS}_"
         self._common: tuple[Spec, bytes] | None = None
         self.common_path = root / f"{vendor(driver)}-{DRIVER_CLASS}{_SUFFIX}"
-        """File of what claims have in common: ``<root>/k8s.<driver>-driver.yaml``."""
+        """File of the common spec, used by all claims: ``<root>/k8s.<driver>-driver.yaml``."""
 
     def path(self, claim_uid: str) -> Path:
         """The file of a claim: ``<root>/k8s.<driver>-claim_<uid>.yaml``."""
@@ -55,7 +55,7 @@ class SpecStore:
         return self._root / f"{self._prefix}{claim_uid}{_SUFFIX}"
 
     def check(self) -> None:
-        """Make the directory if it is not there, and refuse where nothing can be written to it."""
+        """Make the directory if needed; raises CdiError if nothing can be written to it."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             if not os.access(self._root, os.W_OK | os.X_OK):
@@ -65,28 +65,28 @@ class SpecStore:
             raise CdiError(f"cannot write CDI specs to {self._root}: {text}") from error
 
     def write(self, claim_uid: str, spec: Spec) -> None:
-        """Check ``spec`` and put it there whole; a file that already says so is left alone."""
+        """Validate ``spec`` and write it to the claim's file, unless the file has it already."""
         path = self.path(claim_uid)
         _check_kind(spec, self._kind)
         self._put(path, render(spec))
 
     def has_common(self, spec: Spec) -> bool:
-        """True if the file of what claims have in common says ``spec``."""
+        """True if the file of the common spec has this ``spec``."""
         try:
             return _read(self.common_path) == self._rendered(spec)
         except OSError:
             return False
 
     def write_common(self, spec: Spec) -> None:
-        """As ``write``, for what claims have in common."""
+        """Validate the common spec and write it to its file, unless the file has it already."""
         self._put(self.common_path, self._rendered(spec))
 
     def remove_common(self) -> None:
-        """Remove the file of what claims have in common; that there is none is fine."""
+        """Remove the file of the common spec; it is no error if there is none."""
         _remove(self.common_path)
 
     def _rendered(self, spec: Spec) -> bytes:
-        """The content of the file of what claims have in common; made once for the same object."""
+        """Content of the common spec's file; kept for the next call with the same object."""
         kept = self._common
         if kept is None or kept[0] is not spec:
             _check_kind(spec, self._common_kind)
@@ -106,7 +106,7 @@ class SpecStore:
             raise CdiError(f"cannot write CDI spec {path}: {error.strerror or error}") from error
 
     def remove(self, claim_uid: str) -> None:
-        """Remove a claim's spec; that there is none is fine."""
+        """Remove a claim's spec; it is no error if there is none."""
         _remove(self.path(claim_uid))
 
     def claims(self) -> frozenset[str]:
@@ -118,9 +118,10 @@ class SpecStore:
         return frozenset(n.removeprefix(self._prefix).removesuffix(_SUFFIX) for n in files)
 
     def sweep(self, keep: Collection[str]) -> list[Path]:
-        """Remove half-written files and specs of claims whose UID is not in ``keep``.
+        """Remove temporary files, and specs of claims whose UID is not in ``keep``.
 
-        Returns what was removed. Only files with this driver's vendor and class in their name.
+        Returns the removed paths. Only files with this driver's vendor and class in their name are
+        removed.
         """
         removed: list[Path] = []
         try:
@@ -141,7 +142,7 @@ class SpecStore:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Quotes every text: runtimes read YAML by other rules, in which ``1e3`` is a number."""
+    """YAML dumper that quotes every text: by the rules of runtimes a bare ``1e3`` is a number."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True
@@ -155,7 +156,7 @@ _Dumper.add_representer(str, _quoted)
 
 
 def render(spec: Spec) -> bytes:
-    """The content of a spec's file, in YAML.
+    """Content of a spec's file, in YAML.
 
     Raises:
         CdiError: the spec breaks a rule of the specification.
@@ -180,7 +181,7 @@ def _remove(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    """A file's content; None where there is none, or a link, which is never followed."""
+    """Content of a file; None if there is no file, or a link, as links are not followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""The node program: kubelet's gRPC, NVML, the journal, MigNode."""
+"""The node program: prepares claims for kubelet by NVML, with a journal; publishes the MigNode."""

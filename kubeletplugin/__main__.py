@@ -1,4 +1,4 @@
-"""``python -m kubeletplugin``: the node program's command line."""
+"""Command line of the node program, ``python -m kubeletplugin``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from kubeletplugin.telemetry.telemetry import Telemetry
 
 _M_ARENA_MAX = -8  # malloc.h
 _SWITCH_SECONDS = 0.0005
-"""A thread takes the interpreter back after each call of NVML and of the system: with the usual
-5 ms, one that prepares a claim waits for those that publish dozens of times as long as it works."""
+"""Python's switch interval. After each call of NVML and of the system a thread waits for the
+interpreter: with the default of 5 ms, a thread that prepares a claim would wait for threads that
+publish dozens of times as long as it works."""
 
 
 class _Program(click.Group):
-    """The daemon; what is not the daemon is imported only to be run."""
+    """Command of the daemon; the module of a subcommand is imported only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The subcommands."""
@@ -80,7 +81,7 @@ def main(context: click.Context, /, **given: Any) -> None:
             observe=ApiRequests(registry),
         )
         check_served(api)
-        gc.freeze()  # a full collection need not look through modules, with all threads held up
+        gc.freeze()  # a full collection, which stops all threads, then skips the modules' objects
         with serving(given["metrics_address"], registry, probes):
             serve(options, api, telemetry, stop)
     except AddressError as error:
@@ -90,10 +91,10 @@ def main(context: click.Context, /, **given: Any) -> None:
 
 
 def _one_arena() -> None:
-    """Let all threads allocate from one arena, where the C library is glibc.
+    """Have all threads allocate memory from one arena, if the C library is glibc.
 
-    By default it gives up to eight per core, none of which ever shrinks: 2 MiB after a few scrapes.
-    Called before threads start.
+    By default glibc makes up to eight arenas per core, none of which ever shrinks: they cost 2 MiB
+    after a few scrapes of metrics. To be called before threads start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

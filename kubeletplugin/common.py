@@ -1,4 +1,4 @@
-"""Parts that every room of the program uses: journal, readiness, events, listeners, patience."""
+"""Parts that all packages of the program use: journal, readiness, events, listeners, retries."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class Listeners:
-    """Calls them all, in their order, in one thread. To say that there was a change waits for none.
+    """Listeners to changes of this node, called one after another in a thread of their own.
 
-    Whoever is told goes to work, and those that work share one interpreter: told at once, they
-    would hold up the very Prepare that made the change.
+    A caller that reports a change does not wait for them. They are not called at once: they work in
+    the same interpreter, and would delay the Prepare that made the change.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -38,19 +38,19 @@ class Listeners:
         self.thread = Loop("changes", self._turn, clock=clock)
 
     def add(self, *listeners: Callable[[], None]) -> None:
-        """Add some, before the thread runs."""
+        """Add listeners; to be called before the thread runs."""
         self._listeners.extend(listeners)
 
     def add_first(self, *first: Callable[[], None]) -> None:
-        """Add some that find out what has changed: the others are told of that with the rest."""
+        """Add listeners that find out more changes, and so are called before all others."""
         self._first.extend(first)
 
     def __call__(self) -> None:
-        """Tell all soon that something may have changed. From any thread."""
+        """Report that something may have changed: all listeners are called soon. Thread-safe."""
         self.thread.notify()
 
     def tell(self) -> None:
-        """Tell all now, in the thread of whoever calls."""
+        """Call all listeners now, in the thread of the caller."""
         for listener in (*self._first, *self._listeners):
             listener()
 
@@ -66,7 +66,7 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """``changed`` is called whenever something of this node may have changed."""
+    """Common parts of the program. ``changed``: to be called when this node may have changed."""
 
     options: Options
     api: KubeApi
@@ -100,13 +100,15 @@ def build_common(options: Options, api: KubeApi, telemetry: Telemetry) -> Common
 
 
 def patiently(attempt: Callable[[], T], *, end: float, longest: float, clock: Clock) -> T:
-    """The result of the first attempt that does not fail in passing.
+    """Call ``attempt`` until it succeeds or fails with an error that is not ``passing``.
 
-    Pauses double up to ``longest`` seconds; no attempt begins after ``end``, a time of ``clock``.
-    No lock may be held: others work meanwhile.
+    Returns the result of the attempt that succeeded.
+
+    Pauses between attempts double up to ``longest`` seconds; no attempt begins after ``end``, a
+    time of ``clock``. The caller must hold no lock, so that others can work meanwhile.
 
     Raises:
-        PluginError, NvmlError: the failure does not pass, or there is no time left.
+        PluginError, NvmlError: the error is not ``passing``, or there is no time left.
     """
     backoff = Backoff(first=times.RETRY_SECONDS, limit=longest, jitter=0.0)
     while True:

@@ -15,9 +15,9 @@ from kubeletplugin.nvml.errors import (
 
 
 class PluginError(Exception):
-    """A claim that could not be served; the message names object, blocker and remedy.
+    """A claim that could not be served; the message names the object, the obstacle and the remedy.
 
-    ``passing`` says that the same a little later may succeed, with nothing done by anybody.
+    ``passing``: the same call may succeed a little later, although nobody does anything.
     """
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
@@ -26,15 +26,15 @@ class PluginError(Exception):
 
 
 class StartingError(PluginError):
-    """The plugin cannot serve claims yet; says what is missing."""
+    """The plugin cannot serve claims yet; the message says what is missing."""
 
 
 class ClaimError(PluginError):
-    """The claim is replaced, not allocated, not ours, or badly configured."""
+    """The claim was replaced, is not allocated, is not ours, or is badly configured."""
 
 
 class DeviceError(PluginError):
-    """The allocated device is not one of this node, or its GPU cannot be used that way now."""
+    """The node has no such device, or its GPU cannot be used in that way now."""
 
 
 class ModeError(DeviceError):
@@ -42,27 +42,27 @@ class ModeError(DeviceError):
 
 
 class BusyError(PluginError):
-    """The allocated placement is held by another; the text names the holder."""
+    """The allocated placement is held by somebody else; the message names the holder."""
 
 
 class HardwareError(PluginError):
-    """NVML refused; carries its words."""
+    """NVML refused; the message has NVML's text."""
 
 
 class HostError(PluginError):
-    """A file or directory of this node cannot be used; names the path."""
+    """A file or directory of this node cannot be used; the message names its path."""
 
 
 class IncompleteError(HostError):
-    """No container on this node could use a device; says what is missing, and the remedy."""
+    """No container on this node could use a device; the message names the lack and the remedy."""
 
 
 class DeadlineError(PluginError):
-    """The work was not done in time; it goes on, and a repeated call joins it."""
+    """The work for a call was not done in time; the work goes on, and a repeated call joins it."""
 
 
-# A failure lasts by what this node, its GPU or the device that was given says; a mistake in the
-# claim itself follows it wherever it goes and is not for the controller to mend.
+# Causes for which a failure lasts: they lie in this node, its GPU or the allocated device. A
+# mistake in the claim is none of them: on any other device the claim would fail in the same way.
 _LASTING = (
     DeviceError,
     IncompleteError,
@@ -74,10 +74,10 @@ _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def is_permanent(error: PluginError, *, held: bool = False) -> bool:
-    """True if the claim cannot be prepared here as it is allocated and as the node is.
+    """True if the claim cannot be prepared with its present allocation and this state of the node.
 
-    ``held``: it was prepared here before. Where a reboot took MIG mode as well, its place is kept
-    until that is on again; likewise where driver files went meanwhile.
+    ``held``: the claim was prepared here before. Such a claim keeps its allocation while MIG mode,
+    lost at a reboot, is off, and while driver files are missing.
     """
     if error.passing or (held and isinstance(error, ModeError | IncompleteError)):
         return False
@@ -88,14 +88,15 @@ def is_permanent(error: PluginError, *, held: bool = False) -> bool:
 
 
 def denied_gpu(error: PluginError) -> str:
-    """UUID of the GPU on which NVML denied a change for want of permission; empty if it did not."""
+    """UUID of the GPU that NVML did not let this program change; empty if that is not the cause."""
     return next((e.gpu for e in _causes(error) if isinstance(e, PermissionDeniedError)), "")
 
 
 def failing_gpu(error: PluginError) -> str:
-    """UUID of the GPU on which NVML refused; empty if that says nothing of the GPU as a whole.
+    """UUID of the GPU on which NVML refused; empty if the error is not about the GPU as a whole.
 
-    Processes that hold an instance (InUseError) are some tenant's.
+    Two errors are not: a profile that cannot be had (UndeliverableError), and processes of a tenant
+    that hold an instance (InUseError).
     """
     refusals = (e for e in _causes(error) if isinstance(e, NvmlError))
     of_others = UndeliverableError, InUseError

@@ -23,20 +23,21 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 class BindingConditions(StrEnum):
-    """GPUs whose slices kube-scheduler binds a pod to only once they are made."""
+    """GPUs on which a pod is bound only once its slices are made."""
 
     NEVER = "never"
     AFTER_FAILURE = "after-failure"
-    """Those on which a slice could not be made lately."""
+    """Only GPUs on which a slice could not be made lately."""
     ALWAYS = "always"
 
 
 def _flag(
     default: Any, help_: str, *, read: Callable[[Any], Any] | None = None, **more: Any
 ) -> Any:
-    """A field that the flag of its name sets, by the arguments that click.option takes.
+    """Field of Options with the arguments of click.option for the flag of the same name.
 
-    ``read`` makes the field's value of the flag's, and raises ValueError or click.BadParameter.
+    ``read``: converts the flag's value to the field's value; raises ValueError or
+    click.BadParameter.
     """
     convert = read or (lambda given: given)
     flag = {"default": default, "help": help_, **more}
@@ -201,10 +202,10 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Options:
-        """The options that the parameters of a command with :func:`flags` say.
+        """Options from the parameters of a command that has the flags of :func:`flags`.
 
         Raises:
-            click.ClickException: a value is not understood, or two do not fit together.
+            click.ClickException: a value is not understood, or two values do not fit together.
         """
         values: dict[str, Any] = {}
         for each in fields(cls):
@@ -231,23 +232,23 @@ class Options:
             options.xids  # noqa: B018 - refused at the start
         except ValueError as error:
             raise click.ClickException(f"--ignore-xids, --fatal-xids: {error}") from error
-        # Without slices that are made early there is nothing to wait for.
+        # Without early slices a pod that waits for its slices would wait for ever.
         binding = options.binding_conditions if options.eager_seconds else BindingConditions.NEVER
         return replace(options, binding_conditions=binding)
 
     @property
     def xids(self) -> XidRules:
-        """The XIDs that count."""
+        """Rules by which XIDs make a GPU or slice unhealthy."""
         return read_rules(ignore=self.ignore_xids, fatal=self.fatal_xids)
 
     @property
     def pool(self) -> str:
-        """The pool of this node's devices."""
+        """Name of the pool of this node's devices, which is the Node's name."""
         return self.node_name
 
     @property
     def field_manager(self) -> str:
-        """The name under which this program writes to the API."""
+        """Field manager of this program's writes to the API server."""
         return f"{self.driver_name}/kubelet-plugin"
 
 
@@ -287,11 +288,11 @@ _BESIDE: dict[str, dict[str, Any]] = {
         "help": "For people, or one JSON object a line.",
     },
 }
-"""Flags beside the options: the roots of the host's files, and what a process does besides."""
+"""Flags that set no field of their own: roots of the host's files, and settings of the process."""
 
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the flags of the node program, which it takes as ``**given``."""
+    """Decorate a command with the flags of the node program, which it takes as ``**given``."""
     own = {f"--{f.name.replace('_', '-')}": f.metadata for f in fields(Options)}
     for name, more in reversed(({n: m["flag"] for n, m in own.items() if m} | _BESIDE).items()):
         command = click.option(name, **more)(command)

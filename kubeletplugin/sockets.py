@@ -1,7 +1,7 @@
-"""This plugin's unix sockets: the gRPC server on them, their paths, and those of ended plugins.
+"""This plugin's unix sockets: the gRPC server on them, their paths, and sockets of ended processes.
 
-During an update two processes are there at once: their sockets carry their instance, so that
-kubelet knows both and neither takes away the other's.
+During an update two processes of the plugin run at once. The names of their sockets contain the
+process's ``instance``, so that kubelet knows both and neither removes the other's sockets.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.options import Options
 
 MAX_SOCKET_PATH = 107
-"""Characters: Linux has room for 108 with the closing zero."""
+"""Longest path of a socket in bytes: Linux has room for 108 with the closing zero."""
 _log = logging.getLogger(__name__)
 _HASH_CHARACTERS = 12
 
 
 class SocketServer:
-    """Serves what ``register`` adds on all of ``paths``, from ``start`` to ``stop``.
+    """gRPC server on the sockets of all ``paths``.
 
-    One server for all of them: each has a thread of its own, which looks about itself five times a
-    second for as long as nobody calls.
+    ``register``: adds the services to the server. All sockets have one server, as each server has a
+    thread that wakes up five times a second even if nobody calls.
     """
 
     def __init__(self, *paths: Path, register: Callable[[grpc.Server], None], workers: int) -> None:
@@ -48,10 +48,10 @@ class SocketServer:
         register(self._server)
 
     def start(self) -> None:
-        """Bind in the order of the paths, and serve; stale sockets of these names are replaced.
+        """Bind the sockets in the order of the paths, and serve; existing sockets are replaced.
 
         Raises:
-            HostError: a directory cannot be used, or a path is no socket.
+            HostError: a directory cannot be used, or something at a path is no socket.
         """
         for path in self._paths:
             self._bind(path)
@@ -70,12 +70,12 @@ class SocketServer:
             raise HostError(f"cannot serve on {path}: {error}") from error
 
     def withdraw(self, path: Path) -> None:
-        """Remove one of the sockets, so that nobody new finds it."""
+        """Remove one of the sockets, so that no new caller finds it."""
         # gRPC would unlink the paths only after the wait of ``stop``; kubelet is to notice first.
         path.unlink(missing_ok=True)
 
     def stop(self, grace: float) -> None:
-        """Take no more calls, wait ``grace`` seconds for those that run, remove the sockets."""
+        """Remove the sockets, refuse new calls, wait up to ``grace`` seconds for running calls."""
         for path in reversed(self._paths):
             self.withdraw(path)
         self._server.stop(grace).wait()
@@ -83,10 +83,10 @@ class SocketServer:
 
 
 def check_length(path: Path) -> None:
-    """Refuse a path that does not fit into a socket address.
+    """Check that a path fits into a socket address.
 
     Raises:
-        HostError: says how much is too much.
+        HostError: the path is too long; says its length and the limit.
     """
     length = len(os.fsencode(path))
     if length > MAX_SOCKET_PATH:
@@ -98,19 +98,22 @@ def check_length(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """The registration socket, which kubelet looks for, and the one of the services."""
+    """Paths of a process's two sockets.
+
+    ``registration``: socket that kubelet looks for. ``service``: socket of the services.
+    """
 
     registration: Path
     service: Path
 
 
 def sockets(options: Options) -> Sockets:
-    """Sockets of this process.
+    """Paths of this process's sockets.
 
-    An instance that makes a path too long for a socket is replaced by a hash of it.
+    If the instance makes a path too long for a socket, its hash is taken instead.
 
     Raises:
-        HostError: they are too long all the same.
+        HostError: a path is too long even so.
     """
     found = _named(options, options.instance)
     longest = max(len(os.fsencode(path)) for path in (found.registration, found.service))
@@ -125,8 +128,9 @@ def sockets(options: Options) -> Sockets:
 def remove_stale(options: Options) -> None:
     """Remove sockets of earlier processes of this driver on which nobody listens.
 
-    Called by the owner of the state directory: one that waits for it has no socket yet. Which
-    instances were ours stands in the driver's own directory; kubelet's registry has other drivers'.
+    To be called by the owner of the state directory: a process that waits for that directory has
+    no sockets yet. The instances of earlier processes are read from the driver's own directory, as
+    kubelet's registry has sockets of other drivers too.
     """
     mine = sockets(options)
     for service, instance in _services(options):
@@ -137,9 +141,10 @@ def remove_stale(options: Options) -> None:
 
 
 def listeners(options: Options) -> list[Path]:
-    """Registration sockets for this driver's name on which somebody listens.
+    """Registration sockets for this driver's name on which a process listens.
 
-    For the owner of the state directory before it has sockets: then none of them is ours.
+    To be called by the owner of the state directory before it has sockets, so that no socket found
+    is a socket of this plugin.
     """
     found = sorted(options.roots.registry.glob(f"{options.driver_name}*-reg.sock"))
     mark = len(options.driver_name)
@@ -147,7 +152,7 @@ def listeners(options: Options) -> list[Path]:
 
 
 def connect(path: Path, seconds: float = times.SOCKET_SECONDS) -> OSError | None:
-    """None if somebody listens on a socket; else why it cannot be connected to."""
+    """Try to connect to a socket; None if a process listens on it, else the error."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(seconds)

@@ -1,1 +1,1 @@
-"""Kubelet's plugin protocols: the .proto files and what hack/generate_protos.py makes of them."""
+"""Kubelet's plugin protocols: .proto files, and the code that hack/generate_protos.py makes."""

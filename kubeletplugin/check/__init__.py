@@ -1,5 +1,5 @@
-"""Check of one node by a person: present parts, missing parts, and the driver's real behaviour.
+"""Check of one node, run by a person: present parts, missing parts, the driver's real behaviour.
 
-It reads, and with ``--create`` makes and removes slices on one idle GPU. The daemon imports nothing
-from here.
+The check only reads; with ``--create`` it makes and removes slices on one idle GPU. The daemon
+imports nothing from this package.
 """

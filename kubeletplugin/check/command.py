@@ -1,8 +1,8 @@
-"""``python -m kubeletplugin check``: its command line.
+"""Command line of ``python -m kubeletplugin check``.
 
 Roots and names come from the program's own options, which stand before ``check``. In the container
-of a plugin, where ``kubectl exec`` starts a check without them, it is run anew with the plugin's
-command line, and so over simulated GPUs where the plugin is.
+of a plugin, where ``kubectl exec`` starts a check without these options, the check executes itself
+anew with the plugin's command line; it then also uses simulated GPUs if the plugin does.
 """
 
 from __future__ import annotations
@@ -90,7 +90,11 @@ def check(
 
 
 def _ask(question: str, *, yes: bool) -> bool:
-    """Put a question to the person at the terminal; without one, only --yes answers."""
+    """Put a question to the person at the terminal; True if the answer is yes.
+
+    Raises:
+        Refused: there is no terminal, and no --yes.
+    """
     if not yes and not sys.stdin.isatty():
         raise Refused(f"{question}? There is no terminal to ask; answer it with --yes")
     return yes or click.confirm(question)
@@ -103,9 +107,11 @@ _PROC = Path("/proc")
 
 
 def _given(context: click.Context) -> dict[str, Any]:
-    """The program's options. Does not return where a plugin in the same container has others.
+    """The program's options, as given on the command line.
 
-    Outside of a pod the options stay: a plugin that runs there may be any other.
+    In a pod with a plugin beside, and without --node-name, does not return: the process executes
+    itself anew with that plugin's options. Outside of a pod this is not done, as a plugin that runs
+    there may be any other.
     """
     program = context.parent
     if program is None:
@@ -117,7 +123,7 @@ def _given(context: click.Context) -> dict[str, Any]:
 
 
 def plugin_beside(proc: Path) -> list[str]:
-    """The command, after Python, of a plugin in this mount namespace; empty if there is none."""
+    """Command line, without Python itself, of a plugin in this mount namespace; else empty."""
     here = _namespace(proc / "self")
     found = (_command(f) for f in _folders(proc) if here and _namespace(f) == here)
     return next(filter(None, found), [])
@@ -146,7 +152,7 @@ def _folders(proc: Path) -> list[Path]:
 
 
 def _command(folder: Path) -> list[str]:
-    """``-m kubeletplugin --node-name=...`` of a process that is a plugin; empty for any other."""
+    """Command line from ``-m`` on of a process that is a plugin; empty for any other process."""
     try:
         words = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
     except (OSError, ValueError):

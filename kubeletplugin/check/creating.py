@@ -1,8 +1,8 @@
-"""``check --create``: makes and removes one slice of each profile of an idle GPU, twice.
+"""Trials of ``check --create``: makes and removes one slice of each profile of an idle GPU, twice.
 
-Each slice is on record before it is made (``check.json`` in the plugin's state directory) and is
-removed before the next one, by the functions that the plugin itself uses. What a check that was
-killed has left, the next one removes.
+Each slice is recorded before it is made (``check.json`` in the plugin's state directory), and is
+removed before the next one is made, by the functions that the plugin itself uses. A slice that a
+killed check has left is removed by the next check.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _NOBODY = ClaimRef("mig.check", "check", "check")
 
 
 class Refused(click.ClickException):
-    """Ends the check; the text says why, and what to do."""
+    """The check ends without a result; the text says why, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """Makes slices, each with a record in ``check.json`` while it may be there.
+    """Makes and removes slices, each recorded in ``check.json`` as long as it may be there.
 
-    ``has_released`` is true if the plugin that runs has no GPU open; ``ask`` puts a question to a
-    person; ``say`` tells how far it is.
+    ``has_released``: returns True if the running plugin has no GPU open. ``ask``: puts a question
+    to a person; returns True for yes. ``say``: reports progress.
     """
 
     session: Session
@@ -66,10 +66,11 @@ class Creation:
     say: Callable[[str], None]
 
     def run(self, name: str) -> tuple[Trial, ...]:
-        """Make and remove slices on the GPU called ``name``; what came of each.
+        """Make and remove slices on the GPU called ``name``; returns the outcome of each attempt.
 
         Raises:
-            Refused: it may not be done, or was stopped; nothing is left, or the text says what is.
+            Refused: the GPU may not be used, or the check was stopped; if a slice may be left, the
+                text names it.
             NvmlError: the GPU cannot be asked.
         """
         uuid = self._named(name)
@@ -120,7 +121,7 @@ class Creation:
                 multiprocessors=made.multiprocessors,
                 memory_mib=made.memory_mib,
             )
-        except HangError as error:  # it may yet make something: the record stays
+        except HangError as error:  # the call may still make an instance: the record stays
             raise _may_be_left(record, error) from error
         except NvmlError as error:
             trial = msgspec.structs.replace(trial, refused=str(error))
@@ -132,7 +133,7 @@ class Creation:
         return self.roots.state / "check.json"
 
     def _remove_left(self) -> None:
-        """Remove what a check that was killed has left, if a person agrees."""
+        """Remove a slice that a killed check has left, if a person agrees."""
         try:
             record = msgspec.json.decode(self._path.read_bytes(), type=Entry)
         except FileNotFoundError:
@@ -170,7 +171,7 @@ class Creation:
             raise Refused("nothing was done")
 
     def _named(self, name: str) -> str:
-        """UUID of the GPU called by index, UUID or ``gpu-<n>`` as the plugin names it."""
+        """UUID of the GPU with this index, UUID or plugin's name ``gpu-<n>``."""
         try:
             numbers = dict(json.loads((self.roots.state / "gpus.json").read_bytes())["gpus"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -186,7 +187,7 @@ class Creation:
         raise Refused(f"--create {name}: this node has no such GPU; it has: {there}")
 
     def _refusals(self, card: Card) -> Iterator[str]:
-        """Reasons against slices on a GPU: anybody uses it, or nothing can be made on it."""
+        """Reasons against trials on a GPU: somebody uses it, or no slice can be made on it."""
         if card.reason:
             yield f"cannot be used: {card.problem}"
         if not card.mig_enabled or card.geometry is None or not card.geometry.profiles:
@@ -228,11 +229,14 @@ def _until_free(destroy: Callable[[], None]) -> None:
 
 @contextmanager
 def _alone(state: Path, has_released: Callable[[], bool]) -> Iterator[None]:
-    """Keep the plugin off this node's GPUs: it waits at its start for as long as this lasts.
+    """Own the plugin's state directory, so that a plugin that starts waits until this ends.
 
-    A plugin that runs is left alone if it releases all GPUs, as one does whose node is drained:
-    should it be resumed meanwhile, it takes the slices for another's and touches none. A state
-    directory that was not there is gone again in the end.
+    A plugin that runs already may go on if it has released all GPUs, as it does while its node is
+    drained. If it is resumed meanwhile, the slices of the check are foreign to it, and it touches
+    none of them. A state directory that was not there is removed in the end.
+
+    Raises:
+        Refused: a running plugin has GPUs open.
     """
     made = [folder for folder in (state, *state.parents) if not folder.exists()]
     try:
@@ -255,7 +259,10 @@ def _alone(state: Path, has_released: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def _stoppable() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that the slice at hand is removed first."""
+    """Event that Ctrl-C, SIGTERM and SIGHUP set instead of ending the process at once.
+
+    So the present slice is removed before the check ends.
+    """
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set())

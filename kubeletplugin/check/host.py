@@ -1,4 +1,4 @@
-"""The host: this process's rights, the driver's files and numbers, the container runtime."""
+"""Checks of the host: this process's rights, the driver's files and numbers, the runtime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 20
 
 
 def examine_process(notebook: Notebook, *, proc: Path) -> None:
-    """Permission to change MIG, and the pid namespace; ``proc`` is any /proc that has ``self``."""
+    """Check the right to change MIG, and the pid namespace; ``proc``: any /proc with ``self``."""
     root, admin = privileges(proc / "self")
     notebook.fact(Item.PERMISSION, f"root={root}", f"CAP_SYS_ADMIN={admin}")
     if root and admin:
@@ -48,7 +48,7 @@ def examine_process(notebook: Notebook, *, proc: Path) -> None:
         )
     namespace, first = _link(proc / "self/ns/pid"), _link(proc / "1/ns/pid")
     notebook.fact(Item.PID_NAMESPACE, f"own {namespace}", f"of the first process {first}")
-    # The first process of our own /proc is that of our own namespace, whichever that is.
+    # In our own /proc the first process is always in our own namespace, which tells nothing.
     told = first != _UNKNOWN and proc != _OWN
     if namespace == (first if told else INITIAL_NAMESPACE):
         notebook.ok(Item.PID_NAMESPACE, "the host's: NVML can name processes")
@@ -75,7 +75,7 @@ def examine_driver(
     driver_version: str,
     minors: Iterable[int],
 ) -> None:
-    """Capabilities, device nodes, driver files and hooks, as the plugin looks for them."""
+    """Check MIG capabilities, device nodes, driver files and hooks, as the plugin finds them."""
     majors: dict[str, int] = {}
     try:
         majors |= character_majors(roots)
@@ -141,7 +141,7 @@ def _files(notebook: Notebook, search: DriverSearch, driver_version: str) -> Non
 
 
 def examine_cdi(notebook: Notebook, roots: Roots) -> None:
-    """CDI directories, with whose specs are in them."""
+    """Check the CDI directories, and list the specs in them."""
     places = {str(roots.cdi): roots.cdi}
     places |= {path: folder for path in _DIRECTORIES if (folder := roots.on_host(path)).is_dir()}
     specs = {path: sorted(_specs(folder)) for path, folder in places.items()}
@@ -157,7 +157,7 @@ def examine_cdi(notebook: Notebook, roots: Roots) -> None:
 
 
 def _specs(folder: Path) -> Iterator[str]:
-    """``file (kind)`` of each spec of a directory."""
+    """Specs of a directory, each as ``file (kind)``."""
     for path in (p for p in folder.glob("*") if p.suffix in {".json", ".yaml"}):
         try:
             with path.open(errors="replace") as file:
@@ -168,7 +168,7 @@ def _specs(folder: Path) -> Iterator[str]:
 
 
 def examine_runtime(notebook: Notebook, roots: Roots) -> None:
-    """The container runtime, and whether it reads CDI specs."""
+    """Check that the container runtime reads CDI specs."""
     item = Item.CONTAINER_RUNTIME
     if roots.on_host("/etc/crio").is_dir():
         notebook.ok(item, "CRI-O reads CDI specs by default")
@@ -199,7 +199,7 @@ def examine_runtime(notebook: Notebook, roots: Roots) -> None:
 
 
 def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings about CDI, wherever the version of the configuration has them."""
+    """Settings about CDI, at any depth, as their place depends on the configuration's version."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _settings(value)

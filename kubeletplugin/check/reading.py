@@ -1,4 +1,4 @@
-"""The half of a check that only reads: NVML, the host, kubelet, other managers, the cluster."""
+"""The part of a check that only reads: NVML, the host, kubelet, other managers, the cluster."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ _MANAGING = frozenset(_MANAGERS.values())
 
 
 def read(session: Session, options: Options, *, taken: str) -> Report:
-    """Look at everything; the session is opened if it can be, and stays open."""
+    """Make the report, all but trials and times; ``taken``: date and time for the report.
+
+    The session is opened if possible, and stays open.
+    """
     notebook, roots = Notebook(), options.roots
     found = _nvml(notebook, session, roots)
     kernel = kernel_module(roots)
@@ -125,7 +128,10 @@ def _nvml(notebook: Notebook, session: Session, roots: Roots) -> Discovery | Non
 
 
 def _versions(roots: Roots, found: Discovery | None) -> dict[str, str]:
-    """Versions, as far as each place tells one; ``mapped`` is the library of this process."""
+    """Versions of software, by the place that tells them; empty if it tells none.
+
+    ``mapped``: NVML's library in this process. ``onDisk``: installed NVML libraries.
+    """
     mapped = mapped_library()
     try:
         bindings = version("nvidia-ml-py")
@@ -144,7 +150,7 @@ def _versions(roots: Roots, found: Discovery | None) -> dict[str, str]:
 
 
 def _gpu(session: Session, roots: Roots, card: Card) -> Gpu:
-    """A GPU with what is on it; where that cannot be read, that is why it is unavailable."""
+    """A GPU with its instances; if they cannot be read, the GPU is unavailable for that reason."""
     name = f"gpu-{card.minor}"
     _, problem = card.trouble(name)
     instances: tuple[Instance, ...] = ()
@@ -241,7 +247,7 @@ def _offer(card: Card) -> str:
 
 
 def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
-    """Kubelet's directories, the sockets in them, and its configuration file's gates."""
+    """Check kubelet's feature gates, its directory of registration sockets, and the sockets."""
     item = Item.KUBELET
     gates = _gates(roots.kubelet / "config.yaml")
     notebook.fact(item, *(f"{name}={value}" for name, value in gates.items()))
@@ -270,7 +276,7 @@ def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
 
 
 def _gates(path: Path) -> dict[str, bool]:
-    """The feature gates about devices of kubelet's configuration file."""
+    """Feature gates about devices in kubelet's configuration file; empty if it cannot be read."""
     try:
         config = yaml.safe_load(path.read_text())
         found = dict(config.get("featureGates") or {})
@@ -284,7 +290,7 @@ def _gates(path: Path) -> dict[str, bool]:
 
 
 def _other_managers(notebook: Notebook, roots: Roots) -> None:
-    """Other managers of the GPUs, and processes that hold device nodes of NVIDIA's."""
+    """Look for other managers of the GPUs, and list processes with NVIDIA's device nodes open."""
     names, proc = _MANAGERS | _OTHERS, roots.on_host("/proc")
     processes = dict(named_processes(proc))
     running = sorted({names[name] for name in processes.values() if name in names})
@@ -309,7 +315,10 @@ def _other_managers(notebook: Notebook, roots: Roots) -> None:
 
 
 def _places(roots: Roots) -> Iterator[tuple[Path, str]]:
-    """Sockets and whose they are; a container may see less of kubelet's directory itself."""
+    """Sockets of other programs, with the program's name.
+
+    Kubelet's directory is looked at by both of its paths, as a container may see less by one.
+    """
     for name, who in _OF_KUBELET.items():
         yield roots.kubelet / name, who
         yield roots.on_host(str(roots.kubelet / name)), who
@@ -318,7 +327,7 @@ def _places(roots: Roots) -> Iterator[tuple[Path, str]]:
 
 
 def _cluster(notebook: Notebook, kubeconfig: str | None) -> None:
-    """Ask the API server, if there is a configuration for one."""
+    """Check that the API server serves what the driver needs, if a configuration names a server."""
     item = Item.CLUSTER
     named = kubeconfig or os.environ.get("KUBECONFIG")
     if not named and not (SERVICE_ACCOUNT / "token").is_file():

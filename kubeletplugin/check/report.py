@@ -1,8 +1,8 @@
 """The report of a check: a JSON file that can be attached to a bug report, and a screen of text.
 
-It holds no secrets: no environment, no tokens, no command lines, no names of pods or claims. Docs
-and tests take the fields from here (docs/check.md), and docs/hardware.md names for each belief the
-item that shows it.
+The report holds no secrets: no environment, tokens, command lines, or names of pods or claims.
+docs/check.md describes the fields of this module. docs/hardware.md names, for each assumption
+about hardware, the item of the report that confirms it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from api.decoding import decodable
 
 
 class Item(StrEnum):
-    """One thing that is looked at, by the name that the report and the docs have for it.
+    """Name of one subject of the check, in the report and in the docs.
 
-    Those of the first group are read; those of the second come from ``--create``.
+    The first group is read; the second group comes from ``--create``.
     """
 
     KERNEL_MODULE = "kernel-module"
@@ -49,7 +49,7 @@ SCHEMA = 3
 
 
 class Mark(StrEnum):
-    """Meaning of an item for slices on this node."""
+    """Meaning of a finding: ``ok``, no hindrance but worth a ``note``, or no slice can be made."""
 
     OK = "ok"
     NOTE = "note"
@@ -57,11 +57,11 @@ class Mark(StrEnum):
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A part of the report."""
+    """Base of the report's parts: JSON in camel case."""
 
 
 class Finding(_Record, frozen=True, kw_only=True):
-    """One observation, and the remedy where something is missing."""
+    """One observation. ``remedy``: empty if nothing is to be done."""
 
     item: Item
     mark: Mark
@@ -70,7 +70,10 @@ class Finding(_Record, frozen=True, kw_only=True):
 
 
 class Instance(_Record, frozen=True, kw_only=True):
-    """A GPU instance that is there. ``compute_instances`` are id and MIG UUID."""
+    """A GPU instance that is there.
+
+    ``start``, ``size``: its placement. ``compute_instances``: id and MIG device's UUID of each.
+    """
 
     id: int
     profile_id: int
@@ -80,10 +83,11 @@ class Instance(_Record, frozen=True, kw_only=True):
 
 
 class Gpu(_Record, frozen=True, kw_only=True):
-    """A GPU. ``card`` is what the plugin knows of it, by the names of its own fields.
+    """A GPU.
 
-    ``unavailable`` is why the plugin would give nothing out. ``open_in`` are programs that have the
-    GPU open, as far as they are seen.
+    ``card``: the plugin's description, by the field names of ``nvml.gpus.Card``. ``unavailable``:
+    why the plugin would give nothing out on the GPU; empty if it would. ``open_in``: programs that
+    have the GPU open, as far as they can be seen.
     """
 
     uuid: str
@@ -94,7 +98,11 @@ class Gpu(_Record, frozen=True, kw_only=True):
 
 
 class Trial(_Record, frozen=True, kw_only=True):
-    """One slice that was made and removed; ``refused`` says why it was not made, or is empty."""
+    """One attempt to make a slice, and to remove it again.
+
+    ``start``, ``size``: placement that was asked for. ``refused``: why no slice was made; empty if
+    one was. ``multiprocessors``, ``memory_mib``: of the slice; -1 if none was made.
+    """
 
     profile: str
     start: int
@@ -117,9 +125,11 @@ class Times(_Record, frozen=True, kw_only=True):
 
 @decodable
 class Report(_Record, frozen=True, kw_only=True):
-    """The whole report. ``facts`` are lists of words by item: paths, names, numbers.
+    """The whole report.
 
-    ``versions`` of NVIDIA's driver are by the place that tells them.
+    ``taken``: date and time. ``facts``: by item, texts with paths, names and numbers. ``versions``:
+    of NVIDIA's driver and other software, by the place that tells each. ``times``: durations of
+    NVML's functions, by name.
     """
 
     schema: int = SCHEMA
@@ -147,15 +157,16 @@ def decode(data: bytes) -> Report:
     """A report from its JSON.
 
     Raises:
-        msgspec.ValidationError: it is none, or one of another schema.
+        msgspec.DecodeError: the data are no JSON.
+        msgspec.ValidationError: the JSON has not the fields of a report.
     """
     return msgspec.json.decode(data, type=Report)
 
 
 class Stopwatch:
-    """Hears of every call of a session. Thread-safe.
+    """Record of the durations of a session's calls; the session calls it. Thread-safe.
 
-    Calls that failed are left out: how long a refusal takes says nothing of the work.
+    Failed calls are left out: the duration of a refusal tells nothing about that of the work.
     """
 
     def __init__(self) -> None:
@@ -163,7 +174,7 @@ class Stopwatch:
         self._seconds: dict[str, list[float]] = {}
 
     def __call__(self, name: str, code: str, seconds: float) -> None:
-        """Take down one call."""
+        """Note how long a call took that succeeded."""
         if code == "SUCCESS":
             with self._lock:
                 self._seconds.setdefault(name, []).append(seconds)
@@ -180,31 +191,31 @@ def _times(seconds: list[float]) -> Times:
 
 
 class Notebook:
-    """Findings and facts so far, in order."""
+    """Findings and facts of a check that is under way, in order."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.facts: dict[Item, tuple[str, ...]] = {}
 
     def ok(self, item: Item, text: str) -> None:
-        """Record that an item is as slices need it."""
+        """Record that a part is as slices need it."""
         self.findings.append(Finding(item=item, mark=Mark.OK, text=text))
 
     def note(self, item: Item, text: str, remedy: str = "") -> None:
-        """Slices work without it; somebody may want to know."""
+        """Record an observation that is no hindrance to slices."""
         self.findings.append(Finding(item=item, mark=Mark.NOTE, text=text, remedy=remedy))
 
     def missing(self, item: Item, text: str, remedy: str) -> None:
-        """No slice works without it."""
+        """Record that a part is missing without which no slice can be made."""
         self.findings.append(Finding(item=item, mark=Mark.MISSING, text=text, remedy=remedy))
 
     def refused(self, item: Item, error: Exception, remedy: str) -> None:
-        """No slice works without it, in the plugin's own words; ``remedy`` if they have none."""
+        """Record a missing part by the text of an error; ``remedy`` if the text has none."""
         text, _, own = str(error).partition("; ")
         self.missing(item, text, own or remedy)
 
     def fact(self, item: Item, *words: str) -> None:
-        """Fact that the report has beside the findings."""
+        """Add facts about an item, which the report lists apart from the findings."""
         self.facts[item] = (*self.facts.get(item, ()), *words)
 
 
@@ -214,7 +225,7 @@ _MARKS = {Mark.OK: "ok", Mark.NOTE: "note", Mark.MISSING: "MISSING"}
 
 
 def draw(report: Report) -> str:
-    """The report as text: present parts, and missing ones, each with its remedy."""
+    """The report as text for a screen: each finding with its remedy, and the trials' outcomes."""
     missing = [f for f in report.findings if f.mark is Mark.MISSING]
     where = f" on {report.node}" if report.node else ""
     verdict = (
@@ -237,7 +248,7 @@ def draw(report: Report) -> str:
 
 
 def _what_came_of(trials: Sequence[Trial]) -> str:
-    """Outcome for a profile: times made, what it had, whether its UUID came again, refusals."""
+    """Outcome for a profile: number of slices made, their size, if UUIDs were new, refusals."""
     made = [t for t in trials if not t.refused]
     words = [f"{len(made)} of {len(trials)} times"]
     if made:
