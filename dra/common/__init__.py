@@ -1,1 +1,1 @@
-"""Small things that every room needs: quantities, logs, caches, the table of API resources."""
+"""Basics of all packages: quantities, log lines, caches, the table of API resources."""

@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Generic, TypeVar
 
 _UNPACKED = 8
-"""Size of JSON as Python objects, in its own size, beside the text itself."""
+"""Bytes that decoded JSON takes for each byte of its text, roughly."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """The results that were used last, as many as weigh ``limit`` together. Not thread-safe.
+    """Results that were used last, as many as weigh ``limit`` together. Not thread-safe.
 
-    Each weighs 1, or what ``weigh`` says of its key and itself when it comes. The last that came is
-    remembered in any case.
+    ``weigh`` gives the weight of a result when it is put, by key and result; without it each weighs
+    1. The newest result is kept, however much it weighs.
     """
 
     def __init__(self, limit: int, *, weigh: Callable[[K, V], int] | None = None) -> None:
@@ -47,7 +47,7 @@ class BoundedCache(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V) -> None:
-        """Remember a result, in the place of one that is remembered for ``key``."""
+        """Remember a result for ``key``, instead of an earlier one."""
         self._drop(key)
         weight = 1 if self._weigh is None else self._weigh(key, value)
         self._known[key] = value, weight
@@ -76,7 +76,7 @@ class BoundedCache(Generic[K, V]):
 
 
 def json_weight(key: bytes, _value: object) -> int:
-    """Bytes that a result takes which was made from the JSON that it is known by, roughly."""
+    """Bytes, roughly, of a result that was made from JSON and has that JSON as its key."""
     return 500 + _UNPACKED * len(key)
 
 
@@ -89,7 +89,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 class Index(Generic[K, M]):
-    """Members of each key. An only member is held without a set, which takes 216 bytes."""
+    """Members by key. A single member is held without a set, which would take 216 bytes."""
 
     def __init__(self) -> None:
         self._single: dict[K, M] = {}
@@ -105,7 +105,7 @@ class Index(Generic[K, M]):
             self._several[key] = {self._single.pop(key), member}
 
     def discard(self, key: K, member: M) -> None:
-        """Take a member away from those of a key, if it is one."""
+        """Take a member away from those of a key, if it is there."""
         if key in self._several:
             members = self._several[key]
             members.discard(member)

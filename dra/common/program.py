@@ -1,4 +1,4 @@
-"""Matters of every program: its log lines, its end by a signal, the addresses of its handbook."""
+"""Things that every program needs: log lines, its end by a signal, addresses of the handbook."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def _value(value: object) -> str:
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Have ``stop`` called at SIGTERM or SIGINT, in a thread of its own; for the main thread.
+    """Call ``stop`` at SIGTERM or SIGINT, in a thread of its own. For the main thread.
 
-    A handler in Python runs in the main thread, between any two of its steps. It would wait for
-    ever for a lock that the main thread has then, as ``Event.wait`` and ``Thread.start`` do for a
-    moment. The handler here does nothing: the interpreter writes the number of the signal to a
-    pipe when it comes (``signal.set_wakeup_fd``), and the thread reads it there.
+    A handler in Python runs in the main thread, between any two of its steps. If the main thread
+    holds a lock then, as ``Event.wait`` and ``Thread.start`` do for a moment, a handler that takes
+    that lock waits for ever. The handler here does nothing: the interpreter writes the number of
+    the signal to a pipe when it comes (``signal.set_wakeup_fd``), and the thread reads it there.
     """
     read, written = os.pipe()
     os.set_blocking(written, False)
@@ -113,7 +113,7 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def page(name: str) -> str:
-    """The address of ``troubleshooting.md`` or ``troubleshooting.md#it-does-not-go``.
+    """The address of a page: ``troubleshooting.md`` or ``troubleshooting.md#it-does-not-go``.
 
     Readers of messages may have no copy of the handbook's source.
     """

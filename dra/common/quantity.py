@@ -1,7 +1,7 @@
-"""Kubernetes quantities (``1500m``, ``12Gi``, ``2e3``) as exact numbers, and amounts as they stand.
+"""Kubernetes quantities (``1500m``, ``12Gi``, ``2e3``) as exact numbers, and MiB as quantities.
 
 The grammar is that of apimachinery's ``resource.Quantity``: a decimal number and a binary suffix, a
-decimal suffix or an exponent. What is finer than a nano-unit is rounded away from zero, as there.
+decimal suffix or an exponent. Fractions of a nano-unit are rounded away from zero, as there.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 TYPE_GPU = "gpu"
 TYPE_MIG = "mig"
 TYPE_SHARE = "gpu-share"
-"""A whole GPU that several claims may have: who asks for a GPU is not given a part of one."""
+"""A whole GPU that several claims may have; a request for a GPU is not given a share of one."""
 TYPE_MIG_SHARE = "mig-share"
-"""A slice that several claims may have: who asks for a slice is not given a part of one."""
+"""A slice that several claims may have; a request for a slice is not given a share of one."""
 
 
 ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
@@ -96,7 +96,7 @@ def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
 def slice_capacity(profile: Profile, sharing: ShareOffer | None = None) -> dict[str, Any]:
     """Capacities of a slice: ``{name: {"value": quantity}}``, canonical.
 
-    With ``cores`` in percent and ``shares`` where several claims may have it.
+    A slice that several claims may have also has ``cores``, in percent, and ``shares``.
     """
     engines = zip(ENGINES, profile.engines, strict=True)
     return {

@@ -51,8 +51,9 @@ NO_ENGINES = Engines()
 class Profile:
     """A GPU-instance profile as NVML reports it.
 
-    ``id`` is ``info.id`` (19, 14, ...), not the enum that asks for it. ``name`` carries no ``MIG ``
-    prefix: ``1g.5gb``, ``1g.5gb+me``. ``placements`` is the static list, whatever is allocated.
+    ``id``: ``info.id`` (19, 14, ...), not the enum by which NVML is asked for it. ``name``: without
+    the prefix ``MIG ``, as ``1g.5gb`` or ``1g.5gb+me``. ``placements``: all possible ones, whatever
+    is allocated.
     """
 
     id: int
@@ -100,10 +101,10 @@ EMPTY = Usage()
 
 @dataclass(frozen=True)
 class Geometry:
-    """The profiles of one kind of GPU, and what fits beside what.
+    """The profiles of one kind of GPU, and rules for instances that fit beside each other.
 
-    ``slices`` are the GPU's memory slices where its placements do not show them, as of a GPU of
-    which only some are offered; 0 where they do.
+    ``slices``: number of memory slices, if the placements do not show it, as of a GPU of which only
+    some are offered; 0 if they do.
     """
 
     profiles: tuple[Profile, ...]
@@ -132,7 +133,7 @@ class Geometry:
     def only(self, offered: Collection[Occupant]) -> Geometry:
         """This geometry with no other placements than those of ``offered``.
 
-        The profiles stay: what fits beside what depends on all of them.
+        The profiles stay: all of them are needed to tell what fits beside what.
         """
         return Geometry(
             tuple(
@@ -207,8 +208,9 @@ class Geometry:
     def fits(self, usage: Usage, profile: Profile, placement: Placement) -> bool:
         """True if an instance of ``profile`` can be made at ``placement`` beside ``usage``.
 
-        Slots must be free, compute slices and engines must suffice. Slots alone decide for plain
-        profiles; engines are what limits ``+me`` to one a GPU and rules the RTX PRO family.
+        Memory slices must be free, compute slices and engines must suffice. For plain profiles
+        memory slices alone decide. Engines limit ``+me`` to one a GPU, and decide on the RTX PRO
+        family.
         """
         return (
             not usage.mask & placement.mask
@@ -221,7 +223,10 @@ class Geometry:
         return tuple(p for p in profile.placements if self.fits(usage, profile, p))
 
     def most(self, profiles: Sequence[Profile]) -> int:
-        """Most instances of ``profiles`` on the empty GPU; of several profiles, a bound on them."""
+        """Most instances of one profile that an empty GPU has room for.
+
+        Of several ``profiles``, an upper bound on the number of their instances together.
+        """
         least = replace(
             profiles[0],
             compute_slices=min(p.compute_slices for p in profiles),
@@ -240,7 +245,7 @@ class Geometry:
         return count
 
     def placeable(self, usage: Usage) -> dict[str, int]:
-        """Profile name to the number of starts at which one could be made now."""
+        """By profile name, the number of placements at which an instance could be made now."""
         return {p.name: len(self.free_placements(usage, p)) for p in self.profiles}
 
     def largest_placeable(self, usage: Usage) -> Profile | None:

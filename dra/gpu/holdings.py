@@ -17,9 +17,9 @@ _LEAVING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
 class Holding:
     """Part of a GPU that one holder takes; ``occupant`` None is the whole GPU.
 
-    ``holder`` is what people are told: a claim's name, with what is the matter if its slice is not
-    in use, or an instance that nobody claims, whose ``claim_uid`` is empty. ``namespace`` is the
-    claim's: whoever may not look into it is not told its name. ``leaving``: it is on its way out.
+    ``holder``: the claim's name, with the trouble if its slice is not in use; or words for an
+    instance without a claim, whose ``claim_uid`` is empty. ``namespace``: the claim's; its name is
+    not told to those who may not read there. ``leaving``: the instance is about to be removed.
     """
 
     holder: str
@@ -49,7 +49,7 @@ def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
 def find_blocker(device: str, claim_uid: str, inventory: Inventory) -> str:
     """Reason why an allocated device cannot be made for its claim; empty if none shows.
 
-    A drain does not: it is for new allocations.
+    A drain is no such reason: it concerns new allocations.
     """
     if not inventory.ready:
         return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
@@ -67,9 +67,9 @@ def find_blocker(device: str, claim_uid: str, inventory: Inventory) -> str:
 
 
 def _other_holder(gpu: Gpu, device: Device, claim_uid: str) -> str:
-    """Holder of the place of ``device`` that is not the claim itself, and shares nothing with it.
+    """Holder of the place of ``device`` that is another claim or instance; empty if there is none.
 
-    Of a slice that is shared others have a part.
+    Holders of other shares of the same slice do not count.
     """
     wanted = occupant_of(device, gpu.geometry)
     for instance in gpu.instances:
@@ -82,10 +82,10 @@ def _other_holder(gpu: Gpu, device: Device, claim_uid: str) -> str:
 
 
 def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:
-    """Instances, then claims that have none yet; what is both counts once.
+    """Holdings of the instances of ``gpu``, then those of claims without an instance.
 
-    ``claims`` are those that are allocated on the GPU: the claim of an instance that is not among
-    them is gone, or has given its slice back, which will go.
+    ``claims`` are those that are allocated on the GPU. If the claim of an instance is not among
+    them, it is gone or has given its slice back, and the instance will be removed.
     """
     known = {claim.uid for claim in claims.values()}
     seen: set[tuple[str, Placement]] = set()
@@ -116,7 +116,10 @@ def _holder(instance: Instance, *, ended: bool) -> str:
 
 
 def occupant_of(device: Device, geometry: Geometry | None) -> Occupant | None:
-    """Occupant of an allocated device; a profile that the GPU lacks takes all from its start."""
+    """Occupant of an allocated device; None for a whole GPU, or without a geometry.
+
+    A device of a profile that the GPU lacks takes all memory slices from its start on.
+    """
     if isinstance(device, GpuDevice) or geometry is None:
         return None
     profile = geometry.by_id(device.profile_id)

@@ -56,7 +56,7 @@ No container with a user namespace of its own starts there. A plugin that does n
 """
 
 MAKES_RESERVATIONS = "Reservations"
-"""Word in ``status.capabilities`` of a node that makes what is reserved (``Reservation``)."""
+"""Word in ``status.capabilities`` of a node that makes reserved slices (``Reservation``)."""
 
 MOST_RESERVED_DEVICES = 128
 """Upper bound on the slices in all reservations of a node, so that its MigNode stays small."""
@@ -64,7 +64,7 @@ MOST_RESERVED_DEVICES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """Facts that the driver has about a GPU and devices tell, whatever is on it.
+    """Facts about a GPU that devices publish, and that do not depend on what is on it.
 
     Each is a text or a number, empty or 0 where it is not known, and has its name in
     ``api.mignode.GpuField`` too.
@@ -142,9 +142,9 @@ class GpuReason(StrEnum):
     DEVICE_PLUGIN = "DevicePluginActive"
     NVIDIA_DRA = "NvidiaDraDriverActive"
     LAYOUT_PENDING = "LayoutPending"
-    """The node's mode wants something else of the GPU, which is not made yet."""
+    """The GPU is not yet in the state that the node's mode wants."""
     LAYOUT_FAILED = "LayoutFailed"
-    """The node's mode wants something of the GPU that cannot be made."""
+    """The state that the node's mode wants of the GPU cannot be made."""
     UNAVAILABLE = "Unavailable"
     """The plugin gives nothing of the GPU out, without saying why in a word."""
     NOT_READY = "DriverNotReady"
@@ -153,9 +153,9 @@ class GpuReason(StrEnum):
     NVML_HANG = "NVMLHang"
     XID_ERROR = "XidError"
     RECOVERY_REQUIRED = "GpuRecoveryRequired"
-    """The driver asks for a reset or reboot; what runs on the GPU is ill too."""
+    """The driver asks for a reset or reboot; programs that run on the GPU are affected too."""
     RECOVERY_ADVISED = "GpuRecoveryAdvised"
-    """The driver asks that nothing new begins on the GPU; what runs may go on."""
+    """The driver asks that nothing new begins on the GPU; running programs may go on."""
     FABRIC_NOT_READY = "FabricNotReady"
     COMPUTE_MODE = "ComputeModeRestricted"
     VIRTUALIZED = "GpuVirtualized"
@@ -177,9 +177,9 @@ class AllocatorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """State of a node's ResourceSlices: whether they are there, and in words why not.
+    """State of a node's ResourceSlices. ``done``: they are published; None while that is not known.
 
-    ``done`` is None as long as that is not known.
+    ``reason`` and ``message`` say why they are not.
     """
 
     done: bool | None
@@ -195,7 +195,8 @@ class Inventory:
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
     ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339
     with microseconds), empty if they never were. ``mode`` is None where no class of nodes is
-    configured. ``capabilities`` are what it does that not every node does.
+    configured. ``capabilities`` are words for
+    abilities that not every node has.
     """
 
     node: str

@@ -39,9 +39,10 @@ def class_label(driver: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes by name, and the layouts of files of mig-parted's.
+    """Node classes and layouts, as read from files.
 
-    ``problems`` are what is wrong with files, by the name of the class that one would be.
+    ``classes``: by name. ``layouts``: those of mig-parted's files, by name. ``problems``: what is
+    wrong with a file, by the name of the class that it would have made.
     """
 
     classes: Mapping[str, NodeClass]
@@ -53,8 +54,8 @@ class Classes:
 class Choice:
     """Mode of a node, with its layout; ``problem`` says in words why it is not known.
 
-    ``entries`` are those of the layout called ``layout``; ``shares``, ``slice_shares`` and
-    ``hami_core`` are those of the class. ``passing``: the problem ends by itself.
+    ``entries``: those of the layout called ``layout``. ``shares``, ``slice_shares`` and
+    ``hami_core``: those of the class. ``passing``: the problem ends by itself.
     """
 
     mode: str
@@ -70,18 +71,18 @@ class Choice:
     def of_gpu(self, index: int, *, device: int, subsystem: int) -> LayoutEntry | None:
         """The declared geometry of a GPU; None where slices are made for claims.
 
-        Of several that are about it the last counts, as with mig-parted.
+        Of several entries that cover the GPU the last counts, as with mig-parted.
         """
         found = [e for e in self.entries if e.covers(index, device=device, subsystem=subsystem)]
         return found[-1] if found else None
 
 
 def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
-    """The choice for a Node with ``labels``, which go before its class.
+    """The choice for a Node: its ``labels`` go before its class.
 
-    A node with the label of mig-manager is one with that layout, unless another label says its
-    mode. The value ``all-disabled``, which the GPU operator gives each node without the label,
-    chooses only a layout that there is.
+    A Node with the label of mig-manager has the mode ``layout`` and that layout, unless another
+    label says its mode. The value ``all-disabled``, which the GPU operator gives each Node without
+    the label, counts only if there is a layout of that name.
     """
     name = labels.get(class_label(driver), DEFAULT_CLASS)
     config = labels.get(CONFIG_LABEL, "")
@@ -127,11 +128,11 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
 
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-"""Ends of the names of files that count; others of a directory are somebody else's."""
+"""Ends of the names of the files that are read; other files of a directory are ignored."""
 
 
 def read_file(text: str | bytes) -> NodeClass | dict[str, Layout]:
-    """The class of nodes that a file is, or the layouts by name of one of mig-parted's.
+    """The class of nodes in a file; or, of a file of mig-parted's, the layouts by name.
 
     Raises:
         InvalidObjectError: it is neither; names the field and what is allowed.
@@ -144,9 +145,9 @@ def read_file(text: str | bytes) -> NodeClass | dict[str, Layout]:
 
 
 def read_files(files: Iterable[tuple[str, bytes | OSError]]) -> Classes:
-    """Classes, layouts and problems of files, by name and content or why that cannot be read.
+    """Classes, layouts and problems of ``files``, given by name and content, or error of reading.
 
-    A class is called like its file, without the end of its name.
+    A class is called like its file, without the suffix.
     """
     classes: dict[str, NodeClass] = {}
     layouts: dict[str, Layout] = {}
@@ -181,9 +182,10 @@ def place(
     *,
     foreign: Collection[Occupant] = (),
 ) -> tuple[Occupant, ...]:
-    """Placements for ``counts`` slices by profile, by start.
+    """Placements for the slices in ``counts``, which has profile and number; sorted by start.
 
-    Those ``present`` are kept and those ``foreign`` kept clear of, in that order, if all then fit.
+    The first of these that leaves room for all is done: keep those ``present`` and avoid those
+    ``foreign``; avoid those ``foreign``; keep those ``present``; neither.
 
     Raises:
         PlacingError: the GPU lacks a profile, or they do not fit beside each other.
@@ -245,7 +247,7 @@ def _kept(
 def _search(
     geometry: Geometry, wanted: Sequence[Profile], usage: Usage, first: int = 0
 ) -> list[Occupant] | None:
-    """Placements for the profiles in order; equal ones lie one behind the other."""
+    """Placements for ``wanted`` in its order, or None; equal profiles get rising starts."""
     if not wanted:
         return []
     profile, rest = wanted[0], wanted[1:]

@@ -1,7 +1,7 @@
 """A node's inventory as a MigNode object, and back.
 
-Most values stand in both as they are. A GPU's differ: in the object it refers to its geometry by
-name, and has the number in its own.
+Most values are the same in both. A GPU differs: in the object it refers to its geometry by name,
+and its number is part of its own name.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _FACTS = [f.name for f in fields(GpuFacts) if f.name in wire.GpuField.__struct_f
 def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
     """The MigNode object of ``inventory``; GPUs of one kind share one entry in ``geometries``.
 
-    ``transition_time`` is RFC 3339, for its conditions. Nothing is placed on GPUs whose geometry
-    would be one more than a MigNode holds; they say so.
+    ``transition_time`` is RFC 3339, for its conditions. A MigNode holds a limited number of
+    geometries: GPUs with a further one are written as unavailable, with the reason.
     """
     known = [*dict.fromkeys(g.geometry for g in inventory.gpus if g.geometry is not None)]
     told = enumerate(known[: wire.MOST_GEOMETRIES])
@@ -85,7 +85,7 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
 
 
 def from_mignode(obj: Obj) -> Inventory:
-    """The inventory in a MigNode object. Answers in words of a newer node are left out.
+    """The inventory in a MigNode object. Answers with an unknown state are left out.
 
     Raises:
         api.errors.InvalidObjectError: a field is missing, of a wrong type or out of bounds, or an
@@ -152,7 +152,7 @@ def reservation_fields(reservations: Iterable[Reservation]) -> list[dict[str, An
 def _geometry_out(name: str, geometry: Geometry) -> wire.GeometryField:
     """One object for all MigNodes: it is encoded at each change of a node, and stays the same.
 
-    A profile of whose name no class can be made is left out: nobody could ask for it.
+    A profile is left out if no class can be made of its name: no claim could ask for it.
     """
     profiles = [
         wire.ProfileField(
@@ -203,7 +203,7 @@ def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
 
 @lru_cache(maxsize=64)
 def _gpu_field(gpu: Gpu, geometry: str) -> wire.GpuField:
-    """A GPU, whose geometry has that name in this MigNode; of most GPUs nothing has changed."""
+    """A GPU whose geometry is called ``geometry`` in the MigNode; cached, as most do not change."""
     return wire.GpuField(
         name=gpu.name,
         uuid=gpu.uuid,
@@ -257,12 +257,12 @@ def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
 
 @lru_cache(maxsize=64)
 def _one_health(health: GpuHealth | None) -> GpuHealth | None:
-    """One value for all GPUs, most of which are well."""
+    """The same object for all equal values: most GPUs are well."""
     return health
 
 
 def _kept_once(instance: Instance) -> Instance:
-    """The same, with a placement and names that all GPUs and claims have in common."""
+    """The instance, with a placement and names that it shares with all equal ones."""
     claim = instance.claim
     return structs.replace(
         instance,
@@ -279,7 +279,7 @@ def _idle_kept_once(idle: IdleInstance) -> IdleInstance:
 
 @lru_cache(maxsize=256)
 def _placement(start: int, size: int) -> Placement:
-    """One value for all GPUs, which have few placements between them.
+    """The same object for all GPUs, which have few different placements.
 
     Raises:
         ValueError: it ends behind the last memory slice that a GPU may have.
@@ -345,7 +345,10 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
 
 
 class _Taken(NamedTuple):
-    """Slices of claims on a GPU, the memory that they and all others leave, and what fits there."""
+    """Room on a GPU. ``slices``: number of slices that claims have.
+
+    ``free_mib``: memory that no instance takes. ``largest``: largest profile that still fits.
+    """
 
     slices: int
     free_mib: int = 0
@@ -354,7 +357,7 @@ class _Taken(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _taken(gpu: Gpu) -> _Taken:
-    """Kept, as of most GPUs of a node nothing has changed; nothing is free without a geometry."""
+    """Cached, as most GPUs of a node do not change; nothing is free without a geometry."""
     held = (InstanceState.PREPARED, InstanceState.PREPARING)
     slices = len({i.placement for i in gpu.instances if i.state in held})
     geometry = gpu.geometry

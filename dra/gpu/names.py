@@ -22,17 +22,18 @@ _GPU_DEVICE = re.compile(r"gpu-(?P<minor>\d{1,5})")
 
 
 def on_failure(driver: str) -> str:
-    """The label of a pod that says what becomes of it where its slice cannot be made.
+    """The label of a pod that says what becomes of it if its slice cannot be made.
 
-    ``evict`` or ``wait``; it stands above the configuration of claims and classes.
+    ``evict`` or ``wait``; it goes before the configuration of claims and classes.
     """
     return f"{driver}/on-failure"
 
 
 def prepare_retry(driver: str) -> str:
-    """The annotation of a pod by which kubelet is made to ask again for what was not prepared.
+    """The annotation of a pod whose change makes kubelet ask again for devices not yet prepared.
 
-    Its value is the time of the occasion (RFC 3339), as the node told it.
+    Its value is the time (RFC 3339) of the event to which the write belongs, as the node reported
+    it.
     """
     return f"{driver}/prepare-retry"
 
@@ -40,15 +41,15 @@ def prepare_retry(driver: str) -> str:
 def movable(driver: str) -> str:
     """The label of a pod, with the value ``true``, that lets it be moved so that others have room.
 
-    It is ended then, and another is served elsewhere that its controller makes.
+    The pod is ended then, and the pod that its controller makes instead is served elsewhere.
     """
     return f"{driver}/movable"
 
 
 def defrag(driver: str) -> str:
-    """The label of a Node, ``true``, from which the controller moves pods that may be moved.
+    """Key of a Node's label; with the value ``true`` the controller may move pods away from there.
 
-    Of a MigNode it is the annotation by which an administrator asks for room on its node
+    On a MigNode it is the key of the annotation by which an administrator asks for room on its node
     (``api.mignode.RoomRequest``).
     """
     return f"{driver}/defrag"
@@ -78,8 +79,9 @@ class MigDevice:
     """A placement on a GPU: ``gpu-<minor>-mig-<profile>-<profile id>-<start>``.
 
     ``minor`` names the GPU; it is not necessarily its minor number now. ``profile_label`` is the
-    profile's name as a DNS label (``1g5gb``), which the profile id makes unique. ``shared``: a part
-    of the slice, which other claims have too under the same name; it ends in ``-share``.
+    profile's name as a DNS label (``1g5gb``), which the profile id makes unique. ``shared``: a
+    share of the slice, of which other claims have shares under the same name; that name ends in
+    ``-share``.
     """
 
     minor: int
@@ -117,7 +119,7 @@ def mig_device(
 
 @lru_cache(maxsize=4096)
 def parse_device(name: str) -> GpuDevice | MigDevice:
-    """The device that ``name`` stands for; one value for all nodes, which call theirs alike.
+    """The device that ``name`` stands for. Equal names of all nodes get the same object.
 
     Raises:
         DeviceNameError: the name has neither form, or a number with leading zeros.

@@ -66,7 +66,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of memory slices that something holds: what it is, and below it by whom.
+    """A run of memory slices with one holder. ``label`` is its upper line, ``owner`` its lower.
 
     ``color`` is one of the 256 colours of terminals.
     """
@@ -122,10 +122,10 @@ def draw_gpu(  # noqa: PLR0913 - the GPU, and how to draw it
     notes: tuple[str, ...] = (),
     shade: str | None = None,
 ) -> list[str]:
-    """Two lines: what is held, and by whom. ``notes`` stand behind the first and the second.
+    """Two lines: held parts, and their holders. ``notes`` stand behind the first and the second.
 
-    With ``shade`` what is free is shaded, as it cannot be used, and says why where there is room.
-    A GPU whose slices are not known is one line with the first note.
+    ``shade``: the free slices cannot be used and are shaded, with this text where there is room;
+    None if they can be used. A GPU whose slices are not known is one line with the first note.
     """
     label = f"{gpu.name:<{LABEL_WIDTH - 1}}"
     first_note, second_note = ((*notes, "", "")[0], (*notes, "", "")[1])
@@ -155,7 +155,7 @@ def sample(text: str, compute_slices: int, style: Style) -> str:
 
 
 def color_of(state: str, compute_slices: int) -> int:
-    """The colour of an instance: by its size while it is somebody's, else by its trouble."""
+    """The colour of an instance: by its size, or by its trouble; one for foreign instances."""
     if state == InstanceState.FOREIGN:
         return _NOT_OURS
     return _TROUBLE if state in _NOT_USABLE else _COLORS.get(compute_slices, _OTHER_COLOR)

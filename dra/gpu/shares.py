@@ -29,8 +29,8 @@ ALL_CORES = 100
 class ShareOffer:
     """Offer of a whole GPU, or of any slice of one, to at most ``shares`` claims at a time.
 
-    ``enforcer`` says what holds them to their limits; ``UNENFORCED`` where nothing does.
-    ``library`` is the node's directory with that of ``HAMI_CORE``.
+    ``enforcer``: what holds them to their limits; ``UNENFORCED`` where nothing does. ``library``:
+    the node's directory with the library of ``HAMI_CORE``.
     """
 
     shares: int
@@ -42,8 +42,8 @@ class ShareOffer:
 class Ask:
     """Limits of a share as a claim states them; None where it states none.
 
-    ``anybody``: its class lets claims of other namespaces share the device. ``several`` containers
-    of its pod use it.
+    ``anybody``: its class lets claims of other namespaces share the device. ``several``: more than
+    one container of its pod uses the share.
     """
 
     memory_mib: int | None = None
@@ -53,7 +53,7 @@ class Ask:
 
     @property
     def stated(self) -> bool:
-        """True if it says how large the share is, which makes sense of a shared device only."""
+        """True if it states the size of the share, which only makes sense for a shared device."""
         return self.memory_mib is not None or self.cores is not None
 
 
@@ -64,8 +64,8 @@ NO_ASK = Ask()
 class Share:
     """Part of a GPU or slice that a claim has.
 
-    ``cores`` 0: not limited, and none are set aside for it. ``several`` containers of its pod use
-    it, where that is known.
+    ``cores`` 0: not limited, and none are set aside for it. ``tenant``: its namespace, or
+    ``ANY_TENANT``. ``several``: more than one container of its pod uses the share, as far as known.
     """
 
     memory_mib: int
@@ -76,7 +76,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SharesHeld:
-    """Sum of the shares of one GPU or slice; their tenant is one and the same."""
+    """Sum of the shares of one GPU or slice, which all have the same tenant."""
 
     count: int = 0
     memory_mib: int = 0
@@ -84,7 +84,7 @@ class SharesHeld:
     tenant: str = ""
 
     def add(self, share: Share) -> SharesHeld:
-        """The sum with one more, whether it fits or not."""
+        """The sum with ``share`` added, whether it fits or not."""
         return SharesHeld(
             self.count + 1,
             self.memory_mib + share.memory_mib,
@@ -99,7 +99,7 @@ NONE_HELD = SharesHeld()
 def share_of(ask: Ask, sharing: ShareOffer, memory_mib: int, namespace: str) -> Share:
     """The share that a claim of ``namespace`` has of a GPU or slice with ``memory_mib``.
 
-    Without an amount its memory is one part in as many as the device has shares.
+    If ``ask`` states no memory, it is the device's memory divided by its number of shares.
     """
     memory = memory_mib // sharing.shares if ask.memory_mib is None else ask.memory_mib
     tenant = ANY_TENANT if ask.anybody else namespace

@@ -4,4 +4,4 @@ PREFIX = "mig_dra_"
 """Prefix of the names of our metrics."""
 
 WHOLE_GPU = "gpu"
-"""The label ``profile`` of a GPU that is given out whole."""
+"""Value of the label ``profile`` for a GPU that is given out whole."""

@@ -51,14 +51,14 @@ class ApiRequests:
         )
 
     def __call__(self, exchange: Exchange) -> None:
-        """One request has ended."""
+        """Count a request that has ended."""
         code = str(exchange.status) if exchange.status else "none"
         self._requests.labels(exchange.method, resource_of(exchange.path), code).inc()
         self._times.labels(exchange.method).observe(exchange.seconds)
 
 
 def resource_of(path: str) -> str:
-    """``resourceclaims/status`` from a path of Resource.path."""
+    """Resource and subresource of a path: ``resourceclaims/status``; ``other`` without any."""
     parts = path.strip("/").split("/")
     rest = parts[3:] if parts[0] == "apis" else parts[2:]
     if rest[:1] == ["namespaces"] and len(rest) > _NAMESPACED:

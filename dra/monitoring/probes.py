@@ -1,7 +1,8 @@
 """Probes: a daemon that works at all is ``live``, one that can do its work now is ``ready``.
 
-Kubelet kills a daemon that is not live, so ``live`` holds only checks that a restart would mend: a
-thread that has ended, a server that does not answer. A GPU or an API server that is away is none.
+Kubelet kills a daemon that is not live, so ``live`` holds only checks for faults that a restart
+would mend: a thread that has ended, a server that does not answer. An unavailable GPU or API server
+is no such fault.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Checks:
             self._checks[name] = check
 
     def clear(self) -> None:
-        """Drops all checks: what they looked at ends as it should."""
+        """Drops all checks, when the things that they look at end as they should."""
         with self._lock:
             self._checks = {}
 
@@ -69,11 +70,11 @@ class Pulse:
         self._last: float | None = None
 
     def beat(self) -> None:
-        """The loop turns."""
+        """Take note that the loop turns."""
         self._last = self._clock()
 
     def rest(self) -> None:
-        """The loop has ended as it should, or waits for something that may take any time."""
+        """Expect nothing: the loop has ended as it should, or waits for as long as it takes."""
         self._last = None
 
     def __call__(self) -> str:

@@ -1,8 +1,8 @@
 """The HTTP server of a daemon: ``/metrics``, ``/healthz`` and ``/readyz``.
 
-On the standard library's server, which costs no memory worth naming: it serves a scrape and a probe
-every few seconds. Every connection has a thread of its own, so that a client that stalls keeps
-nobody from asking; of connections there are only so many.
+It uses the standard library's server, which takes hardly any memory: a scrape and a probe come
+every few seconds. Every connection has a thread of its own, so that a client that stalls holds up
+no other. The number of connections is bounded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from dra.monitoring.probes import Checks, Probes
 
 
 class OpenConnections:
-    """Connections by age: ``most`` in all, and ``most_of_peer`` of one address. Thread-safe.
+    """Open connections by age: ``most`` in all, and ``most_of_peer`` of one address. Thread-safe.
 
-    A new one always has its place: that of the oldest of its own peer, or of the peer with most.
+    A new connection always gets a place. If there are too many, the oldest of its own peer is
+    ended, or the oldest of the peer with most.
     """
 
     def __init__(self, *, most: int, most_of_peer: int) -> None:
@@ -37,7 +38,7 @@ class OpenConnections:
         self._peers: dict[socket.socket, str] = {}
 
     def add(self, connection: socket.socket, peer: str) -> None:
-        """Take a connection, and end another if there are too many: its thread finds that."""
+        """Take a connection. If there are too many, end another, whose thread then notices."""
         with self._lock:
             over = self._find_over(peer)
             if over is not None:
@@ -45,11 +46,11 @@ class OpenConnections:
             self._peers[connection] = peer
         if over is not None:
             with suppress(OSError):
-                # Not that of TLS, whose state is its thread's.
+                # Not the method of a TLS socket: only the thread that serves it may use its state.
                 socket.socket.shutdown(over, socket.SHUT_RDWR)
 
     def discard(self, connection: socket.socket) -> None:
-        """A connection has ended."""
+        """Forget a connection, which has ended."""
         with self._lock:
             self._peers.pop(connection, None)
 
@@ -63,12 +64,12 @@ class OpenConnections:
 
 
 class BoundedThreads(ThreadingMixIn):
-    """A thread for each connection of a server, of as many as ``connections`` lets be."""
+    """Mix-in that serves each connection of a server in a thread, within ``connections``' bounds."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    """With five, as is usual, a burst of connections has others wait for a second and more."""
+    """Waiting connections: with the usual five, others wait a second and more in a burst."""
     connections: OpenConnections
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -88,10 +89,10 @@ _LONGEST_REST = 1.0
 
 
 class Pace:
-    """One call at a time, and a rest of four times as long after it, of a second at most.
+    """One call at a time, and after it a pause of four times its length, a second at most.
 
-    So calls take no more than a fifth of a processor, however many ask; who asks now and then waits
-    for nothing. Thread-safe.
+    So short calls take no more than a fifth of a processor, however many clients ask; a client that
+    asks now and then does not wait. Thread-safe.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -123,12 +124,12 @@ _LAST_PORT = 65535
 
 
 class AddressError(ValueError):
-    """An address that cannot be used; says how one looks, or what the system objects to."""
+    """An address that cannot be used; the message shows a right one, or the system's objection."""
 
 
 @contextmanager
 def serving(address: str, registry: CollectorRegistry, probes: Probes) -> Iterator[None]:
-    """Serve on ``address`` (see MonitoringServer) for as long as the block runs; "" is nowhere.
+    """Serve on ``address`` (see MonitoringServer) while the block runs; with "" nothing is served.
 
     Raises:
         AddressError: the address cannot be used.
@@ -147,8 +148,8 @@ def serving(address: str, registry: CollectorRegistry, probes: Probes) -> Iterat
 class MonitoringServer:
     """Serves from ``start`` to ``close``.
 
-    ``address`` is ``host:port``; without a host it is every address of the machine, and port 0 is
-    one that the system chooses. Raises AddressError if it cannot be used.
+    ``address`` is ``host:port``. Without a host the server listens on every address of the machine;
+    port 0 lets the system choose one. Raises AddressError if it cannot be used.
     """
 
     def __init__(self, address: str, registry: CollectorRegistry, probes: Probes) -> None:
@@ -173,7 +174,7 @@ class MonitoringServer:
         _log.info("metrics and probes are served", extra={"port": self.port})
 
     def close(self) -> None:
-        """End; answers under way are not waited for."""
+        """End, without waiting for answers that are under way."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()

@@ -28,7 +28,7 @@ _KINDS = "kinds"
 
 @dataclass(frozen=True, slots=True)
 class DraDriver:
-    """The driver on a node. ``sign``: where that was seen.
+    """NVIDIA's DRA driver on a node. ``sign``: the label or the slices that show it, in words.
 
     ``makes_devices``: it makes MIG devices on demand, or nothing says that it does not.
     """
@@ -40,8 +40,7 @@ class DraDriver:
 def summary(slice_: Mapping[str, Any]) -> dict[str, Any]:
     """Summary of a ResourceSlice (resource.k8s.io/v1) for :func:`dra_driver`: the rest is large.
 
-    Under NVIDIA's name this driver may publish too: its own slices, told by how they are called,
-    show nothing of NVIDIA's.
+    This driver may run under NVIDIA's name too: its own slices, known by their names, do not count.
     """
     name, node = slice_["metadata"]["name"], at(slice_, "spec", "nodeName", default="")
     ours = is_own_name(name, driver=NVIDIA_DRIVER, node=node)
@@ -69,7 +68,7 @@ def _kind(device: Mapping[str, Any]) -> str:
     attributes = at(device, "attributes", default={})
     kind = str(_attribute(attributes, "type").get("string", ""))
     if kind == "mig":
-        # A device that is there has a UUID. Counters tell too, but servers may drop them.
+        # A device that exists has a UUID. Its counters show it too, but servers may drop them.
         return _FOUND if _attribute(attributes, "uuid") else _ON_DEMAND
     return _NAMES.get(kind, f"devices of type {kind or 'unknown'}")
 

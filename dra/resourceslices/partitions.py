@@ -1,15 +1,15 @@
 """Partitions of a node that kube-scheduler may allocate, in the order in which it should try.
 
 kube-scheduler takes the first device of a list that fits and scores none, so that the order of the
-list is the whole placement policy. It is the static form of what ``dra.allocator.score`` charges: a
-placement costs the placements that it makes impossible, each by its memory slices. It cannot know
-what the cluster is short of, nor look at the GPU.
+list is the whole placement policy. It is the static form of the charges of ``dra.allocator.score``:
+a placement costs the placements that it makes impossible, each by its memory slices. The order
+cannot depend on what the cluster is short of, nor on the state of the GPU.
 
-A claim's allocation accounts for what its device takes. What no allocation accounts for, such as an
-instance that somebody else made, is ``blocked``: it is taken off the counters, and devices that do
-not fit beside it are left out. Taking it off alone would not do: where a counter falls below zero,
-because a device that is in its way is allocated already, kube-scheduler allocates nothing of the
-whole pool any more (1.36, checkAvailableCounters).
+A claim's allocation accounts for what its device takes. An instance that no allocation accounts
+for, such as one that somebody else made, is ``blocked``: its counters are taken off the GPU's, and
+devices that do not fit beside it are left out. Taking its counters off alone would not do: where a
+counter falls below zero, because a device in the instance's place is allocated already,
+kube-scheduler allocates nothing of the whole pool any more (1.36, checkAvailableCounters).
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from dra.gpu.inventory import Gpu, GpuReason, InstanceState, Inventory
 
 
 def size(profile: Profile) -> tuple[int, int, int]:
-    """Ranks profiles: whoever takes any that is large enough is to get the smallest.
+    """Rank of a profile by size: of several that would do, the least is to be taken.
 
-    Of equals the one with fewer engines.
+    Of profiles of one size the one with fewer engines ranks lower.
     """
     return (profile.rank, sum(profile.engines), profile.id)
 
 
 @lru_cache(maxsize=64)
 def placements_in_order(geometry: Geometry, profile: Profile) -> tuple[Placement, ...]:
-    """The placements of ``profile``, least damage first, each beside those before it.
+    """The placements of ``profile`` in the order in which to take them, one beside the others.
 
-    Equal damage: the highest start first, because larger profiles start low.
+    Next comes the one that makes the fewest memory slices' worth of placements impossible; of
+    equals the one with the highest start, because larger profiles start low.
     """
     ordered: list[Placement] = []
     left = set(profile.placements)
@@ -43,7 +44,7 @@ def placements_in_order(geometry: Geometry, profile: Profile) -> tuple[Placement
     while left:
         fitting = [p for p in left if geometry.fits(usage, profile, p)]
         if not fitting:
-            # A profile whose engines last for one instance, or whose placements overlap.
+            # Engines suffice for one instance, or placements overlap: begin on an empty GPU.
             usage = EMPTY
             fitting = [*left]
         feasible = _value(geometry, usage)
@@ -65,15 +66,15 @@ def _value(geometry: Geometry, usage: Usage) -> int:
 
 
 Blocked = Mapping[str, tuple[Occupant, ...]]
-"""By GPU UUID, what is on it that no claim's allocation accounts for."""
+"""By GPU UUID, the occupants that no claim's allocation accounts for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """GPUs, by UUID, on which slices may not be to be had.
+    """GPUs, by UUID, on which making a slice may fail.
 
-    Of those ``left_out`` none is to be allocated now; for those of ``made_first`` a pod is to be
-    bound only once they are made.
+    ``left_out``: GPUs of which no slice is to be allocated now. ``made_first``: GPUs of which a
+    slice has to be made before a pod is bound to it.
     """
 
     left_out: frozenset[str] = frozenset()
@@ -84,9 +85,9 @@ class Doubts:
 class Partition:
     """A device to publish: a placement, or a whole GPU (``profile`` and ``placement`` None).
 
-    ``trouble`` says in a word why it is not to be allocated now, and is empty when it may be.
-    ``made_first``: a pod is to be bound only once the slice is made. ``shared``: several claims may
-    have the slice.
+    ``trouble``: why it is not to be allocated now, in a word; empty when it may be. ``made_first``:
+    the slice has to be made before a pod is bound to it. ``shared``: several claims may have the
+    slice.
     """
 
     gpu: Gpu
@@ -106,9 +107,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """All that a node offers; equal to another where the same is to be published.
+    """All that a node offers; equal values are published alike.
 
-    ``sliced`` are the GPUs in MIG mode, by number. Inventory and GPUs are here without what changes
+    ``sliced`` are the GPUs in MIG mode, by number. Inventory and GPUs lack the fields that change
     from pod to pod.
     """
 
@@ -129,9 +130,10 @@ def offered(
     """Offer of the node: the smallest profile first, then GPU by GPU, then least damage first.
 
     So the smallest of several profiles that would do is taken, and a GPU is filled before the next
-    is begun. With ``taints`` a device that is in trouble is there to be seen; without, it is left
-    out, unless a claim holds it: what is held has to stay. With ``shares`` slices that several
-    claims may have come after those that one has.
+    is begun. With ``taints`` a device that is in trouble is offered too, to be published with a
+    taint. Without, the devices of a GPU that is out of service and slices of GPUs in
+    ``doubts.left_out`` are not offered; a claim's slice that is lost or unhealthy stays. With
+    ``shares``, the shares of slices come after the slices.
     """
     gpus = sorted(inventory.gpus, key=lambda g: g.minor)
     doubts = doubts or Doubts()
@@ -179,7 +181,7 @@ def _slices(
 
 
 def _shares(slices: Iterable[Partition]) -> Iterator[Partition]:
-    """Shares of ``slices`` of GPUs that have them; a pod is bound before the slice is there."""
+    """Shares of ``slices``, where their GPUs offer some; pods are bound before slices are made."""
     for each in slices:
         if each.gpu.slice_sharing is not None:
             yield replace(each, shared=True, made_first=False)
@@ -192,7 +194,7 @@ def _whole(gpus: Iterable[Gpu], inventory: Inventory) -> Iterator[Partition]:
 
 
 def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
-    """Problem of the slice that a claim holds there, in a word."""
+    """Problem of the slice that a claim holds at ``placement``, in a word; empty without one."""
     for instance in gpu.instances:
         here = (instance.profile_id, instance.placement) == (profile.id, placement)
         if here and instance.claim is not None:

@@ -4,26 +4,26 @@ From Kubernetes 1.35 on counter sets are in slices of their own and may be used 
 the pool; in 1.34 they stand beside the devices that use them. kube-scheduler reads the slices of a
 pool by object name and the devices in list order. Limits are those of the API's types.go.
 
-Counters (KEP-4815) are those of the parts of a GPU that devices share: one set per GPU, called as
-in NVIDIA's DRA driver with hyphens, since a counter's name is a DNS label, and one counter per
-memory slice. Together they say exactly what ``Geometry.fits`` says: devices that fit beside each
-other are those whose counters suffice.
+Counters (KEP-4815) are those of the parts of a GPU that devices share: one set per GPU, with one
+counter per memory slice. Names are those of NVIDIA's DRA driver with hyphens, since a counter's
+name is a DNS label. Together the counters say exactly what ``Geometry.fits`` says: devices that fit
+beside each other are those whose counters suffice.
 
 Consumable capacity (KEP-5075) is that of devices that several claims may have. A capacity without a
-request policy is consumed whole by whoever does not ask for some of it: each has one.
-kube-scheduler knows no namespaces: the node refuses a claim of another one. A server without
-consumable capacity drops the fields, and the device is given to one claim at a time. Of a slice the
-counters are consumed once, however many claims have it: kube-scheduler leaves them out where some
-capacity of a device is in use, and takes them off by device, not by claim (1.36,
-``allocateDevice`` and ``checkAvailableCounters`` in the allocators incubating and experimental). In
-one attempt it does not give back those of a share that it has tried in vain: a claim of several
-devices may be found no room that there is, never room that there is not.
+request policy is consumed whole by a claim that does not ask for some of it: so each capacity has a
+policy. kube-scheduler knows no namespaces: the node refuses a claim of another one. A server
+without consumable capacity drops the fields, and the device is given to one claim at a time. The
+counters of a slice are consumed once, however many claims have it: kube-scheduler leaves them out
+where some capacity of a device is in use, and takes them off by device, not by claim (1.36,
+``allocateDevice`` and ``checkAvailableCounters`` in the allocators incubating and experimental).
+Within one attempt it does not give back the counters of a share that it has tried in vain: it may
+miss room for a claim of several devices, but never finds room that is not there.
 
 Overhead (KEP-5517) is what each container with a device takes of the node besides it: a process on
-a GPU has host memory for it, which no pod says. Kubernetes 1.37 counts it, with the gate
-``DRANodeAllocatableResources``: kube-scheduler when it looks for room, kubelet in cgroups. What
-1.36 has instead (``nodeAllocatableResourceMappings``) is not used: kube-scheduler gives a claim
-with it to one pod only (``validateNodeAllocatableDRAClaimSharing``).
+a GPU needs host memory, which no pod states. Kubernetes 1.37 counts it, with the gate
+``DRANodeAllocatableResources``: kube-scheduler when it looks for room, kubelet in cgroups. The form
+of 1.36 (``nodeAllocatableResourceMappings``) is not used: kube-scheduler gives a claim with it to
+one pod only (``validateNodeAllocatableDRAClaimSharing``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Offered, Partition
 
 Overhead = tuple[tuple[str, str], ...]
-"""Quantities by the name of a resource that nodes have themselves."""
+"""Names of resources that nodes have themselves, each with a quantity."""
 
 FIELD: Final = "nodeAllocatableResources"
 _RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i")
@@ -106,9 +106,9 @@ _AMOUNTS: Mapping[str, Callable[[Profile], int]] = {
 class CounterModel:
     """The counters of GPUs of one geometry.
 
-    Memory and multiprocessors are there to be read: their totals are the most that instances beside
-    each other have, so that memory slices always bind first. Compute slices are counted only where
-    memory slices do not bind before them.
+    Memory and multiprocessors are counted for readers only: their totals are the most that
+    instances beside each other have, so that memory slices always run out first. Compute slices are
+    counted only where they may run out before memory slices.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -116,7 +116,7 @@ class CounterModel:
         self._totals = {n: t for n, t in _totals(geometry).items() if t}
 
     def shared(self, occupants: Iterable[Occupant] = ()) -> Counters:
-        """The counters of a GPU, less what ``occupants`` take for which no claim accounts."""
+        """The counters of a GPU, less those of ``occupants``, which no claim accounts for."""
         taken = [*occupants]
         profiles = [p for o in taken if (p := self._profile(o)) is not None]
         counters: Counters = {}
@@ -129,7 +129,7 @@ class CounterModel:
         return counters
 
     def consumed(self, profile: Profile, placement: Placement) -> Counters:
-        """Counters that an instance of ``profile`` at ``placement`` takes; none is left out."""
+        """Counters that an instance of ``profile`` at ``placement`` takes, with amounts above 0."""
         amounts = {name: _AMOUNTS[name](profile) for name in self._totals}
         counters: Counters = {n: _value(n, amount) for n, amount in amounts.items() if amount}
         for index in range(placement.start, placement.start + placement.size):
@@ -188,9 +188,10 @@ _NONE_NEEDED = {"default": "0", "validRange": {"min": "0"}}
 def shared_fields(
     capacity: Mapping[str, Any], memory_mib: int, sharing: ShareOffer
 ) -> dict[str, Any]:
-    """Fields of a device with ``capacity``, of which ``memory_mib`` is the memory.
+    """Fields of a ResourceSlice's device that several claims may have.
 
-    They are its capacity with what a claim consumes, and that it may be allocated several times.
+    They are ``capacity`` with a request policy for each entry, and the permission to allocate the
+    device several times. ``memory_mib`` is the device's memory.
     """
     default = mebibytes(memory_mib // sharing.shares)
     policies = {
@@ -220,11 +221,11 @@ _MAX_NAME = 253
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Fields that the API server keeps. ``separate``: counter sets in slices of their own.
+    """Features of ResourceSlices that the API server supports and that are to be used.
 
-    ``binding``: the conditions without which kube-scheduler binds no pod. ``shares``: slices may be
-    allocated several times. ``overhead``: of each device, as it is to be published; empty where the
-    server does not keep it.
+    ``separate``: counter sets in slices of their own. ``taints``: taints of devices. ``binding``:
+    conditions without which kube-scheduler binds no pod. ``shares``: slices that may be allocated
+    several times. ``overhead``: that of each device; empty where the server does not keep it.
     """
 
     separate: bool = True
@@ -236,14 +237,14 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class SliceContent:
-    """Content of one slice."""
+    """Content of one ResourceSlice: devices, and GPUs whose counter sets it has."""
 
     counters_of: tuple[Gpu, ...] = ()
     partitions: tuple[Partition, ...] = ()
 
 
 class SliceLayout:
-    """The slices of one pool. Their specs are made one at a time: of a node they are large."""
+    """The ResourceSlices of one pool. Their specs are made one at a time, as they are large."""
 
     def __init__(self, offered: Offered, features: Features) -> None:
         self._offered = offered
@@ -323,7 +324,7 @@ def taint_key(driver: str) -> str:
 
 
 def object_name(index: int, *, driver: str, node: str) -> str:
-    """The name of a slice: sorts as its index; names that are too long end in a digest."""
+    """The name of a slice, which sorts as its index; a name that is too long ends in a digest."""
     name = f"{index:04}-{driver}-{node}"
     if len(name) > _MAX_NAME:
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -332,7 +333,7 @@ def object_name(index: int, *, driver: str, node: str) -> str:
 
 
 def is_own_name(name: str, *, driver: str, node: str) -> bool:
-    """True if a slice of that name is one of ours, whichever plugin of ``driver`` wrote others."""
+    """True if ``name`` is one that we give a slice; other plugins of ``driver`` give others."""
     index = name.partition("-")[0]
     return index.isdecimal() and name == object_name(int(index), driver=driver, node=node)
 
@@ -351,7 +352,7 @@ def _split(offered: Offered, features: Features) -> Iterator[SliceContent]:
     for chunk in _chunks(partitions, most):
         yield SliceContent(partitions=chunk)
     if not offered.partitions and not offered.sliced:
-        yield SliceContent()  # says that the driver is there
+        yield SliceContent()  # an empty slice shows that the driver is there
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
@@ -361,7 +362,7 @@ def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
 
 
 def _cut(attributes: Spec) -> Spec:
-    """``attributes`` with strings of the length that is allowed."""
+    """``attributes`` with strings cut to the length that the API allows."""
     return {
         name: {k: v[:_MAX_VALUE] if isinstance(v, str) else v for k, v in value.items()}
         for name, value in attributes.items()

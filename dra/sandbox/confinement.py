@@ -1,9 +1,9 @@
 """Confinement of a process that evaluates what tenants wrote: it computes, and reaches nothing.
 
 A filter of system calls (seccomp, https://docs.kernel.org/userspace-api/seccomp_filter.html), which
-needs no right and lasts for the life of the process. Those calls remain that computing takes, on
-what is open already: no file can be opened, so that the token of its user's is out of reach, and
-there are no sockets, no programs, no signals and no looking into other processes.
+needs no right and lasts for the life of the process. It allows the calls that computing takes, on
+files that are open already. No file can be opened, so that the service account's token is out of
+reach. There are no sockets, no programs, no signals and no looking into other processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MACHINES = {
     "x86_64": (0xC000003E, dict(zip(_CALLS, _X86, strict=True))),
     "aarch64": (0xC00000B7, dict(zip(_CALLS, _ARM, strict=True))),
 }
-"""By machine its AUDIT_ARCH (linux/audit.h) and the numbers of the calls that remain."""
+"""By machine, its AUDIT_ARCH (linux/audit.h) and the numbers of the calls that are allowed."""
 
 _LOAD, _IS_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _NUMBER_AT, _MACHINE_AT = 0, 4
@@ -46,7 +46,7 @@ class _Program(ctypes.Structure):
 
 
 def confine() -> bool:
-    """Confine this process for good; False where kernel or machine have no way to."""
+    """Confine this process for good; returns False where the kernel or machine cannot."""
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         return False

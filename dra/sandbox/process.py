@@ -1,4 +1,4 @@
-"""Process that evaluates selectors, as its callers see it, and what it may take.
+"""Process that evaluates selectors, as its callers see it, and the limits on it.
 
 Messages go as JSON over two pipes, in the frames of multiprocessing's connections.
 """
@@ -31,12 +31,12 @@ KEPT_MEBIBYTES = 24
 the runtime leaks a little."""
 
 NICENESS = 10
-"""Niceness of the workers: the process that decides goes first."""
+"""Niceness of the workers: the process that makes decisions goes first."""
 
 
 @decodable
 class Call(msgspec.Struct, frozen=True):
-    """A job, by a number that the reply has too."""
+    """A job and its number, which the reply repeats."""
 
     number: int
     job: Job
@@ -44,10 +44,11 @@ class Call(msgspec.Struct, frozen=True):
 
 @decodable
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer; or how the worker ended that had the job: ``time`` or ``memory``.
+    """Reply to a call: an answer, or how the worker with the job ended.
 
-    ``number`` 0 is of a worker that ended without a job, or while it read one. ``leaves``: this
-    worker takes no other job.
+    ``number``: that of the call; 0 if the worker ended without a job, or while it read one.
+    ``answer``: None if the worker ended. ``ended``: ``time`` or ``memory``, for lack of which it
+    ended; empty if it did not. ``leaves``: this worker takes no other job.
     """
 
     number: int
@@ -59,7 +60,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 _log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""Real time for an answer. CPU time is limited to much less: beyond it the machine is slow."""
+"""Real time for an answer. CPU time is limited to much less: only a slow machine needs longer."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PASSED_ON = ("LD_LIBRARY_PATH", "PATH")
@@ -72,8 +73,8 @@ class SandboxError(Exception):
 class Sandbox:
     """Evaluates in another process, which has limits. Not thread-safe; ``answer`` blocks.
 
-    Starts that process when it is needed. It has nothing of this one: no open files, and next to
-    nothing of the environment.
+    The process is started when it is needed. It inherits no open files, and next to nothing of the
+    environment.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Sandbox:
         self._answered = 0
 
     def answer(self, job: Job) -> Answer:
-        """Do ``job``, or say by the answer that it takes too much.
+        """The answer to ``job``; it is ``costly`` if the job takes too much.
 
         Raises:
             SandboxError: there is no answer now.
@@ -92,19 +93,19 @@ class Sandbox:
         fresh = self._answered == 0
         reply = self._ask(job)
         if reply.ended == "memory" and not fresh:
-            reply = self._ask(job)  # others' leavings may have been in the way
+            reply = self._ask(job)  # memory of earlier jobs may have been in the way
         if reply.answer is not None:
             return reply.answer
         return Answer(error=_TOO_MUCH[reply.ended], costly=True, cost=SECONDS)
 
     def stop(self) -> None:
-        """End the process, so that an ``answer`` that blocks raises. By any thread."""
+        """Kill the process, so that an ``answer`` that blocks raises. From any thread."""
         if self._process is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process. Idempotent; another answer would start it again."""
+        """End the process. Idempotent; the next ``answer`` starts another."""
         self.stop()
         process, self._process = self._process, None
         for pipe in (self._calls, self._replies):
@@ -140,7 +141,7 @@ class Sandbox:
         return reply
 
     def _pipes(self) -> tuple[Connection, Connection]:
-        """The pipes for calls and for replies, of a process that runs."""
+        """The pipes for calls and for replies of the process, which is started if need be."""
         process, calls, replies = self._process, self._calls, self._replies
         if process and calls and replies and process.poll() is None:
             return calls, replies

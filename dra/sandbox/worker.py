@@ -2,9 +2,9 @@
 
 ``python -m dra.sandbox.worker`` reads requests from standard input and writes replies to standard
 output, one after the other. The kernel ends a worker that takes too much: by a timer of CPU time,
-and by refusing memory, which neither Python nor the CEL runtime survives. The keeper then says so
-in its place and forks the next, which takes a few milliseconds, as all is loaded already. Before
-its first request a worker gives up whatever is not needed to compute.
+and by refusing memory, which neither Python nor the CEL runtime survives. The keeper then replies
+in the worker's place and forks the next one. That takes a few milliseconds, as everything is loaded
+already. Before its first request a worker gives up all rights that computing does not need.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
     """Work until standard input ends."""
     selectors = Selectors()
     os.nice(process.NICENESS)
-    with contextlib.suppress(OSError):  # rather this process than the one that decides
+    with contextlib.suppress(OSError):  # the OOM killer takes this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
     gc.freeze()
     current = mmap.mmap(-1, _NUMBER.size)
@@ -97,15 +97,16 @@ def _answer(selectors: Selectors, request: Call) -> Answer:
         answer = selectors.answer(request.job)
     except SelectorError as error:
         answer = Answer(error=str(error))
-    if _BAD_ALLOC in answer.error:  # survived by the runtime, which calls it a fault of the text
+    if _BAD_ALLOC in answer.error:  # the runtime survives it, and blames the text
         raise MemoryError
     return answer
 
 
 def _limit() -> int | None:
-    """Limit what this process may take; returns ``/proc/self/statm``, opened, None without Linux.
+    """Limit the memory and files of this process, and have its timer of CPU time end it.
 
-    There memory is not limited, time is.
+    Returns a descriptor of ``/proc/self/statm``. Without Linux it returns None, and memory is not
+    limited.
     """
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     statm: int | None = None
@@ -117,12 +118,12 @@ def _limit() -> int | None:
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(kind, (0, 0))
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)  # the last words of a runtime without memory are of no use to anybody
+    os.dup2(nothing, 2)  # messages of a runtime without memory help nobody
     return statm
 
 
 def _resident(statm: int | None) -> int:
-    """Pages of this process in memory."""
+    """Pages of this process in memory; 0 where that is not known."""
     return 0 if statm is None else int(os.pread(statm, _STATM_BYTES, 0).split()[1])
 
 
