@@ -1,9 +1,8 @@
 """``status.allocation`` of a ResourceClaim: reading one, and writing one that will be honoured.
 
-What a writer that is not kube-scheduler must observe was learnt on a real API server: the exact
-node selector (one term, ``matchFields`` on ``metadata.name``) is what node authorisation
-recognises, and an allocation without ``allocationTimestamp`` is completed by the scheduler and
-then refused as immutable.
+A writer that is not kube-scheduler must observe two things. Node authorisation recognises only the
+exact node selector: one term, ``matchFields`` on ``metadata.name``. kube-scheduler completes an
+allocation without ``allocationTimestamp``, which the API server then refuses as immutable.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _MOST_CHARACTERS = 63
 
 
 def node_label(driver: str) -> str:
-    """Key of the label."""
+    """Key of the label of an allocated claim that names its node."""
     return f"{driver}/node"
 
 
 def label_of(node: str) -> str:
-    """Value of the label for a node: its name, or a digest of one that is too long."""
+    """Value of that label: the node's name, or a digest of one that is too long."""
     if len(node) <= _MOST_CHARACTERS:
         return node
     return hashlib.sha256(node.encode()).hexdigest()[:_MOST_CHARACTERS]
@@ -45,10 +44,10 @@ _SLICE = "-mig-"
 class AllocatedDevice:
     """An entry of ``allocation.devices.results``; ``request`` may be ``request/subrequest``.
 
-    ``sharing`` is that of the allocation's configuration, where somebody has read it.
-    ``share_id`` tells apart several shares of one device; API servers without consumable capacity
-    keep none. ``ask`` are the limits of a share, as far as the allocation says. ``class_name`` is
-    that of the request, where the claim was read too.
+    ``sharing``: that of the allocation's configuration, once it was read. ``share_id``: tells apart
+    several shares of one device; API servers without consumable capacity keep none. ``ask``: limits
+    of a share, as far as the allocation says. ``class_name``: class of the request, if the claim
+    was read too.
     """
 
     request: str
@@ -77,7 +76,7 @@ class Allocation:
     config: tuple[Mapping[str, Any], ...] = ()
 
     def of_driver(self, driver: str) -> tuple[AllocatedDevice, ...]:
-        """The devices of one driver; others are none of our business."""
+        """The devices of one driver."""
         return tuple(d for d in self.devices if d.driver == driver)
 
 
@@ -210,12 +209,12 @@ def _consumed(device: AllocatedDevice) -> dict[str, Any]:
 
 
 def _may_be_part(device: str) -> bool:
-    """True for a whole GPU, which several claims may have, and for a share of a slice."""
+    """True if several claims may have ``device``: a whole GPU, or a share of a slice."""
     return _SLICE not in device or device.endswith("-share")
 
 
 def _whole(amount: Any) -> int | None:
-    """A quantity, rounded up; None for none."""
+    """A quantity, rounded up; None for None or for a text that is no quantity."""
     if amount is None:
         return None
     try:

@@ -15,16 +15,16 @@ SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
 """Finalizer of kube-scheduler on claims that it allocates; kube-controller-manager removes it."""
 
 CROWDED = "crowded"
-"""Field of a request of which no more is kept: the large claims of its namespace are too many."""
+"""Field of a request that a reader has cut: its namespace has too many large claims."""
 
 TOO_LARGE = "tooLarge"
-"""Field of a request that a reader has cut: the bytes that its claim had."""
+"""Field of a request that a reader has cut; the value is the size of its claim in bytes."""
 
 OTHERS_CONFIG = "othersConfig"
 """Field of ``spec.devices``: the configuration for other drivers was taken away."""
 
 ALLOCATED_BY = "allocatedBy"
-"""Field of metadata without managedFields: the managers of ``status.allocation``."""
+"""Field of metadata, instead of managedFields: the managers of ``status.allocation``."""
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim made from a template: the entry of the pod's ``spec.resourceClaims``."""
@@ -70,7 +70,7 @@ class Consumer:
 
 
 class MadeFor(NamedTuple):
-    """Pod that a claim was made for from a template; ``entry`` of its ``spec.resourceClaims``."""
+    """Pod for which a claim was made from a template; ``entry`` of its ``spec.resourceClaims``."""
 
     pod: str
     uid: str
@@ -81,8 +81,8 @@ class MadeFor(NamedTuple):
 class Claim:
     """A ResourceClaim. ``constraints`` and ``config`` are those of its spec, as JSON.
 
-    ``others_config``: it has some for other drivers, which is not kept. ``allocated_by`` are the
-    field managers that wrote the allocation, where the API server says so.
+    ``others_config``: it has configuration for other drivers, which is not kept. ``allocated_by``:
+    the field managers that wrote the allocation, where the API server says so.
     """
 
     ref: ClaimRef
@@ -106,13 +106,13 @@ class Claim:
 
     @property
     def ended_by_control_plane(self) -> bool:
-        """True if kube-controller-manager ends its allocation: it looks at the finalizer only."""
+        """True if kube-controller-manager ends its allocation, which only the finalizer decides."""
         return SCHEDULER_FINALIZER in self.finalizers
 
     def by_others(self, driver: str) -> bool:
-        """True if another than the controller of ``driver`` allocated it, and so ends that too.
+        """True if the controller of ``driver`` did not make the allocation, and so does not end it.
 
-        The server says whose write it was. A finalizer proves nothing: any user may set one, and
+        The API server says who wrote it. A finalizer proves nothing: any user may set one, and
         kube-scheduler leaves its own on claims that it gave up.
         """
         if self.allocated_by:
@@ -152,7 +152,7 @@ def read_claim(
 
 
 def classed(allocation: Allocation, requests: Iterable[Request]) -> Allocation:
-    """``allocation`` with the classes of its devices' requests, which are among ``requests``."""
+    """``allocation`` with the class of each device's request, as found in ``requests``."""
     names = {c.name: c.class_name for request in requests for c in request.choices}
     devices = (replace(d, class_name=names.get(d.request, "")) for d in allocation.devices)
     return replace(allocation, devices=tuple(devices))
@@ -198,9 +198,10 @@ def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
 def made_for(obj: Mapping[str, Any]) -> MadeFor | None:
     """Pod that kube-controller-manager made a claim for; None of a claim that it did not make.
 
-    It makes the claim first and names it in the pod's status afterwards. If it ended in between, it
-    finds the claim by these marks and takes no other (findPodResourceClaim in its resourceclaim
-    controller.go, 1.36): that the pod gets this claim is certain before its status says so.
+    kube-controller-manager makes the claim first and names it in the pod's status afterwards. If it
+    ended in between, it finds the claim by these marks and takes no other (findPodResourceClaim in
+    its resourceclaim controller.go, 1.36): so the pod is certain to get this claim even before its
+    status says so.
     """
     metadata = obj["metadata"]
     entry = at(metadata, "annotations", POD_CLAIM, default="")
@@ -290,8 +291,8 @@ def container_uses(
 ) -> Iterator[tuple[str, frozenset[Use]]]:
     """The containers of a pod, each with what it uses of ResourceClaims.
 
-    ``names`` are those of ``dra.claims.claims.claim_names``. The claim that kube-scheduler has made
-    for the pod's extended resources is among them.
+    ``names`` are those of ``claim_names``. The claim that kube-scheduler has made for the pod's
+    extended resources is among the used ones.
     """
     made = at(pod, "status", "extendedResourceClaimStatus", default={})
     for field in ("initContainers", "containers"):
@@ -310,16 +311,16 @@ def container_uses(
 
 
 def has_several_containers(pod: Mapping[str, Any]) -> bool:
-    """True of a pod with more than one container, those that run at its start included."""
+    """True if a pod has more than one container, init containers included."""
     spec = pod.get("spec") or {}
     return len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()) > 1
 
 
 def find_crowd(uses: Iterable[Use], by_mps: Mapping[str, Mapping[str, bool]]) -> tuple[Use, ...]:
-    """Requests of a container that is a client of MPS and has more than that device, else empty.
+    """Requests that a container uses, if one is shared by MPS and there are others; else empty.
 
-    ``by_mps`` tells of each request of each claim that counts whether its device is shared so; the
-    requests of which it is come first.
+    ``by_mps``: by claim and request, True if the device is shared by MPS; claims that are not in it
+    do not count. The requests shared by MPS come first.
     """
     used = {
         Use(each.claim, request)
@@ -334,7 +335,7 @@ def find_crowd(uses: Iterable[Use], by_mps: Mapping[str, Mapping[str, bool]]) ->
 
 
 def crowded(container: str, uses: Iterable[Use]) -> str:
-    """Fault of a container that uses a device shared by MPS beside others."""
+    """Fault of a container that uses a device shared by MPS together with other devices."""
     uses = sorted(uses)
     requests = Counter(use.claim for use in uses)
     names = ", ".join(

@@ -24,11 +24,11 @@ ANY_SLICE_CLASS = "mig.dra.dev"
 NVIDIA_GPU_CLASS, NVIDIA_SLICE_CLASS = NVIDIA_DRIVER, "mig.nvidia.com"
 """Classes that NVIDIA's DRA driver installs, and that its samples name."""
 MOST_PROFILES = 256
-"""Profiles that have a class, of all nodes together: all products that are sold have some 60."""
+"""Most profiles that have a class, of all nodes together: all products sold have some 60."""
 MOST_CLASSES = MOST_PROFILES + 16
-"""Generated classes that there may be, with those of other kinds and some that nobody needs."""
+"""Most generated classes: those of profiles, of other kinds, and some that nobody needs."""
 MOST_OF_NODE = 48
-"""Profiles that have a class for the sake of one node: four products have fewer."""
+"""Most profiles that have a class for the sake of one node: four products have fewer."""
 ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 """Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
 
@@ -102,7 +102,7 @@ def _amount(what: str, value: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass. ``names_us``: a selector names our driver, be it to rule it out."""
+    """A DeviceClass. ``names_us``: a selector names our driver, even if only to rule it out."""
 
     name: str
     names_us: bool
@@ -200,10 +200,10 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
 def offered_profiles(
     by_node: Iterable[frozenset[str]], present: Collection[str] = ()
 ) -> frozenset[str]:
-    """The profiles to generate classes of, by what each node's GPUs have.
+    """The profiles to generate classes of, by those that each node's GPUs have.
 
-    As many as there may be: first those that most nodes have, then those whose class is
-    ``present``. A node alone cannot crowd out what two others have.
+    At most ``MOST_PROFILES``: first those that most nodes have, of equals those whose class is
+    ``present``. One node alone cannot displace a profile that two others have.
     """
     counts: Counter[str] = Counter()
     kinds = Counter(by_node)
@@ -295,7 +295,7 @@ def meant_ours(name: str) -> bool:
 
 
 def meant(name: str) -> str:
-    """``mig-1g.5gb`` for ``mig-1g5gb``, as a generated class would be called; empty for others."""
+    """The generated class that ``name`` resembles: ``mig-1g.5gb`` for ``mig-1g5gb``; or empty."""
     if size := _SIZE.fullmatch(name):
         return f"mig-min-{size[1]}gb"
     found = _PROFILE.fullmatch(name)
@@ -313,7 +313,7 @@ def no_such_class(name: str, known: Iterable[str]) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """The class that has as many compute slices, or nearly, and then about as much memory."""
+    """The class of ``known`` nearest to ``name``: by compute slices first, then by memory."""
     alike = [k for k in known if name and meant(k) == k and _is_size(k) == _is_size(name)]
     return min(alike, key=lambda k: (*_apart(k, name), _bare(k) != _bare(name), k), default="")
 
@@ -332,12 +332,12 @@ def _apart(one: str, other: str) -> list[int]:
 
 
 def resource_of(device_class: Obj) -> str:
-    """Its ``extendedResourceName``, or nothing."""
+    """The ``extendedResourceName`` of a class; empty without one."""
     return str(at(device_class, "spec", "extendedResourceName", default=""))
 
 
 def precedes(one: Obj, other: Obj) -> bool:
-    """True if kube-scheduler takes the first of two classes with one name."""
+    """True if kube-scheduler takes ``one`` of two classes with the same extended resource."""
     first, second = (str(each["metadata"].get("creationTimestamp") or "") for each in (one, other))
     if first != second:
         return first > second
@@ -345,7 +345,7 @@ def precedes(one: Obj, other: Obj) -> bool:
 
 
 def holders(objects: Iterable[Obj], driver: str) -> dict[str, Obj]:
-    """By extended resource, the class of somebody else that has it; of several the one in use."""
+    """By extended resource, the class with it that is not generated; of several the one in use."""
     found: dict[str, Obj] = {}
     for obj in objects:
         name = resource_of(obj)
@@ -365,11 +365,12 @@ def may_carry(
     *,
     served: bool,
 ) -> bool:
-    """True if our class, as it is now, is to have the name.
+    """True if our class, which is ``own`` now, is to have the extended resource ``resource``.
 
-    Where nobody else has it, while kube-scheduler allocates a node. Where a class that came later
-    has it, ours keeps what it has: it is out of use, and giving it up would have kube-scheduler
-    forget theirs.
+    ``holder`` is a class of somebody else that has it. Without one, ours has it while
+    kube-scheduler allocates a node (``served``). With one that goes before ours, ours keeps the
+    name if it has it: ours is out of use then, and giving the name up would make kube-scheduler
+    forget the other class.
     """
     if holder is None:
         return served

@@ -1,11 +1,11 @@
 """Conditions: of the devices of a claim, and of a pod whose claims wait.
 
 The Ready condition in ``status.devices`` of a claim is written by the node and read by the
-controller, which writes the other one.
+controller, which writes the pod's condition.
 
 ``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently``,
-``PrepareFailing``, ``Unasked`` or a :class:`dra.gpu.inventory.GpuReason`. Those for which
-kube-scheduler waits are in :mod:`dra.claims.conditions`.
+``PrepareFailing``, ``Unasked`` or a :class:`dra.gpu.inventory.GpuReason`. kube-scheduler waits for
+others: ``SliceMade`` and ``CreationFailed``.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dra.gpu.inventory import GpuReason
 READY = "Ready"
 PREPARED = "Prepared"
 MADE = "Made"
-"""The slice is there, whether or not kubelet has asked for it."""
+"""The slice exists, whether or not kubelet has asked for it."""
 
 UNASKED = "Unasked"
-"""The slice is there, and kubelet has not asked for it for some time."""
+"""The slice exists, and kubelet has not asked for it for some time."""
 
 PREPARE_FAILED = "PrepareFailedPermanently"
-"""The node cannot prepare the device, and will not be able to before somebody does something."""
+"""The node cannot prepare the device, and will not be able to before somebody intervenes."""
 
 PREPARE_FAILING = "PrepareFailing"
 """The node has failed several times to prepare the device, and goes on trying."""
 
 
 def claims_allocated(driver: str) -> str:
-    """The condition of a pod: False with the reason while claims wait, True once they do not.
+    """Type of a pod's condition: False with the reason while claims wait, True afterwards.
 
     A pod that never waited for long has none.
     """
@@ -43,10 +43,10 @@ def claims_allocated(driver: str) -> str:
 def failed_prepare(
     claim: Mapping[str, Any], *, driver: str, reasons: Container[str] = (PREPARE_FAILED,)
 ) -> str:
-    """Message of a claim's node that it cannot prepare it for one of ``reasons``; else empty.
+    """Message of a node that it cannot prepare a claim, for one of ``reasons``; empty without one.
 
-    Without ``reasons`` the node never can. ``claim`` is the object as JSON. Only devices that are
-    allocated to it now count.
+    By default ``reasons`` means that the node never can. ``claim`` is the object as JSON. Only
+    devices that are allocated to it now count.
     """
     for condition in _readiness(claim, driver):
         if condition.get("reason") in reasons:
@@ -55,7 +55,7 @@ def failed_prepare(
 
 
 def unasked_since(claim: Mapping[str, Any], *, driver: str) -> str:
-    """Time (RFC 3339) since when kubelet could have asked for a claim's slices; empty if it did.
+    """Time (RFC 3339) from which kubelet could ask for a claim's slices; empty if it has asked.
 
     ``claim`` is the object as JSON.
     """
@@ -83,19 +83,22 @@ SLICE_NOT_MADE = GpuReason.CREATION_FAILED.value
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Conditions of one allocated device: those to be True, and those of which none may be."""
+    """Binding conditions of an allocated device.
+
+    ``made``: all have to be True before a pod is bound. ``failed``: no pod is bound if one is True.
+    """
 
     made: tuple[str, ...]
     failed: tuple[str, ...]
 
 
 def published_binding() -> dict[str, list[str]]:
-    """Fields of a device of a ResourceSlice that is bound only once it was made."""
+    """Fields of a ResourceSlice's device whose slice has to be made before a pod is bound to it."""
     return {"bindingConditions": [SLICE_MADE], "bindingFailureConditions": [SLICE_NOT_MADE]}
 
 
 def awaited_devices(claim: Mapping[str, Any], *, driver: str, pool: str) -> dict[str, Binding]:
-    """By name the devices of ``pool`` that the claim was given with binding conditions."""
+    """By name, the devices of ``pool`` that are allocated to the claim with binding conditions."""
     return {
         result["device"]: Binding(
             tuple(result["bindingConditions"]), tuple(at(result, "bindingFailureConditions"))
@@ -108,9 +111,9 @@ def awaited_devices(claim: Mapping[str, Any], *, driver: str, pool: str) -> dict
 def told_devices(
     claim: Mapping[str, Any], awaited: Mapping[str, Binding], *, driver: str, pool: str
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Those of the ``awaited`` devices of which the claim's status says that they are made, or not.
+    """The ``awaited`` devices that the claim's status reports as made, and those as failed.
 
-    A device of which neither is said is in none.
+    A device of which the status says neither is in neither set.
     """
     made, failed = set[str](), set[str]()
     for device in at(claim, "status", "devices"):

@@ -2,8 +2,8 @@
 
 kube-scheduler allocates them once ours are written, and takes ours back where it cannot: nodes
 where it is certain to do so are ruled out before. Constraints, DeviceTaintRules, counters and
-capacities of such devices are not looked at, and of what is too large to be kept, or fails, nothing
-is known: a node is rather tried in vain than left out.
+capacities of such devices are not looked at. Nothing is known of slices that are too large to be
+kept, nor of selectors that fail. A node is rather tried in vain than left out.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MOST_BYTES = 64 * 2**20
 """Memory for devices of other drivers; of slices beyond that only the node is known."""
 
 _ANYWHERE = ""
-"""In the place of a node: the device can be used on several, maybe on all."""
+"""Stands for a node's name: the device can be used on several nodes, maybe on all."""
 
 _OVERHEAD = 400
-"""Bytes of a device besides what describes it, roughly."""
+"""Bytes of a device besides its description, roughly."""
 
 _COUNTED = 64
-"""Requests of different selectors whose devices are kept counted."""
+"""Most different wants (``_Wanted``) for which free devices are kept counted."""
 
 Expressions = tuple[str, ...]
 Selected = Callable[[Expressions, Collection[str]], Collection[str] | None]
-"""Those of some descriptions that all expressions select, None where that cannot be told."""
+"""Returns those of the descriptions that all expressions select; None if that is not known."""
 
 _DeviceId = tuple[str, str, str]
 
@@ -80,7 +80,7 @@ def _description(driver: str, device: Obj) -> str:
 
 
 def _taints(device: Obj) -> str:
-    """Taints without the times at which they were added, in which devices differ."""
+    """Taints as JSON, without the times at which they were added, in which devices differ."""
     found = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": taint["effect"]}
         for taint in device.get("taints") or ()
@@ -91,7 +91,7 @@ def _taints(device: Obj) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """``devices``: node and kind by name; None where they are too many to be kept."""
+    """A ResourceSlice. ``devices``: node and kind by name; None if they are too many to be kept."""
 
     pool: tuple[str, str]
     node: str
@@ -136,7 +136,7 @@ class OtherDevices:
         self._unknown: frozenset[str] = frozenset()
 
     def set_slice(self, obj: Obj) -> None:
-        """A slice, as ``trim_slice`` leaves it, was added or changed."""
+        """Take a slice that was added or changed, as ``trim_slice`` leaves it."""
         name, spec = obj["metadata"]["name"], obj["spec"]
         self.remove_slice(name)
         devices = {d["name"]: (d["node"], (d["is"], d["taints"])) for d in spec["devices"]}
@@ -151,13 +151,13 @@ class OtherDevices:
         self._weight += self._slices[name].weight
 
     def remove_slice(self, name: str) -> None:
-        """A slice is gone."""
+        """Forget a slice."""
         gone = self._slices.pop(name, None)
         self._weight -= gone.weight if gone is not None else 0
         self._current = False
 
     def exchange(self, before: Allocation | None, after: Allocation | None) -> bool:
-        """A claim has ``after`` instead of ``before``; True if that made a device free."""
+        """A claim has ``after`` instead of ``before`` now; returns True if a device became free."""
         for device in self._ids(after):
             self._held[device] += 1
             if self._held[device] == 1:
@@ -248,7 +248,7 @@ class OtherDevices:
         return known
 
     def _ids(self, allocation: Allocation | None) -> Iterator[_DeviceId]:
-        """Devices of others that nobody else can have meanwhile."""
+        """Devices of other drivers in ``allocation`` that no other claim can have meanwhile."""
         for device in allocation.devices if allocation is not None else ():
             if device.driver != self._driver and not device.admin_access and not device.share_id:
                 yield device.driver, device.pool, device.device
@@ -262,7 +262,7 @@ class OtherDevices:
                     suiting.free[node] += change
 
     def _look(self) -> None:
-        """Find out what is where."""
+        """Index the devices of all slices, if any slice has changed since."""
         if self._current:
             return
         slices = self._slices.values()

@@ -28,7 +28,7 @@ from dra.gpu.devices import TYPE_MIG_SHARE, TYPE_SHARE
 from dra.gpu.inventory import ClaimRef
 
 _PARTS = {KIND: TYPE_MIG_SHARE, GPU_KIND: TYPE_SHARE}
-"""Type of the devices that a configuration of a kind means which says how large a share is."""
+"""By kind of a configuration that states the size of a share, the type of the devices meant."""
 
 _SPECS_BYTES = 16 * 2**20
 """Bound on the distinct claims that are remembered; those made from one template are alike."""
@@ -37,14 +37,14 @@ _SPECS_BYTES = 16 * 2**20
 class Reader:
     """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
 
-    A class is ours if its selectors name our driver and select no other driver's devices: the
-    requests of any other may be served by kube-scheduler, and are left to it. A class that does not
-    compile, or of which it takes too much to find that out, is ours if it names us, so that
-    somebody says so; nothing is allocated for it.
+    A class is ours if its selectors name our driver and select no other driver's devices. Requests
+    of other classes may be served by kube-scheduler, and are left to it. If the selectors do not
+    compile, or take too much to evaluate, the class is ours if it names us, so that the fault is
+    reported; nothing is allocated for it.
 
-    What equal claims want is worked out once, as long as the classes stay as they are. What
-    ``selectors`` raises besides SelectorError goes through, and nothing is remembered then: whose a
-    claim is may not be known yet.
+    The wants of equal claims are worked out once, as long as the classes stay as they are.
+    Exceptions of ``selectors`` other than SelectorError go through, and nothing is remembered then:
+    it may not be known yet whether a claim is ours.
     """
 
     def __init__(self, driver: str, selectors: Kinds, classes: Mapping[str, DeviceClass]) -> None:
@@ -63,7 +63,7 @@ class Reader:
         return found.of(claim) if isinstance(found, ClaimWants) else found
 
     def concerns(self, claim: Claim) -> bool:
-        """True if a claim is our business, be it only to say what is wrong."""
+        """True if a claim is for us, even if only to report a fault."""
         return self._ownership(claim) is not None
 
     def shared_class(self, claim: Claim) -> str:
@@ -77,10 +77,10 @@ class Reader:
         return next((n for n in named if n and n not in self._classes), "")
 
     def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
-        """Expressions to be evaluated for ``claim``, once it is known whose it is.
+        """Expressions to be evaluated for ``claim``, once it is known that it is ours.
 
-        They are the selectors of each request; none for claims that are none of our business or
-        that cannot be served anyhow.
+        They are the selectors of each request; none for claims that are not ours or that cannot be
+        served.
         """
         try:
             if self._ownership(claim) is not True:
@@ -134,7 +134,7 @@ class Reader:
         return None
 
     def _unjudged(self, claim: Claim) -> Obstacle | None:
-        """A class of ``claim`` of which it cannot be found out whether it selects others' too."""
+        """Obstacle of a class of which it takes too much to tell if it selects others' devices."""
         for name in dict.fromkeys(r.class_name for r in _exact_requests(claim)):
             try:
                 self._selectors.selects_others(self._classes[name].selectors, self._driver)
@@ -148,7 +148,7 @@ class Reader:
         return None
 
     def _ownership(self, claim: Claim) -> Obstacle | bool | None:
-        """True when every class is ours, None when none is."""
+        """True when every class is ours, None when none is; otherwise the obstacle."""
         names = [c.class_name for r in claim.requests for c in r.choices if c.class_name]
         missing = [n for n in names if n not in self._classes]
         known = {n: self._is_ours(self._classes[n]) for n in names if n in self._classes}
@@ -199,7 +199,7 @@ class Reader:
         )
 
     def _at_least(self, capacity: str, quantity: str) -> str:
-        """A capacity request (KEP-5075) as the selector that it amounts to for whole devices."""
+        """The selector that a capacity request (KEP-5075) amounts to for whole devices."""
         domain, _, name = capacity.rpartition("/")
         found = f"device.capacity['{domain or self._driver}'].{name}"
         return f"{found}.compareTo(quantity('{quantity}')) >= 0"
@@ -223,7 +223,7 @@ def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> Constraint:
 
 
 MOST_CHOICES = 512
-"""Requests, or their alternatives, that are read of all claims of a pod together."""
+"""Most requests, or alternatives of them, that are read of all claims of a pod together."""
 
 LOOKS_AND_HOLDS = Obstacle(
     Reason.UNSUPPORTED,
@@ -248,7 +248,7 @@ class KnownClaim:
 
     @property
     def node_selector(self) -> dict[str, Any] | None:
-        """Nodes that its allocation can be used on; None if that is any, or without one."""
+        """Node selector of the claim's allocation; None without one, and if any node will do."""
         if self.claim.allocation is None:
             return None
         selector: dict[str, Any] | None = self.obj["status"]["allocation"].get("nodeSelector")
@@ -265,9 +265,10 @@ class Fault(NamedTuple):
 class ReadClaims(NamedTuple):
     """Claims as read by ``read_claims``.
 
-    ``wants`` are those of claims that are to be allocated, be they about to go. ``pins`` are the
-    node selectors of the claims that are allocated. ``ours``: one of these has devices of our
-    driver. ``foreign`` are those for other drivers that are not allocated.
+    ``wants``: of claims that are to be allocated, those being deleted included. ``pins``: node
+    selectors of the allocated claims. ``faults``: claims that cannot be allocated. ``ours``: an
+    allocated claim has devices of our driver. ``foreign``: claims for other drivers that are not
+    allocated.
     """
 
     wants: tuple[ClaimWants, ...]
@@ -283,7 +284,7 @@ class ReadClaims(NamedTuple):
 
     @property
     def mixture(self) -> Fault | None:
-        """Fault of a claim that only looks at GPUs, where others hold some."""
+        """Fault of a claim that only looks at GPUs, if others hold some; None without one."""
         if len(self.wants) == 1:
             return None
         looks = [wants.claim.ref for wants in self.wants if wants.views]
@@ -295,10 +296,11 @@ class ReadClaims(NamedTuple):
 def read_claims(
     claims: Iterable[KnownClaim], reader: Reader, *, driver: str, stops_early: bool = False
 ) -> ReadClaims:
-    """The claims of one pod, read. ``stops_early``: none is read after a faulty or a going one.
+    """The claims of one pod, read.
 
-    None is read either after more of our requests than are read: that takes time, and the search
-    for their devices more. What ``reader`` raises goes through.
+    ``stops_early``: reading ends with the first claim that is faulty or being deleted. It always
+    ends once the claims have more than ``MOST_CHOICES`` of our requests: to read them takes time,
+    and to search for their devices more. Exceptions of ``reader`` go through.
     """
     wants: list[ClaimWants] = []
     pins: list[dict[str, Any]] = []

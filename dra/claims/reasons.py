@@ -98,7 +98,7 @@ class NodeReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Reason and message of what cannot be done, for machines and for people."""
+    """Obstacle to an allocation: ``reason`` for programs, ``message`` for people."""
 
     reason: Reason
     message: str

@@ -1,4 +1,4 @@
-"""Requests of claims: what they ask for by capacities and configuration, and what cannot be had."""
+"""Requests of claims: their capacities and configuration, and what of them is not supported."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _MIB = 2**20
 
 
 def find_unsupported(claim: Claim) -> Obstacle | None:
-    """The first thing in the spec of ``claim`` that this driver cannot do; None when there is none.
+    """The first thing in the spec of ``claim`` that this driver cannot do; None if there is none.
 
-    The classes that it names are not looked at.
+    The classes that the claim names are not looked at.
     """
     problem = _bad_requests(claim) or _bad_constraints(claim) or _bad_view(claim)
     return Obstacle(Reason.UNSUPPORTED, problem) if problem else None
@@ -90,9 +90,9 @@ def _bad_view(claim: Claim) -> str:
 
 
 class RequestedSettings:
-    """Configuration for ``driver`` of a claim and of its classes; what the claim says goes first.
+    """Configuration for ``driver`` of a claim and of its classes; the claim's own goes first.
 
-    ``of_class`` has the configuration of a class, which is empty if the class is not known.
+    ``of_class`` returns the configuration of a class by name, nothing for an unknown class.
     """
 
     def __init__(self, config: _Entries, of_class: Callable[[str], _Entries], driver: str) -> None:
@@ -118,7 +118,7 @@ class RequestedSettings:
         return PlacementConfig(**fields)
 
     def part(self, request: Request) -> str:
-        """Kind of the configuration that says how large a part one asks for; empty if none does."""
+        """Kind of the configuration that states the size of a share for ``request``, or empty."""
         return states_share(self._of(request.class_name), request.name)
 
     def ask(self, request: Request) -> Ask:
@@ -146,9 +146,9 @@ class RequestedSettings:
         return sharing_of(self._of(request.class_name), request.name)
 
     def by_mps(self, requests: Iterable[Request]) -> dict[str, bool]:
-        """True for each request whose devices are shared by MPS; False for all if one is unclear.
+        """By request, True if its devices are shared by MPS; all False if one cannot be understood.
 
-        A request of which one choice is counts as one that is.
+        A request with alternatives counts as shared if one of them is.
         """
         requests = tuple(requests)
         nothing = dict.fromkeys((r.name for r in requests), False)
@@ -172,7 +172,7 @@ class RequestedSettings:
     def problem(self, requests: Sequence[Request]) -> str:
         """Fault of the sharing of a claim with these requests; empty if there is none.
 
-        Of a class with a name of its own only the node can tell what it was given.
+        A class that is not named like ours is skipped: only the node can tell which device it gave.
 
         Raises:
             InvalidObjectError: as ``sharing``.
@@ -244,7 +244,7 @@ def _may_be_mps(setting: Setting) -> bool:
 
 
 def _amount(request: Request, capacity: str, driver: str) -> int | None:
-    """A capacity that is asked for, rounded up; None where it is not, or is no quantity."""
+    """The amount of a capacity that is asked for, rounded up; None if there is none to be read."""
     for name, quantity in request.capacity:
         if name in (capacity, f"{driver}/{capacity}"):
             try:

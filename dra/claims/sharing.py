@@ -31,7 +31,7 @@ OFFERED = {MPS: "SharingMPS", TIME_SLICING: "SharingTimeSlicing"}
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The sharing of one request's devices, and the kind of the configuration that says so."""
+    """The sharing of one request's devices. ``kind``: kind of the configuration that sets it."""
 
     kind: str = KIND
     config: SharingConfig = NOT_SHARED
@@ -58,9 +58,11 @@ UNSHARED = Sharing()
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A configuration for the driver: the devices of some requests, or of all, are to be so.
+    """One configuration for the driver.
 
-    ``number`` is its place among those of its claim or class.
+    ``number``: its place in the configuration of its claim or class. ``requests``: the requests
+    whose devices it concerns; empty for all. ``said``: its content, or why that cannot be
+    understood.
     """
 
     number: int
@@ -89,10 +91,10 @@ Settings = tuple[Setting, ...]
 def settings_of(
     entries: Iterable[Mapping[str, Any]], driver: str, *, of_class: bool = False
 ) -> Settings:
-    """Those of the configurations that are for ``driver``, in their order.
+    """Those of ``entries`` that are for ``driver``, in their order.
 
-    They are entries of ``spec.config`` of a class, of ``spec.devices.config`` of a claim, or of
-    ``status.allocation.devices.config``; those of a class come first.
+    ``entries`` are those of ``spec.config`` of a class, of ``spec.devices.config`` of a claim, or
+    of ``status.allocation.devices.config``, where those of a class come first.
     """
     return tuple(
         Setting(
@@ -113,7 +115,7 @@ def _said(entry: Mapping[str, Any], *, of_class: bool) -> Named | InvalidObjectE
 
 
 def sharing_of(settings: Iterable[Setting], request: str) -> Sharing:
-    """Sharing of the devices of ``request``, of which the last that concerns it decides.
+    """Sharing of the devices of ``request``: the last of ``settings`` that sets one for it decides.
 
     Raises:
         InvalidObjectError: one that concerns the request cannot be understood.
@@ -125,9 +127,7 @@ def sharing_of(settings: Iterable[Setting], request: str) -> Sharing:
 
 
 def states_share(settings: Iterable[Setting], request: str) -> str:
-    """Kind of the last configuration that says how large a part of a device ``request`` asks for.
-
-    It is empty if none does.
+    """Kind of the last configuration that states the size of a share for ``request``, or empty.
 
     Raises:
         InvalidObjectError: one that concerns the request cannot be understood.
@@ -137,7 +137,7 @@ def states_share(settings: Iterable[Setting], request: str) -> str:
 
 
 def asked_share(settings: Iterable[Setting], request: str) -> Ask:
-    """Share that is configured for ``request``; what cannot be understood is told of elsewhere."""
+    """Share that is configured for ``request``; other checks report what cannot be understood."""
     fields: dict[str, Any] = {}
     for each in settings:
         if each.concerns(request) and not isinstance(each.said, InvalidObjectError):
@@ -150,7 +150,7 @@ def _ask(share: Mapping[str, Any]) -> Ask:
 
 
 def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:
-    """Fault of ``sharing`` for a device, or for what is called ``device``; empty without one."""
+    """Fault of ``sharing`` that is not for this type of device, or empty; ``device`` names it."""
     if sharing.config.strategy == "None" or is_slice == (sharing.kind == KIND):
         return ""
     what, kind = ("a slice", KIND) if is_slice else ("a whole GPU", GPU_KIND)
@@ -162,7 +162,7 @@ def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:
 
 
 def not_shared(device: str, *, is_slice: bool) -> str:
-    """Fault of a ``share`` of a device, or of what is called ``device``, that one claim has."""
+    """Fault of a ``share`` for a device that one claim has whole; ``device`` names it."""
     if is_slice:
         return (
             f"share is not for {device}, which is a slice, and one claim has all of it: leave "
@@ -176,7 +176,10 @@ def not_shared(device: str, *, is_slice: bool) -> str:
 
 
 def misplaced_share(kind: str, device: str, *, is_slice: bool) -> str:
-    """Fault of a ``share`` in a configuration of ``kind`` for a part of a device; or empty."""
+    """Fault of a ``share`` whose configuration is of the wrong ``kind``, or empty.
+
+    ``device`` names the device, of which a part is asked for.
+    """
     right = KIND if is_slice else GPU_KIND
     if kind in ("", right):
         return ""
@@ -185,7 +188,7 @@ def misplaced_share(kind: str, device: str, *, is_slice: bool) -> str:
 
 
 def too_many(count: str) -> str:
-    """Fault of a claim of which several devices, in words how many, are to be shared by MPS."""
+    """Fault of a claim with several devices that are to be shared by MPS; ``count`` in words."""
     return (
         f"a claim may hold one device with sharing.strategy 'MPS', this one holds {count}: its "
         "daemon serves one device, and a CUDA program is a client of one daemon; write a claim for "

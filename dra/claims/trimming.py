@@ -1,4 +1,4 @@
-"""Size of a claim's spec: what is read of it is bounded, whatever its user has written into it.
+"""Bounds on what is read of a claim, whatever its user has written into its spec.
 
 A claim may bring 320 KiB of parameters for other drivers, which are megabytes in memory.
 """
@@ -16,19 +16,20 @@ from dra.common.cache import decoded_weight
 from dra.common.resources import Obj, at, picked
 
 REQUEST_BYTES = 64 * 2**10
-"""The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
+"""Most bytes of a claim's requests and constraints as JSON; usual claims have some hundred."""
 
 DECODED_BYTES = 256 * 2**10
 """The same in memory, roughly: thousands of short selectors take many times their text."""
 
 CONFIG_BYTES = 8 * 2**10
-"""The parameters for this driver, likewise."""
+"""Most bytes of a claim's configuration for this driver, as JSON."""
 
 
 def trim_claim_spec(spec: Obj, driver: str) -> Obj:
     """The part of a claim's ``spec`` that is read.
 
-    Of one that is too large only its requests' names and classes are left, which say so.
+    Of a spec that is too large only the names and classes of requests are left, marked with
+    ``TOO_LARGE``.
     """
     kept = without_others(spec, "devices", driver)
     devices = kept.get("devices") or {}
@@ -42,7 +43,7 @@ def trim_claim_spec(spec: Obj, driver: str) -> Obj:
 
 
 def is_stub(spec: Obj) -> bool:
-    """True if ``trim_claim_spec`` has found a spec too large, which this is the rest of."""
+    """True if ``spec`` is what ``trim_claim_spec`` has left of one that was too large."""
     requests = at(spec, "devices", "requests")
     bodies = (b for r in requests for b in (at(r, "exactly", default={}), *at(r, "firstAvailable")))
     return any(TOO_LARGE in body for body in bodies)
@@ -51,9 +52,9 @@ def is_stub(spec: Obj) -> bool:
 def trim_allocation(allocation: Obj, driver: str) -> Obj:
     """The part of a claim's allocation that is read.
 
-    kube-scheduler copies the claim's parameters into it, for whomever they are, and whoever's
-    devices it allocates. They are left out where ``driver`` has no device in it, and where there
-    are more than are read of a claim; those of classes stay.
+    kube-scheduler copies all parameters of the claim into it, whichever driver they are for. All
+    configuration is left out if ``driver`` has no device in the allocation. If the claim's own is
+    larger than ``CONFIG_BYTES``, only that of classes stays.
     """
     kept = without_others(allocation, "devices", driver)
     devices = kept.get("devices") or {}
@@ -86,9 +87,10 @@ def without_others(holder: Obj, field: str, driver: str) -> Obj:
 
 
 def crowded(spec: Obj, status: Obj) -> Obj:
-    """Rest of a claim's ``spec`` whose namespace has too many large ones: its first request.
+    """Rest of a claim's ``spec`` if its namespace has too many large ones: its first request.
 
-    Of one that is allocated the classes stay of all that it has, as those count in quotas.
+    If the claim is allocated, the requests that have devices stay instead, as their classes count
+    in quotas.
     """
     given = {str(r.get("request")) for r in at(status, "allocation", "devices", "results")}
     requests = (spec.get("devices") or {}).get("requests") or ()
@@ -98,9 +100,10 @@ def crowded(spec: Obj, status: Obj) -> Obj:
 
 
 def _marked(request: Obj, why: Obj, given: Collection[str] | None = None) -> Obj:
-    """Rest of a request that is not read: its class, and the reason.
+    """Rest of a request that is not read: its names and classes, and ``why``.
 
-    Of alternatives those are left that are ``given``, or the first; all of them without.
+    Of alternatives those in ``given`` are left, or else the first; all of them if ``given`` is
+    None.
     """
 
     def of(body: Obj) -> Obj:
@@ -163,7 +166,7 @@ class _Shown(_Part):
 
 @decodable
 class AllocatedClaim(_Part):
-    """A ResourceClaim as it is read from JSON."""
+    """The part of a ResourceClaim that is read from JSON."""
 
     metadata: _Metadata
     status: _Status | None = None
@@ -171,9 +174,9 @@ class AllocatedClaim(_Part):
     def as_object(self, driver: str) -> Obj:
         """The claim as an object, with what is for ``driver`` alone.
 
-        Of other drivers it has neither parameters nor what they show of their devices. The claim's
-        own parameters for ``driver`` are left out where they are more than are read, and
-        ``TOO_LARGE`` in the entry of each is then their size in bytes.
+        Other drivers' parameters, and what they report of their devices, are left out. If the
+        claim's own parameters for ``driver`` are too large, they are left out too, and
+        ``TOO_LARGE`` in each of their entries has the size of all in bytes.
         """
         metadata = {k: v for k, v in msgspec.to_builtins(self.metadata).items() if v is not None}
         told = self.status or _Status()
@@ -193,7 +196,7 @@ def _is_of(raw: msgspec.Raw, driver: str) -> bool:
 
 
 def _read_config(entries: list[_Config], driver: str) -> list[Obj]:
-    """Each entry, as its place counts in messages."""
+    """All entries, as messages name an entry by its place; parameters only of ``driver``."""
     opaques = [(entry, entry.opaque) for entry in entries]
     size = sum(
         len(bytes(opaque.parameters))

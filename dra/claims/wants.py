@@ -1,4 +1,4 @@
-"""Wants of a claim as values: devices for each of its requests, and what binds them together."""
+"""Wants of a claim as values: devices for each of its requests, and the constraints on them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHARES = frozenset({SHARE_CLASS, SLICE_SHARE_CLASS})
 class Want:
     """``count`` devices that all ``expressions`` select, for one request of claims with that spec.
 
-    ``request`` is ``request/subrequest`` where it is one of several alternatives. ``everything``
-    asks for all such devices of a node, whatever ``count``. An ``admin`` want looks at devices and
-    holds none. ``nodes`` says which node it prefers, ``policy`` what of the nodes preferred.
-    ``ask`` are the limits of its part where it is given a GPU that several claims have.
+    ``request``: ``request/subrequest`` where it is one of several alternatives. ``everything``: all
+    such devices of a node are wanted, whatever ``count``. ``admin``: the claim looks at the devices
+    and holds none. ``nodes``: preference among nodes. ``policy``: preference among placements on
+    those nodes. ``ask``: limits of its share, if it is given a device that several claims have.
     """
 
     request: str
@@ -40,10 +40,10 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Attribute that all devices of some requests have in common, or, if ``distinct``, not.
+    """Attribute that devices of some requests have in common, or, if ``distinct``, each its own.
 
-    ``attribute`` is qualified (``mig.dra.dev/parentUUID``); no requests means all of the claim. A
-    device without the attribute satisfies neither form (KEP-4381).
+    ``attribute`` is qualified (``mig.dra.dev/parentUUID``). Empty ``requests`` means all of the
+    claim. A device without the attribute satisfies neither form (KEP-4381).
     """
 
     claim_uid: str
@@ -64,9 +64,9 @@ class Constraint:
 class ClaimWants:
     """A claim that we are to allocate.
 
-    ``choices`` are per request what would serve it, best first. ``class_config`` is the
-    configuration of their classes by ``Want.request``, ``sharing`` the strategies of those whose
-    devices are to be shared by the processes of the claim.
+    ``choices``: for each request the wants that would serve it, best first. ``class_config``:
+    configuration of the class, by ``Want.request``. ``sharing``: strategy by ``Want.request``, for
+    devices that are to be shared by the processes of the claim.
     """
 
     claim: Claim
@@ -100,7 +100,7 @@ class ClaimWants:
         return ClaimWants(self.claim, chosen, self.constraints, self.class_config, self.sharing)
 
     def of_several(self) -> ClaimWants:
-        """The same of a claim that several containers use."""
+        """The wants of a claim that several containers use."""
         choices = tuple(
             tuple(replace(want, ask=replace(want.ask, several=True)) for want in alternatives)
             for alternatives in self.choices
@@ -114,9 +114,9 @@ class ClaimWants:
 
 
 def is_mixed(claim: ClaimWants) -> bool:
-    """True if a claim wants a share of a GPU or slice beside one of another size, or a device.
+    """True if a claim wants a share of a device together with another device or a share unlike it.
 
-    A request with alternatives counts once it is chosen.
+    False while a request still has alternatives.
     """
     if any(len(alternatives) > 1 for alternatives in claim.choices):
         return False
@@ -125,10 +125,11 @@ def is_mixed(claim: ClaimWants) -> bool:
 
 
 MAX_CHOICES = 512
-"""More are not tried. One request has at most eight alternatives, so three are tried in full."""
+"""Most choices that are tried. A request has at most eight alternatives: three are tried in full.
+"""
 
 _FEW = 8
-"""Of so many choices, to find out which are alike costs more than it spares."""
+"""Number of choices up to which finding those that are alike costs more than it saves."""
 
 
 def choices(
@@ -137,9 +138,10 @@ def choices(
     """``claims`` with one alternative chosen for every request, the best choice first.
 
     The best has the least sum of ranks, which is how kube-scheduler compares nodes; among equal
-    sums earlier requests fare better. Choices of more devices than a claim may hold are left out,
-    and where ``selected`` says what expressions come to, those that the same devices serve as one
-    before. Raises as ``selected``.
+    sums earlier requests fare better. Choices of more devices than a claim may hold are left out.
+    ``selected`` returns a value that is equal for expressions that select the same devices: with
+    it, a choice that the same devices serve as one before is left out too. Its exceptions go
+    through.
     """
     sizes = [len(alternatives) for claim in claims for alternatives in claim.choices]
     if max(sizes, default=1) == 1:
@@ -163,7 +165,7 @@ def choices(
 def _served(
     claims: Sequence[ClaimWants], selected: Callable[[tuple[str, ...]], Hashable]
 ) -> Iterator[list[int]]:
-    """Per request, a number for each alternative: equal for those that the same devices serve."""
+    """Per request, a number for each alternative, equal where equal devices serve."""
     numbers: dict[Hashable, int] = {}
     for claim in claims:
         for alternatives in claim.choices:

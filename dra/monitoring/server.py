@@ -64,12 +64,12 @@ class OpenConnections:
 
 
 class BoundedThreads(ThreadingMixIn):
-    """Mix-in that serves each connection of a server in a thread, within ``connections``' bounds."""
+    """Mix-in of a server: a thread for each connection, as far as ``connections`` allows."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    """Waiting connections: with the usual five, others wait a second and more in a burst."""
+    """Waiting connections. With the usual five, a burst makes others wait a second and more."""
     connections: OpenConnections
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -1,4 +1,4 @@
-"""Company of a pod: the others that it seeks or shuns, or is spread with."""
+"""Company of a pod: other pods that it seeks or shuns, or among which it is spread."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Check = Callable[[NodeFacts], Misfit | None]
 
 
 def seeking_check(pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]) -> Check:
-    """Required affinity between pods, as kube-scheduler reads it.
+    """Check of required affinity between pods, as kube-scheduler reads it.
 
-    A pod that is allocated and not bound yet does not count: kube-scheduler may come to the pod
-    that seeks it first, and refuse.
+    A pod that is allocated and not bound yet does not count: kube-scheduler may try the pod that
+    seeks it first, and refuse.
     """
     terms = pod.needs.company.affinity
     meant = residents.meant(terms[0], owner=pod.key)
@@ -48,7 +48,7 @@ def seeking_check(pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]
 def shunning_check(
     pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts], *, together: int
 ) -> Check:
-    """Required anti-affinity between pods, both ways; of pods that are not bound yet, too.
+    """Check of required anti-affinity between pods, both ways; pods not bound yet count too.
 
     ``together`` pods are decided at a time: each looks at fewer of those that shun it.
     """
@@ -76,7 +76,7 @@ def shunning_check(
 def _domains(
     nodes: Mapping[str, NodeFacts], found: Iterable[tuple[PodTerm, Iterable[str]]]
 ) -> dict[str, set[str]]:
-    """By label the values of the domains that the nodes of terms are in."""
+    """By topology label, its values on the nodes that were ``found`` for terms."""
     domains: dict[str, set[str]] = {}
     for term, names in found:
         for name in names:
@@ -87,7 +87,7 @@ def _domains(
 
 
 def _all_mean(pod: Pod, residents: Residents, namespace: str, labels: Mapping[str, str]) -> bool:
-    """True if all terms by which ``pod`` seeks others mean one in ``namespace`` with ``labels``."""
+    """True if all affinity terms of ``pod`` mean a pod in ``namespace`` with ``labels``."""
     return all(
         term.selector.matches(labels) and residents.covers(term, namespace, owner=pod.key[0])
         for term in pod.needs.company.affinity
@@ -95,11 +95,11 @@ def _all_mean(pod: Pod, residents: Residents, namespace: str, labels: Mapping[st
 
 
 class Domains:
-    """Numbers of pods like one, by the value of the topology label of their nodes.
+    """Numbers of pods that a constraint counts, by the value of their nodes' topology label.
 
-    kube-scheduler takes pods in an order of its own. So what is allocated and not bound yet counts
-    in the domain that a pod may go to, and not in those that it is compared with: whichever of
-    several pods is bound first, none is refused.
+    kube-scheduler takes pods in an order of its own. So a pod that is allocated and not bound yet
+    counts in the domain to which the new pod may go, and not in the domains with which that one is
+    compared: in whatever order the pods are bound, none is refused.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Domains:
         return None
 
     def _least_beside(self, value: str) -> int:
-        """The fewest pods of any domain, of other domains than ``value`` those that are bound."""
+        """The smallest count of any domain; in others than ``value`` only bound pods count."""
         if self._is_short:
             return 0
         others = [count for count, other in self._least if other != value][:1]
@@ -154,7 +154,7 @@ class Domains:
 def find_domains(
     pod: Pod, spreads: Iterable[Spread], residents: Residents, nodes: Mapping[str, NodeFacts]
 ) -> list[Domains]:
-    """The domains of all constraints; nodes that lack one of their labels have no part in any."""
+    """The domains of all constraints; nodes that lack one of the topology labels do not count."""
     constraints = [*spreads]
     keys = [spread.topology for spread in constraints]
     eligible = [n for n in nodes.values() if all(key in n.labels for key in keys)]
@@ -184,11 +184,11 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 def preference(
     pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]
 ) -> Callable[[Sequence[NodeFacts]], NodeFacts]:
-    """Choice of the node that ``pod`` likes best, the first of equals, as kube-scheduler weighs it.
+    """Function that returns the node that ``pod`` likes best, the first of equals.
 
-    Preferred affinity to nodes and between pods, and spread that is ``ScheduleAnyway``, count
-    alike, each from 0 to 100 over the nodes that are compared. What others prefer of this pod does
-    not count.
+    It weighs as kube-scheduler does. Preferred affinity to nodes and between pods, and spread that
+    is ``ScheduleAnyway``, count alike, each from 0 to 100 over the nodes that are compared.
+    Preferences of other pods for this one do not count.
     """
     company = pod.needs.company
     near = _liked(pod, residents, nodes)
@@ -228,7 +228,7 @@ def _by_spread(spread: Sequence[Domains], nodes: Sequence[NodeFacts]) -> list[fl
 
 
 def _crowd(spread: Sequence[Domains], node: NodeFacts) -> float | None:
-    """Number of pods like the pod near ``node``; None where a topology label lacks."""
+    """Weighted number of pods like this one near ``node``; None if a topology label is missing."""
     total = 0.0
     for domains in spread:
         value = node.labels.get(domains.spread.topology)
@@ -242,7 +242,7 @@ def _crowd(spread: Sequence[Domains], node: NodeFacts) -> float | None:
 def _liked(
     pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]
 ) -> dict[str, dict[str | None, int]]:
-    """By label and value the weight of the pods there that are liked, less the disliked."""
+    """By label and value, the weight of liked pods there, less that of disliked pods."""
     near: dict[str, dict[str | None, int]] = {}
     company = pod.needs.company
     for terms, sign in ((company.liked, 1), (company.disliked, -1)):

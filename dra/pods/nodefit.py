@@ -1,6 +1,6 @@
-"""Fit of a pod on a node, by what the node says and by the resources that are taken.
+"""Fit of a pod on a node, by the node's own fields and by the resources that are taken.
 
-What else decides is in ``dra.pods.rules``.
+Other rules are in ``dra.pods.rules``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NodeFacts:
 
 
 def read_node(obj: Mapping[str, Any]) -> NodeFacts:
-    """The facts of a Node. Of its conditions its taints tell, as for kube-scheduler."""
+    """The facts of a Node. Its taints are read instead of its conditions, as by kube-scheduler."""
     taints = [
         {"key": t["key"], "value": t.get("value", ""), "effect": t["effect"]}
         for t in at(obj, "spec", "taints")
@@ -84,7 +84,7 @@ class Misfit:
 def find_misfit(
     pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
 ) -> Misfit | None:
-    """Misfit of ``pod`` and ``node``; None when it can.
+    """Misfit of ``pod`` and ``node``; None when the pod can run there.
 
     ``used`` is what the pods there take already. ``delegated`` are extended resources that a
     DeviceClass serves: a node need not have them.
@@ -111,7 +111,7 @@ def find_barrier(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
 def find_short(
     pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """Resources of which ``node`` has not enough left; arguments as above."""
+    """Resources of which ``node`` has not enough left; arguments as of ``find_misfit``."""
     allocatable = node.allocatable
     return [
         name
@@ -123,7 +123,7 @@ def find_short(
 
 
 def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
-    """Check the node's state and taints: the first that bars the pod."""
+    """The first misfit by the node's state and taints; None if neither bars the pod."""
     if node.unschedulable and not tolerates(pod.tolerations, _UNSCHEDULABLE):
         return Misfit(MisfitReason.UNSCHEDULABLE, "node unschedulable")
     for taint in node.taints:
@@ -136,7 +136,7 @@ def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
 
 
 def find_deselection(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
-    """Check the pod's selectors: the first that the node does not match."""
+    """The first misfit by the pod's selectors; None if the node matches all."""
     for key, value in pod.node_selector.items():
         if node.labels.get(key) != value:
             return Misfit(MisfitReason.SELECTOR, f"nodeSelector {key}={value} does not match")
@@ -148,6 +148,6 @@ def find_deselection(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
 
 
 def _is_delegated(name: str, node: NodeFacts, delegated: AbstractSet[str]) -> bool:
-    """A device plugin's allocatable, where it is more than nothing, wins over a DeviceClass."""
+    """True if a DeviceClass serves ``name`` on the node, and no device plugin offers some there."""
     served = name in delegated or name.startswith(_DELEGATED)
     return served and not node.allocatable.get(name)

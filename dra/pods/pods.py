@@ -1,4 +1,7 @@
-"""Host ports: a port of a node is for one pod, on all addresses or on one."""
+"""Pods as values: their needs of a node, their claims and their host ports.
+
+A host port of a node is for one pod, on all addresses or on one.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class PodNeeds:
 
     ``requests`` is the effective request, with one of ``pods``. ``affinity_terms`` are those of the
     required node affinity, None when there is none. ``preempts``: pods of lower priority may be
-    ended for it. ``own_users``: its containers run in a user namespace of their own.
+    ended for this pod. ``own_users``: its containers run in a user namespace of their own.
     """
 
     requests: Amounts = field(default_factory=dict)
@@ -76,7 +79,7 @@ class PodNeeds:
 
     @property
     def parts(self) -> int:
-        """The number of comparisons that show whether a node suits, at the most."""
+        """Upper bound on the comparisons that show whether a node suits."""
         expressions = (len(at(term, "matchExpressions")) for term in self.affinity_terms or ())
         return 1 + sum(expressions) + len(self.tolerations)
 
@@ -155,7 +158,7 @@ def _raise(level: dict[str, int], to: Amounts) -> None:
 
 
 class WantedPorts:
-    """Host ports that a pod wants, compared once with those of pods that are alike."""
+    """Host ports that a pod wants; they are compared once with each different ``PodNeeds``."""
 
     def __init__(self, wanted: Iterable[HostPort]) -> None:
         self._places: dict[HostPort, int] = {}
@@ -166,7 +169,7 @@ class WantedPorts:
         self._known: dict[PodNeeds, HostPort | None] = {}
 
     def find_conflict(self, holders: Iterable[PodNeeds]) -> HostPort | None:
-        """The first wanted one that one of ``holders`` rules out: a node cannot have both."""
+        """The first wanted port that one of ``holders`` has already; None if none has."""
         if not self._places:
             return None
         found = (self._of(holder) for holder in holders if holder.host_ports)
@@ -201,11 +204,11 @@ _ENDED = ("Succeeded", "Failed")
 class Pod:
     """A pod; ``claims`` maps its claim names to ResourceClaims, None while there is none yet.
 
-    ``claim_keys`` are the ResourceClaims that exist, as far as its status tells, each once: a pod
-    may have the same claim under several names. ``volume_claims`` are its PersistentVolumeClaims,
-    and True for those that belong to the pod. ``nominated`` is the node that kube-scheduler makes
-    room on for it. ``template`` is equal for pods of one owner. ``unread`` says why the pod is not
-    served; empty of most.
+    ``claim_keys``: the ResourceClaims that exist, as far as its status tells, each once; a pod may
+    have the same claim under several names. ``volume_claims``: its PersistentVolumeClaims, each
+    with True if it belongs to the pod. ``nominated``: the node on which kube-scheduler makes room
+    for it. ``template``: equal for pods of one owner. ``unread``: why the pod is not served; empty
+    if it is.
     """
 
     key: ObjectKey
@@ -239,7 +242,7 @@ class Pod:
 
     @property
     def is_controlled(self) -> bool:
-        """True if a controller makes another in its place."""
+        """True if a controller makes another pod in its place."""
         return self.template != self.uid
 
     def __str__(self) -> str:
@@ -279,13 +282,16 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
 
 
 def with_claim(pod: Pod, entry: str, claim: str) -> Pod:
-    """``pod`` with a ResourceClaim under the name ``entry``, of which its status says nothing."""
+    """``pod`` with a ResourceClaim for its ``entry``, which its status does not name yet."""
     keys = dict.fromkeys((*pod.claim_keys, (pod.key[0], claim)))
     return replace(pod, claims={**pod.claims, entry: claim}, claim_keys=tuple(keys))
 
 
 def _volume_claims(pod: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """A volume that lives as long as its pod has a claim that is named by both."""
+    """The names of a pod's PersistentVolumeClaims, each with True if it belongs to the pod.
+
+    A volume that lives as long as its pod has a claim whose name is made from both names.
+    """
     for volume in at(spec, "volumes"):
         if claim := volume.get("persistentVolumeClaim"):
             yield claim["claimName"], False

@@ -1,7 +1,7 @@
-"""Pods by the node where they are or are about to be, and by what others look at: their labels.
+"""Pods by the node where they are or are about to be, and by their labels, which terms look at.
 
 Pods with equal labels are counted together, so that a term looks at few groups, not at many pods.
-Most clusters have few terms: what they look at is kept from the first time on that one does.
+Most clusters have few terms: the groups of a namespace are kept only once a term looks at it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Group(NamedTuple):
 
 
 class Groups:
-    """The pods of one namespace, those that are alike together.
+    """The pods of one namespace; those that are alike are counted together.
 
-    ``places`` is the number of nodes, of all groups together, on which they are.
+    ``places``: number of nodes with pods of a group, summed over all groups.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Groups:
             yield traits, labels, nodes
 
     def book(self, pod: Pod, node: str, change: int) -> None:
-        """Count so many more pods like ``pod`` on ``node``."""
+        """Add ``change`` to the number of pods like ``pod`` on ``node``."""
         traits = alike(pod)
         _, nodes = self._known.setdefault(traits, (pod.labels, {}))
         before = len(nodes)
@@ -79,7 +79,7 @@ class Groups:
 
 
 def book(counts: dict[K, int], key: K, change: int) -> None:
-    """Count so many more of ``key``; one of which there are none is not kept."""
+    """Add ``change`` to the count of ``key``; a count of 0 is not kept."""
     left = counts.get(key, 0) + change
     if left:
         counts[key] = left
@@ -88,10 +88,10 @@ def book(counts: dict[K, int], key: K, change: int) -> None:
 
 
 MOST_SHUNNING = 10_000
-"""Comparisons, for one pod, with the terms of the pods of one namespace by which they shun others.
+"""Most comparisons of one pod with the anti-affinity terms of one namespace's pods.
 
-Terms of equal pods count once. The nodes of those that shun it count, too. Pods that are decided
-together have that much together, but no less than ``LEAST_SHUNNING`` each.
+Terms of equal pods count once. The nodes of pods that shun it count, too. Pods that are decided
+together share this number, but each has ``LEAST_SHUNNING`` at least.
 """
 
 LEAST_SHUNNING = 1_000
@@ -100,7 +100,7 @@ _NO_LABELS: Labels = {}
 
 
 class Shunning(NamedTuple):
-    """Required anti-affinity of pods of ``namespace``, which are on ``nodes``."""
+    """Required anti-affinity of pods of ``namespace``, with the nodes on which those pods are."""
 
     namespace: str
     term: PodTerm
@@ -108,7 +108,7 @@ class Shunning(NamedTuple):
 
 
 class Residents:
-    """A pod is on one node at a time. ``version`` changes with whatever is known here."""
+    """The pods on nodes; each is on one node at a time. ``version`` grows with each change."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -123,7 +123,7 @@ class Residents:
         self._namespaces: dict[str, Labels] = {}
 
     def place(self, pod: Pod, node: str) -> bool:
-        """Put a pod on a node ("" for none); False when nothing changes that others look at."""
+        """Put a pod on a node ("" for none); False if nothing changes that other pods look at."""
         before = self._place.get(pod.key)
         if before is None and not node:
             return False
@@ -149,7 +149,7 @@ class Residents:
         return True
 
     def set_namespace(self, name: str, labels: Labels | None) -> bool:
-        """A namespace has these labels, or is gone; False when that is known."""
+        """Take a namespace's labels, or None if it is gone; False if that is known already."""
         if self._namespaces.get(name) == labels:
             return False
         if labels is None:
@@ -169,7 +169,7 @@ class Residents:
 
     @property
     def lowest_priority(self) -> float:
-        """The lowest of all pods on nodes; infinity without any."""
+        """The lowest priority of all pods on nodes; infinity without any."""
         return min(self._priorities, default=inf)
 
     def users(self, volume_claim: ObjectKey) -> Collection[Pod]:
@@ -177,13 +177,13 @@ class Residents:
         return self._users.get(volume_claim, {}).values()
 
     def find(self, pod: ObjectKey) -> tuple[str, Pod] | None:
-        """The node that a pod is on, and the pod as it was put there."""
+        """The node on which a pod is, and the pod as it was put there; None if it is on none."""
         return self._place.get(pod)
 
     def selected(
         self, namespace: str, selector: LabelSelector, *, without: ObjectKey
     ) -> Iterator[Group]:
-        """The groups of a namespace that ``selector`` selects, as they are without one pod."""
+        """The groups of a namespace that ``selector`` selects; pod ``without`` does not count."""
         own = self._place.get(without)
         own_traits = None if own is None or without[0] != namespace else alike(own[1])
         self._group([namespace])
@@ -193,7 +193,7 @@ class Residents:
                 yield Group(namespace, labels, traits.bound, traits.ending, others)
 
     def meant(self, term: PodTerm, *, owner: ObjectKey) -> Iterator[Group]:
-        """The groups that a term of the pod ``owner`` means, which itself does not count."""
+        """The groups that a term of the pod ``owner`` means; ``owner`` itself does not count."""
         namespaces = self._there(term.reach(owner[0]))
         self._group(namespaces)
         for namespace in namespaces:
@@ -201,13 +201,14 @@ class Residents:
                 yield from self.selected(namespace, term.selector, without=owner)
 
     def breadth(self, pod: Pod) -> int:
-        """The number of comparisons for the terms of ``pod``, at the most.
+        """Upper bound on the comparisons for the terms of ``pod``.
 
-        With each group for each part of a term, and with the nodes of those that it means.
+        Each part of a term is compared with each group, and each term with the nodes of the groups
+        that it means.
         """
         company, home = pod.needs.company, pod.key[0]
         parts: dict[AbstractSet[str] | None, list[int]] = {}
-        # Whoever is sought is compared with all terms together once more.
+        # Groups that affinity seeks are compared with all terms together once more.
         for term in (
             *company.affinity * 2,
             *company.anti_affinity,
@@ -227,7 +228,7 @@ class Residents:
         return compared
 
     def _there(self, reach: AbstractSet[str] | None) -> list[str]:
-        """The namespaces with pods on nodes, of those that a term may mean."""
+        """The namespaces of ``reach``, or all if it is None, that have pods on nodes."""
         return [*self._present] if reach is None else [n for n in reach if n in self._present]
 
     def covers(self, term: PodTerm, namespace: str, *, owner: str) -> bool:
@@ -235,7 +236,7 @@ class Residents:
         return term.covers(namespace, self._namespaces.get(namespace, _NO_LABELS), owner=owner)
 
     def matters(self, pod: Pod, needs: PodNeeds, *, owner: str) -> bool:
-        """True if ``pod`` is one that a pod of ``owner`` with these needs looks at."""
+        """True if a pod of namespace ``owner`` with these ``needs`` looks at ``pod``."""
         namespace, company = pod.key[0], needs.company
         terms = (*company.affinity, *company.anti_affinity)
         return any(
@@ -251,9 +252,9 @@ class Residents:
         return bool(self._far) or namespace in self._shunning
 
     def shunning(self, pod: Pod, *, together: int = 1) -> Iterator[Shunning]:
-        """The terms of others that shun ``pod``, as far as they are read of each namespace.
+        """The terms of other pods that shun ``pod``, up to ``MOST_SHUNNING`` for each namespace.
 
-        Fewer are read where so many pods are decided ``together``.
+        The more pods are decided ``together``, the fewer terms are read.
         """
         namespace = pod.key[0]
         most = min(MOST_SHUNNING, max(LEAST_SHUNNING, MOST_SHUNNING // together))
@@ -280,7 +281,7 @@ class Residents:
                     yield Shunning(owner, term, others)
 
     def _group(self, namespaces: Iterable[str]) -> None:
-        """Have the groups of ``namespaces``; they are kept up to date from the first time on."""
+        """Make the groups of ``namespaces`` that are not kept yet; from then on they are kept."""
         lacking = {name: Groups() for name in namespaces if name not in self._groups}
         if lacking:
             for (namespace, _), (node, pod) in self._place.items():
@@ -334,7 +335,7 @@ class Residents:
 
 
 def _less(nodes: Mapping[str, int], node: str) -> Mapping[str, int]:
-    """``nodes`` with one less on ``node``."""
+    """``nodes`` with one pod less on ``node``."""
     left = {**nodes, node: nodes[node] - 1}
     return {name: count for name, count in left.items() if count}
 
@@ -343,9 +344,9 @@ _NOTHING: Amounts = MappingProxyType({})
 
 
 class Hosts:
-    """Facts of nodes, and what pods take of them.
+    """Facts of nodes, and the resources that pods take of them.
 
-    ``residents`` are these pods: each is on one node at a time. ``volumes`` bind them to nodes.
+    ``residents``: these pods. ``volumes``: the volumes by which pods are bound to nodes.
     """
 
     def __init__(self) -> None:
@@ -368,7 +369,7 @@ class Hosts:
         self._facts.pop(name, None)
 
     def used(self, node: str, *, without: ObjectKey | None = None) -> Amounts:
-        """Resources that pods take of ``node`` together, ``without`` the charge of one of them."""
+        """Resources that the pods on ``node`` take together, except the pod ``without``."""
         used = self._used.get(node, _NOTHING)
         there = self.residents.find(without) if without is not None else None
         if there is None or there[0] != node:

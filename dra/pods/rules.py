@@ -1,4 +1,4 @@
-"""Rules that decide beside the node itself where a pod may go: others on it, ports and volumes."""
+"""Rules on the nodes of a pod besides those of the node itself: other pods, ports and volumes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ _BETA = "failure-domain.beta.kubernetes.io"
 _TODAY = "topology.kubernetes.io"
 _ZONES = tuple(f"{domain}/{kind}" for domain in (_BETA, _TODAY) for kind in ("zone", "region"))
 MOST_VOLUMES_COMPARED = 100_000
-"""Comparisons of claims with volumes that nobody has, for a decision: some 100 ms.
+"""Most comparisons of claims with volumes that have no claim, for a decision: some 100 ms.
 
 The claims that would be compared with more are left to kube-scheduler.
 """
 
 _SEPARATOR = "__"
-"""Between the zones of a volume that is in several."""
+"""Stands between the zones of a volume that is in several."""
 
 
 def find_obstacle(pod: Pod, volumes: Volumes) -> Obstacle | None:
-    """The claim that keeps ``pod`` from every node: it is missing or ends, or lacks its volume."""
+    """Obstacle of a PersistentVolumeClaim that keeps ``pod`` from every node; None without one.
+
+    The claim is missing, is being deleted, or lacks its volume.
+    """
     if not volumes.listed:
         return None
     for name, owned in pod.volume_claims:
@@ -66,7 +69,7 @@ class VolumeFit:
                 self._meet(claim, other)
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Misfit of a volume of the pod and ``node``; None when all can."""
+        """Misfit of the pod's volumes and ``node``; None when all of them can be used there."""
         text = self._taken or self._elsewhere(node) or self._unmade(node)
         return Misfit(MisfitReason.VOLUME, text) if text else None
 
@@ -91,7 +94,10 @@ class VolumeFit:
         return ""
 
     def _unmade(self, node: NodeFacts) -> str:
-        """Find volumes for the claims that wait for a node: what others may get first is gone."""
+        """Fault if a claim that waits for a node gets no volume on ``node``; empty if all get one.
+
+        Volumes that claims of other pods may get first do not count.
+        """
         if not self._late:
             return ""
         chosen: set[str] = set()
@@ -117,7 +123,10 @@ class VolumeFit:
                         yield claim
 
     def _find(self, claim: VolumeClaim, node: NodeFacts, chosen: set[str]) -> bool:
-        """Choose a volume that is there for ``claim``: the one meant for it, or the smallest."""
+        """Choose an existing volume for ``claim``: the one reserved for it, or the smallest.
+
+        Returns False if there is none; True also if there are too many volumes to be compared.
+        """
         there = self._there(claim)
         if there is None:
             return True
@@ -146,13 +155,13 @@ class VolumeFit:
 
 
 def _allows(term: Obj, node: NodeFacts) -> bool:
-    """True if a term of a class allows volumes where ``node`` is; an empty one does nowhere."""
+    """True if a term of a class allows volumes where ``node`` is; an empty term allows none."""
     required = at(term, "matchLabelExpressions")
     return bool(required) and all(node.labels.get(r["key"]) in r["values"] for r in required)
 
 
 def _problem(claim: VolumeClaim, pod: Pod, volumes: Volumes, *, owned: bool) -> str:
-    """Obstacle that keeps a claim from being used, "" where nothing does."""
+    """Reason why a claim cannot be used, in words; "" if it can."""
     if claim.lost:
         return f"has lost its volume {claim.volume}: delete it and create it anew"
     if claim.deleting:
@@ -167,7 +176,7 @@ def _problem(claim: VolumeClaim, pod: Pod, volumes: Volumes, *, owned: bool) -> 
 
 
 def _in_zone(volume: Volume, node: NodeFacts) -> bool:
-    """True if labels of a volume say its zone, and the node's is another."""
+    """False if labels of a volume name its zone or region, and the node is in another."""
     if not any(key in node.labels for key in _ZONES):
         return True
     for key in _ZONES:
@@ -179,17 +188,18 @@ def _in_zone(volume: Volume, node: NodeFacts) -> bool:
 
 
 MOST_COMPARED = 200_000
-"""Comparisons of a pod's terms with groups of pods and with nodes for a decision: some 100 ms.
+"""Most comparisons of a pod's terms with groups of pods and nodes, for a decision: some 100 ms.
 
 The terms of a pod that would be compared with more are left to kube-scheduler. Pods that are
-decided together have that much together.
+decided together share this number.
 """
 
 
 class _Asked(NamedTuple):
-    """A pod, without its terms where they are too many, and what its rules look at.
+    """A pod, without its terms where they are too many, and the facts that its rules look at.
 
-    Pods that are ``thought_away`` take no host ports. ``together`` pods are decided at once.
+    ``thought_away``: True for pods whose host ports count as free. ``together``: number of pods
+    that are decided at once.
     """
 
     pod: Pod
@@ -238,14 +248,11 @@ _RULES: tuple[Callable[[_Asked], Iterator[Check]], ...] = (
     _affinity,
     _spread,
 )
-"""Rules for a pod beside those of the node itself, in the order in which a misfit is told."""
+"""Rules for a pod besides those of the node itself, in the order in which a misfit is told."""
 
 
 class Rules:
-    """The rules for one pod, worked out when first asked for; good until anything changes.
-
-    ``key`` is equal for pods that are alike and to which equal rules apply.
-    """
+    """The rules for one pod, worked out when first asked for; good until anything changes."""
 
     def __init__(
         self, pod: Pod, hosts: Hosts, thought_away: Callable[[Pod], bool], *, together: int
@@ -254,17 +261,17 @@ class Rules:
         self._thought_away = thought_away
         self._hosts = hosts
         self.together = together
-        """The number of pods that are decided with it, and it."""
+        """Number of pods that are decided together, this one included."""
 
     @property
     def key(self) -> Hashable:
-        """See above."""
+        """A value that is equal for pods that are alike and to which equal rules apply."""
         labels, namespace = frozenset(self._pod.labels.items()), self._pod.key[0]
         versions = self._hosts.residents.version, self._hosts.volumes.version
         return self._pod.needs, self._pod.volume_claims, namespace, labels, *versions
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Misfit of the pod and ``node``; None when it can."""
+        """Misfit of the pod and ``node``; None when the rules allow the node."""
         found = (check(node) for check in self._checks)
         return next((misfit for misfit in found if misfit is not None), None)
 
@@ -274,13 +281,13 @@ class Rules:
         return self._pod.needs.company.prefers
 
     def best(self, nodes: Sequence[str]) -> str:
-        """The node that the pod likes best of those that are equal otherwise."""
+        """The node that the pod likes best, of ``nodes`` that are equal otherwise."""
         facts = self._hosts.facts
         return self._preference([facts[name] for name in nodes]).name
 
     @cached_property
     def _read(self) -> Pod:
-        """The pod, without its terms where they are too many for the pods that there are."""
+        """The pod; without its terms if they would take too many comparisons."""
         pod = self._pod
         spread_over = len(pod.needs.company.spread) * len(self._hosts.facts)
         compared = self._hosts.residents.breadth(pod) + spread_over
@@ -307,7 +314,8 @@ def find_rules(
 ) -> Rules | None:
     """The rules for ``pod``; None where nodes alone decide.
 
-    Pods that are ``thought_away`` take no host ports. ``together`` pods are decided at once.
+    ``thought_away``: True for pods whose host ports count as free. ``together``: number of pods
+    that are decided at once.
     """
     needs = pod.needs
     company = needs.company  # ``ALONE`` where it has no terms
@@ -319,7 +327,7 @@ def find_rules(
 
 
 def may_preempt(pod: Pod, other: Pod) -> bool:
-    """True if ``other`` may be ended for ``pod``: one that is not bound does not take room yet."""
+    """True if ``other`` may be ended for ``pod``; a pod that is not bound takes no room yet."""
     return bool(other.node) and other.priority < pod.priority and other.key != pod.key
 
 
@@ -333,7 +341,7 @@ def find_victims(
 ) -> list[Pod] | None:
     """Pods that would be ended on ``node`` for ``pod``; None where that would not be enough.
 
-    ``ports`` are those of ``pod``, for who asks of many nodes.
+    ``ports`` are the host ports of ``pod``, made once by callers that ask about many nodes.
     """
     wanted = ports or WantedPorts(pod.needs.host_ports)
     there = hosts.residents.on(node.name)

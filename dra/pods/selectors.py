@@ -10,10 +10,10 @@ from dra.common.resources import at
 
 _FIELDS = "metadata.name"
 _FEW = 8
-"""Values that are looked through as fast as in any other way."""
+"""Number of values up to which a list is searched as fast as a set."""
 
 _DIGITS = 63
-"""Digits of a number that is read: the value of a label has no more, and a million takes long."""
+"""Most digits of a number that is read: a label's value has no more, and a million takes long."""
 
 
 def matches_terms(terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str) -> bool:
@@ -43,7 +43,7 @@ def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
 
 
 def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
-    """True if ``value`` (None: there is none) is as a requirement with operator and values says."""
+    """True if ``value`` meets a requirement with operator and values; None is a missing value."""
     check = _OPERATORS.get(requirement["operator"])
     return check is not None and check(value, requirement.get("values") or ())
 
@@ -92,12 +92,12 @@ class LabelSelector:
 
     @property
     def everything(self) -> bool:
-        """True if it selects whatever there is."""
+        """True if it selects everything."""
         return self.requirements == ()
 
     @property
     def parts(self) -> int:
-        """The number of requirements that labels are compared with, at the most."""
+        """Number of requirements that labels are compared with, at most."""
         return len(self.requirements or ())
 
     def matches(self, labels: Labels) -> bool:
@@ -110,7 +110,7 @@ class LabelSelector:
         return True
 
     def narrowed(self, labels: Labels) -> LabelSelector:
-        """This selector, and the same ``labels``; one that selects nothing still does."""
+        """This selector, which also requires ``labels``; one that selects nothing is unchanged."""
         if self.requirements is None or not labels:
             return self
         return LabelSelector((*self.requirements, *_equal(labels)))
@@ -136,7 +136,7 @@ _HARD = "DoNotSchedule"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodTerm:
-    """A PodAffinityTerm. Without ``namespaces`` and their selector, pods of its own are meant."""
+    """A PodAffinityTerm. With neither ``namespaces`` nor a selector of them, its own is meant."""
 
     topology: str
     selector: LabelSelector
@@ -151,18 +151,24 @@ class PodTerm:
 
     @property
     def parts(self) -> int:
-        """The number of comparisons that show whether it means a pod, at the most."""
+        """Upper bound on the comparisons that show whether the term means a pod."""
         others = self.namespace_selector
         return 1 + self.selector.parts + (others.parts if others is not None else 0)
 
     def reach(self, owner: str) -> frozenset[str] | None:
-        """The namespaces that one of ``owner`` may mean; None where their labels decide."""
+        """The namespaces that the term may mean, for a pod of namespace ``owner``.
+
+        None where labels of namespaces decide.
+        """
         if self.namespace_selector is not None:
             return None
         return self.namespaces or frozenset([owner])
 
     def covers(self, namespace: str, labels: Labels, *, owner: str) -> bool:
-        """True if pods of ``namespace``, which has ``labels``, may be meant by one of ``owner``."""
+        """True if the term, for a pod of namespace ``owner``, may mean pods of ``namespace``.
+
+        ``labels`` are those of ``namespace``.
+        """
         if namespace in self.namespaces or (self.at_home and namespace == owner):
             return True
         return self.namespace_selector is not None and self.namespace_selector.matches(labels)
@@ -170,7 +176,10 @@ class PodTerm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """A TopologySpreadConstraint; ``hard`` where it is DoNotSchedule."""
+    """A TopologySpreadConstraint; ``hard`` where it is DoNotSchedule.
+
+    ``affinity_counts`` and ``taints_count``: the policy for node affinity, or taints, is Honor.
+    """
 
     topology: str
     selector: LabelSelector
@@ -183,18 +192,18 @@ class Spread:
 
     @property
     def parts(self) -> int:
-        """The number of comparisons that show whether it counts a pod, at the most."""
+        """Upper bound on the comparisons that show whether the constraint counts a pod."""
         return 1 + self.selector.parts + len(self.match_label_keys)
 
     def selector_for(self, labels: Labels) -> LabelSelector:
-        """The selector of a pod with ``labels``."""
+        """The selector for a pod with ``labels``, which adds those in ``match_label_keys``."""
         kept = {key: labels[key] for key in self.match_label_keys if key in labels}
         return self.selector.narrowed(kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTerm:
-    """A preferred node affinity: a NodeSelectorTerm and what matching it is worth."""
+    """A preferred node affinity: a NodeSelectorTerm and the weight of matching it."""
 
     term: Mapping[str, Any]
     weight: int
@@ -223,7 +232,7 @@ class Company:
 
     @property
     def requires(self) -> bool:
-        """True if other pods decide where it may go, beside those that shun it."""
+        """True if other pods decide on its nodes, apart from those that shun it."""
         return bool(self.affinity or self.anti_affinity or self.hard_spread)
 
     @property
@@ -233,7 +242,7 @@ class Company:
 
 
 ALONE = Company()
-"""That of a pod without any term."""
+"""The company of a pod without any term."""
 
 
 def read_company(spec: Mapping[str, Any]) -> Company:

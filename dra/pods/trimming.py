@@ -1,4 +1,4 @@
-"""Fields of a pod that are read: the rest is megabytes for 40,000 pods."""
+"""Fields of a pod that are read: the others would take megabytes for 40,000 pods."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dra.common.resources import Obj, at, picked
 from dra.pods.pods import CPU, DEFAULT_SCHEDULER, UNREAD, effective_request
 
 POD_BYTES = 192 * 2**10
-"""Memory for what is kept of one pod, roughly."""
+"""Most memory for the kept part of one pod, roughly."""
 
 MOST_TERMS = 200
-"""Terms, their parts and tolerations: JSON objects that are compared with nodes and with pods."""
+"""Most terms, their parts and tolerations: JSON objects to compare with nodes and pods."""
 
 MOST_RESOURCES = 64
-"""Different resources that a pod asks for."""
+"""Most different resources that a pod asks for."""
 
 MOST_CLAIMS = 128
-"""Claims that a pod has."""
+"""Most claims of a pod."""
 
 MOST_VOLUMES = 64
-"""Volumes of a pod that have PersistentVolumeClaims."""
+"""Most volumes of a pod that have PersistentVolumeClaims."""
 
 MOST_PORTS = 128
-"""Host ports of a pod."""
+"""Most host ports of a pod."""
 
 _KEPT_CLAIMS = 64
 """Claims and gates that are kept of a pod that is not read."""
@@ -47,9 +47,9 @@ _USUAL_BYTES = 2**10
 
 
 def bounded(pod: Obj) -> Obj:
-    """``pod``, or of one that is too large what others have to know of it.
+    """``pod``; of one that is too large, only what decisions on other pods need.
 
-    It is not served then, and its spec says why in the field ``UNREAD``.
+    A pod that is too large is not served, and its spec says why in the field ``UNREAD``.
     """
     text = msgspec.json.encode(pod)
     if len(text) <= _USUAL_BYTES:
@@ -60,7 +60,7 @@ def bounded(pod: Obj) -> Obj:
 
 
 def unread(pod: Obj, why: str) -> Obj:
-    """The least of ``pod`` that others have to know: a kilobyte or two."""
+    """The least of ``pod`` that decisions on other pods need: a kilobyte or two."""
     stub = _stub(pod, pod["spec"], why)
     metadata, spec, status = stub["metadata"], stub["spec"], stub["status"]
     for field in ("labels", "annotations"):
@@ -96,7 +96,7 @@ def _excess(text: bytes, spec: Mapping[str, Any]) -> str:
 
 
 def _counted(spec: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Things of which a pod has some, with the number that it has and that are read."""
+    """Kinds of things in a pod, each with its number and with the most that are read."""
     containers = (*at(spec, "containers"), *at(spec, "initContainers"))
     yield "claims", len(at(spec, "resourceClaims")), MOST_CLAIMS
     yield "volumes with claims", len(at(spec, "volumes")), MOST_VOLUMES
@@ -112,7 +112,7 @@ def _holders(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _stub(pod: Obj, spec: Obj, why: str) -> Obj:
-    """The resources of a node that it takes, its gang and its claims."""
+    """The rest of a pod that is not read: the node's resources that it takes, gang and claims."""
     metadata, status = dict(pod["metadata"]), dict(pod.get("status") or {})
     if decoded_weight(msgspec.json.encode(metadata.get("labels"))) > _LABELS_BYTES:
         del metadata["labels"]
@@ -144,24 +144,24 @@ def _native(body: Obj) -> Obj:
 
 
 NAME_LENGTH = 254
-"""One more than a name may have: what is longer names nothing."""
+"""One more than the longest name: a longer text names nothing."""
 
 _METADATA = (
     *("name", "namespace", "uid", "labels"),
     *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
-"""Without the resourceVersion: a change of nothing that is kept is none."""
+"""Fields without the resourceVersion, so that a change of other fields does not count."""
 _SPEC = (
     *("overhead", "resources", "affinity", "priority", "nodeName"),
     *("schedulingGroup", "workloadRef"),
 )
-"""Of every pod: what it takes of its node, whom it shuns, and with which it belongs together."""
+"""Kept of every pod: the resources that it takes, the pods that it shuns, and its gang."""
 _OWN_SPEC = (
     *_SPEC,
     *("nodeSelector", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
     *("schedulingGates", "resourceClaims", "hostUsers"),
 )
-"""Of pods with claims: also where they may go."""
+"""Kept of pods with claims: also the fields that decide where they may go."""
 _STATUS = ("phase", "resourceClaimStatuses", "nominatedNodeName")
 _OWNER = ("kind", "controller", "uid")
 _CONTAINER = ("name", "resources", "restartPolicy")
@@ -171,8 +171,8 @@ _PORT = ("hostPort", "hostIP", "protocol")
 def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
     """The part of ``obj`` that is read, with those of ``annotations`` that it has.
 
-    Of one that is too large less is left, and ``UNREAD`` in its spec says why. ``obj`` stays as it
-    is. What is not as it should be raises KeyError, TypeError or AttributeError.
+    Of a pod that is too large less is left, and ``UNREAD`` in its spec says why. ``obj`` itself is
+    not changed. A malformed object raises KeyError, TypeError or AttributeError.
     """
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if spec.get("resourceClaims"):
@@ -189,7 +189,7 @@ def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
         if field in spec:
             slim[field] = [_container(c) for c in spec[field]]
     said = picked(status, _STATUS)
-    # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
+    # Conditions of Kubernetes are not read, only our own.
     if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
         said["conditions"] = own
     metadata = picked(obj["metadata"], _METADATA)
@@ -202,7 +202,7 @@ def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
 
 
 def cut_owner(texts: Obj) -> Obj:
-    """Reference to an owner whose texts are no longer than what names something."""
+    """Reference to an owner, with texts cut to ``NAME_LENGTH``."""
     return {k: v[:NAME_LENGTH] if isinstance(v, str) else v for k, v in texts.items()}
 
 
@@ -214,14 +214,14 @@ def _container(container: Obj) -> Obj:
 
 
 def _volume(volume: Obj) -> Obj | None:
-    """The PersistentVolumeClaim of a volume; None of one without."""
+    """The part of a volume that leads to its PersistentVolumeClaim; None if it has none."""
     if claim := volume.get("persistentVolumeClaim"):
         return {"persistentVolumeClaim": picked(claim, ("claimName",))}
     return {"name": volume["name"], "ephemeral": {}} if "ephemeral" in volume else None
 
 
 def _shunning(affinity: Obj) -> Obj | None:
-    """Required anti-affinity between pods, which binds others too."""
+    """Required anti-affinity between pods, which concerns other pods too; None without any."""
     field = "requiredDuringSchedulingIgnoredDuringExecution"
     required = (affinity.get("podAntiAffinity") or {}).get(field)
     return {"podAntiAffinity": {field: required}} if required else None

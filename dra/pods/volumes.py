@@ -27,7 +27,10 @@ _NO_PROVISIONER = ("", "kubernetes.io/no-provisioner")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The parts of a volume that have to suit a claim, and of a claim that a volume has to suit."""
+    """Properties by which volumes and claims are matched: those wished for, or those of a volume.
+
+    ``size``: bytes. ``modes``: access modes. ``mode``: the volume mode.
+    """
 
     class_name: str
     size: int
@@ -38,9 +41,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class VolumeClaim:
-    """A PersistentVolumeClaim. ``volume`` is its volume's name, "" before there is one.
+    """A PersistentVolumeClaim. ``volume``: its volume's name, "" before there is one.
 
     ``bound``: the binding is complete, both ways. ``selected_node``: where a volume is being made.
+    ``owner``: UID of its controlling owner.
     """
 
     key: ObjectKey
@@ -64,7 +68,7 @@ class VolumeClaim:
 class Volume:
     """A PersistentVolume; ``terms`` are those of its node affinity, None where any node will do.
 
-    Its nodes are in one of ``places``; None where that is not told so simply.
+    ``places``: each of its nodes has one of these labels; None where ``terms`` are not that simple.
     """
 
     name: str
@@ -154,7 +158,7 @@ def read_storage_class(obj: Obj) -> StorageClass:
 
 
 def suits(volume: Volume, claim: VolumeClaim) -> bool:
-    """True if a claim may be bound to a volume, wherever it is."""
+    """True if ``claim`` may be bound to ``volume``, wherever the volume is."""
     wish, has = claim.wish, volume.wish
     if has.size < wish.size or has.mode != wish.mode or volume.deleting:
         return False
@@ -184,7 +188,7 @@ def _bytes(quantity: str) -> int:
 
 
 class OpenVolumes:
-    """Some volumes, looked for node by node."""
+    """Volumes that are looked up by node."""
 
     def __init__(self, volumes: Iterable[Volume]) -> None:
         self._anywhere: list[Volume] = []
@@ -197,7 +201,7 @@ class OpenVolumes:
         self._keys = {key for key, _ in self._in}
 
     def on(self, node: NodeFacts) -> Iterator[Volume]:
-        """Those that reach ``node``, by size and then by name."""
+        """The volumes that reach ``node``, by size and then by name."""
         if not self._anywhere and not self._keys:
             return iter(())
         here = ((key, node.labels.get(key)) for key in self._keys)
@@ -215,16 +219,16 @@ def _order(volume: Volume) -> tuple[int, str]:
 
 
 _REMEMBERED = 64
-"""Wishes of claims of which it is remembered what is open to them."""
+"""Most different wishes of claims for which the open volumes are remembered."""
 
 _K = TypeVar("_K", bound=Hashable)
 
 
 class Volumes:
-    """All ``claims``, ``volumes`` and ``classes`` that are known, to be changed here alone.
+    """All ``claims``, ``volumes`` and ``classes`` that are known; only its methods change them.
 
-    Nothing is known, and nobody may ask, before ``listed`` is set. ``version`` changes with
-    whatever is known here.
+    ``listed`` is set once all were listed; before, nobody may ask. ``version`` grows with each
+    change.
     """
 
     def __init__(self) -> None:
@@ -233,7 +237,7 @@ class Volumes:
         self.claims: dict[ObjectKey, VolumeClaim] = {}
         self.volumes: dict[str, Volume] = {}
         self.classes: dict[str, StorageClass] = {}
-        # Those that nobody has by their class, the others by the claim that they are for.
+        # Names of volumes: those without a claim by class, the others by their claim.
         self._of_class: dict[str, set[str]] = {}
         self._meant: dict[ObjectKey, set[str]] = {}
         self._open: BoundedCache[Hashable, OpenVolumes] = BoundedCache(_REMEMBERED)
@@ -244,23 +248,23 @@ class Volumes:
         return (claim for claim in found if claim is not None)
 
     def is_late(self, claim: VolumeClaim) -> bool:
-        """True if ``claim`` gets its volume once it is known where its pod goes."""
+        """True if ``claim`` gets its volume only once the node of its pod is known."""
         known = self.classes.get(claim.wish.class_name)
         return not claim.bound and not claim.volume and known is not None and known.waits
 
     def meant_for(self, claim: VolumeClaim) -> list[Volume]:
-        """The volumes for which ``claim`` has been chosen already, by size and then by name."""
+        """The volumes that are reserved for ``claim``, by size and then by name."""
         there = (self.volumes[name] for name in self._meant.get(claim.key, ()))
         found = (v for v in there if v.wish.class_name == claim.wish.class_name)
         return sorted((v for v in found if suits(v, claim)), key=lambda v: (v.wish.size, v.name))
 
     def open_to(self, claim: VolumeClaim) -> OpenVolumes:
-        """The volumes that nobody has and that ``claim`` may be bound to."""
+        """The volumes without a claim that ``claim`` may be bound to."""
         selected = None if claim.selector is None else msgspec.json.encode(claim.selector)
         return self._open.get((claim.wish, selected), lambda: OpenVolumes(self._suiting(claim)))
 
     def breadth(self, claim: VolumeClaim) -> int:
-        """The number of comparisons that show which volumes are open to ``claim``, at the most."""
+        """Upper bound on the comparisons that show which volumes are open to ``claim``."""
         parts = 3 + (claim.selector.parts if claim.selector is not None else 0)
         return parts * len(self._of_class.get(claim.wish.class_name, ()))
 
@@ -269,7 +273,7 @@ class Volumes:
         return (volume for volume in there if suits(volume, claim))
 
     def set_claim(self, claim: VolumeClaim) -> bool:
-        """A claim was added or changed; False when nothing did."""
+        """Take a claim that was added or changed; False when it is known so already."""
         if self.claims.get(claim.key) == claim:
             return False
         self.claims[claim.key] = claim
@@ -277,7 +281,7 @@ class Volumes:
         return True
 
     def set_volume(self, volume: Volume) -> bool:
-        """A volume was added or changed; False when nothing did."""
+        """Take a volume that was added or changed; False when it is known so already."""
         if self.volumes.get(volume.name) == volume:
             return False
         self.remove_volume(volume.name)
@@ -291,7 +295,7 @@ class Volumes:
         return True
 
     def set_class(self, known: StorageClass) -> bool:
-        """A class was added or changed; False when nothing did."""
+        """Take a class that was added or changed; False when it is known so already."""
         if self.classes.get(known.name) == known:
             return False
         self.classes[known.name] = known
@@ -299,12 +303,12 @@ class Volumes:
         return True
 
     def remove_claim(self, key: ObjectKey) -> None:
-        """A claim is gone."""
+        """Forget a claim."""
         self.claims.pop(key, None)
         self.version += 1
 
     def remove_volume(self, name: str) -> None:
-        """A volume is gone."""
+        """Forget a volume."""
         volume = self.volumes.pop(name, None)
         if volume is not None and volume.claim is None:
             _discard(self._of_class, volume.wish.class_name, name)
@@ -314,7 +318,7 @@ class Volumes:
         self.version += 1
 
     def remove_class(self, name: str) -> None:
-        """A class is gone."""
+        """Forget a class."""
         self.classes.pop(name, None)
         self.version += 1
 
