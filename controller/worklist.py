@@ -1,4 +1,4 @@
-"""Work list: keys that wait to be looked at, now or at a time each."""
+"""Work list: keys that wait to be looked at, at once or each at its time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Ranked(Generic[K]):
-    """Keys, each with a rank: the least comes first. Not thread-safe.
+    """Keys, each with a rank: the key with the least rank comes first. Not thread-safe.
 
-    Among equals that key comes first which came first. A call costs as much as the logarithm of the
-    number of keys, over many calls.
+    Keys of equal rank come in the order in which they were added. The amortised cost of a call is
+    the logarithm of the number of keys.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Ranked(Generic[K]):
         return None if known is None else known[0]
 
     def put(self, key: K, rank: Any) -> None:
-        """Give a key its rank; one that has another already keeps its place among equals."""
+        """Give a key its rank; a key that had another rank keeps its order among equals."""
         known = self._known.get(key)
         if known is not None and known[0] == rank:
             return
@@ -61,11 +61,11 @@ class Ranked(Generic[K]):
 
 
 class _Ready(Generic[K]):
-    """Keys that are due: groups take turns, and within one the least order goes first.
+    """Keys that are due. Groups take turns, and within a group the least order goes first.
 
-    Of equals that comes first which came first. The groups with the least ``rank`` of their first
-    key's order come before others, however often they had a turn. A key may be there more than
-    once: who uses this passes over what is out of date.
+    Keys of equal order come as they were added. ``rank`` is applied to the order of a group's first
+    key: groups with the least rank take turns, and all others come after them. A key may be there
+    more than once: the user passes over entries that are out of date.
     """
 
     def __init__(self, group: Callable[[K], str], rank: Callable[[Any], Any]) -> None:
@@ -90,7 +90,7 @@ class _Ready(Generic[K]):
         return key, order
 
     def drop(self, *, is_served: bool) -> None:
-        """Take the first out; if it ``is_served`` its group comes last among equals."""
+        """Remove the first key; if it ``is_served``, its group goes behind groups of equal rank."""
         group = self._turns.first()
         if group is not None:
             if is_served:
@@ -109,9 +109,12 @@ class _Ready(Generic[K]):
 class WorkList(Generic[K]):
     """Keys that wait to be looked at. ``now`` gives monotonic seconds. Not thread-safe.
 
-    A key is due at once or at a time; adding it again keeps the earlier time. Of those that are due
-    the one with the least ``order`` goes first. With groups these take turns, those with the least
-    ``rank`` of their order before others. ``pauses`` are as in ``controller.times``.
+    A key is due at once or at a time; adding it again keeps the earlier time. Of the due keys, the
+    one with the least ``order`` goes first.
+
+    ``group``: the group of a key; groups take turns.
+    ``rank``: a number for an order; groups whose first key has the least rank go before others.
+    ``pauses``: the first and the longest pause after failures, as in ``controller.times``.
     """
 
     def __init__(
@@ -144,7 +147,7 @@ class WorkList(Generic[K]):
             self._ready.put(key, order)
 
     def retry(self, key: K, order: Any) -> float:
-        """Look at ``key`` again after a pause that doubles with every failure in a row."""
+        """Add ``key`` after a pause, which doubles with each failure; returns its seconds."""
         pause = self._failures.setdefault(key, times.growing(self._pauses))
         seconds = pause.next_delay()
         pause.postpone(self._now())
@@ -186,7 +189,7 @@ class WorkList(Generic[K]):
         return found[0]
 
     def next_due(self) -> float | None:
-        """The monotonic time of the next key: now or in the past when one is ready."""
+        """The monotonic time of the next key, not in the future if one is due; None if empty."""
         if len(self._order) > len(self._later):
             return self._now()
         late = self._later.first()

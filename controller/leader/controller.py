@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class Controller:
-    """One leadership at a time; ``run`` may be called again.
+    """One leadership at a time; ``run`` may be called again. Without ``elector`` it always leads.
 
-    Live is who keeps working through its list, or need not; ready is who stands by or has mirrored
-    the cluster. Without an ``elector`` it always leads.
+    Probes: it is live unless its loop is stuck or a mirror has ended. It is ready while it does not
+    lead, and when it leads and has listed the cluster.
     """
 
     def __init__(  # noqa: PLR0913 - what it acts on, and who listens
@@ -82,13 +82,14 @@ class Controller:
 
     @property
     def _was_settled(self) -> bool:
-        """True if nothing that earlier leaders sent can arrive any more."""
+        """True if no request of earlier leaders can arrive any more."""
         return self._elector is not None and self._elector.settled
 
     def _lead(self, inbox: Inbox, stop: threading.Event) -> bool:
-        """Lead until ``stop`` is set; returns whether nothing can arrive that was sent until then.
+        """Lead until ``stop`` is set.
 
-        ``controller.leader.fence`` has the conditions.
+        Returns True if no allocation sent so far can arrive any more; ``controller.leader.fence``
+        has the conditions.
         """
         options = self._options
         cluster = Cluster(
@@ -123,7 +124,7 @@ class Controller:
             _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
-            senders.close()  # whoever leads next may rely on it that nothing more is sent
+            senders.close()  # the next leader relies on it that nothing more is sent
         apply(cluster, inbox.take())
         return _is_settled(fence, cluster, writer)
 
@@ -140,7 +141,7 @@ class Controller:
         fence: Fence | None,
         stop: threading.Event,
     ) -> None:
-        """Wait until ``fence`` stands, if there is one, then work until stopped.
+        """Raise ``fence``, if there is one, until it stands; then work until stopped.
 
         Raises:
             NotLeadingError: nothing may be written any more.
@@ -203,7 +204,7 @@ class Controller:
 
 
 def _is_settled(fence: Fence | None, cluster: Cluster, writer: ClaimWriter) -> bool:
-    """True if no allocation can be made any more; logs those that may be."""
+    """True if no allocation of this or an earlier leader can arrive; logs those that may."""
     unanswered = writer.may_be_made(cluster.claims)
     if unanswered:
         _log.warning(

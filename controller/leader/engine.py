@@ -1,7 +1,7 @@
 """Engine of a leadership: the consequences of changes, and the next piece of work.
 
-No threads, no waiting: the loop around it feeds changes in and calls it. What is written goes to
-other threads, and its answer comes back with the changes. After each look at a pod or claim one
+The engine has no threads and never waits: the loop around it takes changes in and calls it. Other
+threads make the writes, and ``absorb`` takes their answers. After each look at a pod or claim one
 keeper of other objects has its turn, if it is due.
 """
 
@@ -35,21 +35,21 @@ _SHOWN = 200
 
 
 class Keeper(Protocol):
-    """Keeper of some objects; it begins one write at a time, and makes no request itself."""
+    """Keeper of objects of a kind; it begins one write at a time, and makes no request itself."""
 
     @property
     def due(self) -> float | None:
         """The monotonic time of the next piece of work; None where there is none."""
 
     def note(self, effects: Effects) -> None:
-        """Notes that the objects it keeps may have to change."""
+        """Note changes for which the kept objects may have to change."""
 
     def work_if_due(self) -> bool:
-        """Look, or begin a write; False when nothing is due."""
+        """Do one piece of work, such as to begin a write; returns False if nothing is due."""
 
 
 class Keepers:
-    """Keepers that take turns; what one raises ends nothing but its turn, and it rests."""
+    """Keepers in order of precedence. A keeper that raises an error rests; others go on."""
 
     def __init__(self, keepers: list[Keeper], now: Callable[[], float]) -> None:
         self.all = keepers
@@ -63,7 +63,7 @@ class Keepers:
         return min((max(due, rests) for due, rests in found if due is not None), default=None)
 
     def work_if_due(self) -> bool:
-        """Have one work; False when nothing is due.
+        """Have the first keeper work that is due; returns False if none is.
 
         Raises:
             NotLeadingError: nothing may be written any more.
@@ -113,12 +113,12 @@ class Engine:
         for key in (*answered, *world.line.look_again()):
             world.agenda.add_pod(key)
         world.refusals.expire()
-        # They may have effects of their own: who leaves the line releases what was held for it.
+        # To take effects may have further effects: a pod that leaves the line releases its hold.
         while effects := world.cluster.take_effects():
             self._take(effects)
 
     def work(self) -> bool:
-        """Do one piece of work; False when nothing is due, or answers are to be waited for.
+        """Do one piece of work; returns False if none is due or too many writes are in flight.
 
         Raises:
             NotLeadingError: nothing may be written any more.
@@ -142,7 +142,7 @@ class Engine:
     # -- work
 
     def _serve(self) -> bool:
-        """Look at a claim or a pod, or go on with a decision; False when none is due."""
+        """Look at a claim or a pod, or go on with a decision; returns False if none is due."""
         world = self._world
         if world.in_flight.full:
             return False
@@ -164,14 +164,14 @@ class Engine:
             return False
         self._attempt(look.key, serve, world.pod_looked_at)
         if world.decisions.is_ongoing(look.key):
-            return True  # those alike wait for what it comes to
+            return True  # pods alike wait for its outcome
         pod = world.agenda.waiting_pod(look.key)
         if pod is None or not world.agenda.waits(look.key) or world.line.is_held_for(pod.uid):
             look.go_on()
         return True
 
     def _go_on_deciding(self, *, idle: bool) -> bool:
-        """Make a part of a decision that takes long; False when it is not the turn of one."""
+        """Make a part of an ongoing decision; returns False if it is not the turn of one."""
         world = self._world
         found = world.decisions.next(idle=idle)
         if found is None:
@@ -180,7 +180,7 @@ class Engine:
         self._attempt(leader, serve, world.pod_looked_at)
         world.decisions.end_turn(key)
         if not world.decisions.is_ongoing(key):
-            # For those alike, and for what was freed while it was decided.
+            # Pods alike wait for this, and something may have become free meanwhile.
             world.agenda.room_made()
         return True
 
@@ -190,7 +190,7 @@ class Engine:
         look: Callable[[World, ObjectKey], bool],
         ended: Callable[[ObjectKey, Exception | None], object],
     ) -> None:
-        """Look at a pod or claim; if that begins a write, its answer tells whether it succeeded."""
+        """Look at a pod or claim; ``ended`` is called here unless the answer of a write does it."""
         try:
             if not look(self._world, key):
                 ended(key, None)
@@ -226,7 +226,7 @@ class Engine:
             _tell(world.reporter.unreadable, world.cluster.unreadable)
 
     def _nodes_changed(self, effects: Effects) -> None:
-        """Nodes that were refused may suit now, and GPUs of others may not."""
+        """Tell the refusals of nodes that changed, and of Prepares that failed."""
         world = self._world
         for node in effects.nodes:
             world.refusals.ease(node)
@@ -273,7 +273,7 @@ class Engine:
             world.agenda.room_made()
 
     def _taken_back(self, taken: TakenBack) -> None:
-        """Somebody took an allocation back: that node does not suit the pods that wait for it."""
+        """Leave a node out for the pods of a claim whose allocation there was taken back."""
         world, node = self._world, taken.node
         known = world.cluster.claims.get(taken.claim)
         for pod in world.cluster.pod_index.of_claim(taken.claim) if known is not None else ():
@@ -292,11 +292,11 @@ class Engine:
             world.reporter.on_claim(known, Obstacle(Reason.TAKEN_BACK, message), warning=False)
 
     def _is_crowded(self, pod: Pod, node: str) -> bool:
-        """True if others have to end for ``pod`` on ``node``.
+        """True if other pods have to end for ``pod`` on ``node``.
 
-        kube-scheduler takes an allocation back when the pod would fit on another node but for its
-        claim, and has others end where that was in the same breath (``RunPostFilterPlugins``, with
-        the claim as it was before).
+        kube-scheduler takes an allocation back if the pod would fit on another node without the
+        claim. In the same step it may have pods end on the node of that allocation, since its
+        ``RunPostFilterPlugins`` still sees the claim as it was.
         """
         hosts, delegated = self._world.cluster.hosts, self._world.allocator.delegated
         facts = hosts.facts.get(node)
@@ -306,7 +306,7 @@ class Engine:
 
 
 def _tell(tell: Callable[..., object], *args: object, **more: object) -> None:
-    """Tell a part of one change; what it raises keeps no other part, and no other change, away.
+    """Call ``tell`` with a change; its errors are logged, so that other calls are made too.
 
     Raises:
         NotLeadingError: nothing may be written any more.

@@ -1,49 +1,49 @@
 """A fence against late writes of a former leader, raised before the first decision of the next.
 
-A leader sends nothing after its time is up. What it sent before may still lie in a kernel's buffer
-or with a slow server, and land when the next leader has given the same slices to somebody else. Its
-resourceVersion stops it if the claim has changed since, so the next leader changes every claim that
-an allocation may be on its way to: those with our finalizer and without an allocation, which a
-living pod names. None of these is missed, as the finalizer is stored before an allocation is sent,
-and the mirrors list after the former leader's time. There may be many, where claims get the
-finalizer when they are created.
+A leader sends nothing after its time is up. A request that it sent before may still lie in a
+kernel's buffer or with a slow server, and take effect when the next leader has given the same
+slices to another claim. The API server refuses that request if the claim has changed since, by the
+request's resourceVersion. So the next leader changes every claim to which an allocation may be on
+its way: the claims with our finalizer and without an allocation that a living pod names. None is
+missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
+former leader's time. There may be many if claims get the finalizer when they are created.
 
-Without a pod nobody prepares what comes late, and it is cleaned up when it is seen. Such claims
-are changed next, each tried once and all within a second: then the next leader needs no fence. One
-that is left keeps nobody waiting here. A claim that is too large
-(``controller.cluster.trim``) shows no finalizer: no leader allocates it as it is.
+If no living pod names a claim, no node prepares a late allocation of it, and the allocation is
+removed when it is seen. Such claims are changed next, each once and all within a second, so that
+the next leader may need no fence. The first decision does not wait longer for them. A claim that is
+too large (``controller.cluster.trim``) is not changed: no leader allocates it as it is.
 
-The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
-allocation that was faster, which then counts like any other.
+The fence's own write names no resourceVersion, so that it succeeds whatever state the claim is in.
+Its answer shows an allocation that came before, which then counts like any other.
 
 Nothing else needs a fence:
 
-- Our finalizer, added late, gives nothing away: the allocation is only sent when the finalizer's
-  answer has come, by whoever still leads.
-- A late deallocation fits only a claim that is as it was when a leader found it unused: nobody has
-  reserved it since. Its slices are given to others only when the watch has shown it without them,
-  as after kube-scheduler takes an allocation back.
-- A late withdrawal of a reservation gives nothing away, and kube-controller-manager reserves again
-  for a pod that is bound.
+- A late write of our finalizer allocates nothing: the allocation is sent only after the answer to
+  that write, by a controller that still leads.
+- A late deallocation fits only a claim that has not changed, so not been reserved, since a leader
+  found it unused. Its slices are given to others only when the watch has shown the claim without
+  them, as after kube-scheduler takes an allocation back.
+- A late write that takes ``reservedFor`` from a claim allocates nothing, and
+  kube-controller-manager reserves the claim again for a pod that is bound.
 - A late removal of our finalizer fits only a claim without an allocation, or one that is being
   deleted and that nobody may use any more.
-- A late reservation names the list that it replaces: it fails, or brings ids that this leader sees
-  and takes out. It gives nothing away.
-- A scheduling gate lifted late, a pod's condition and a DeviceClass decide about no slice.
+- A late reservation in a MigNode names the list that it replaces: it fails, or brings ids that this
+  leader sees and removes. It allocates nothing.
+- A scheduling gate lifted late, a pod's condition and a DeviceClass allocate nothing.
 
-Most leaders end cleanly, by SIGTERM. They wait for the answers to what they have sent; if all came,
-the next leader needs no fence around the claims that wait, which may be thousands. The Lease is
-given back *settled* (``dra.kube.lease``) only if
+Most leaders end cleanly, by SIGTERM. They wait for the answers to their requests; if all came, the
+next leader needs no fence around the waiting claims, which may be thousands. The Lease is given
+back *settled* (``dra.kube.lease``) only if
 
-- nothing of earlier leaders could arrive: the Lease was settled when it was taken, or the fence of
-  this leader stands and has no gap, and
-- every allocation that was sent has been answered, or its claim was seen to have changed since, so
-  that it no longer fits.
+- no allocation of earlier leaders can arrive: the Lease was settled when it was taken, or the fence
+  of this leader stands and has no gap, and
+- every allocation that this leader sent has been answered, or its claim was seen to have changed
+  since, so that the allocation no longer fits.
 
-Otherwise it is given back as well, since a fence does not depend on how long one waits before it,
-but not as settled, and the next leader raises its fence. So does whoever takes a Lease that ran
-out, that it created itself, that somebody else emptied, or that came from a version of this program
-without that promise. Without an election nobody can tell what went before: there is always a fence.
+Otherwise the Lease is given back unsettled, and the next leader raises its fence. It need not wait
+before that, as a fence works at any time. A leader also raises its fence if its Lease ran out
+before, was created by itself, was emptied by somebody else, or came from a version of this program
+that does not settle Leases. Without an election there is always a fence.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, Unava
 _log = logging.getLogger(__name__)
 
 _NO_ANSWER = frozenset({0, 429, 503, 504})
-"""HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""
+"""HTTP statuses (0: no answer) by which the server cannot serve anybody, whatever the claim."""
 
 
 class Fence:
-    """Owned by the thread that decides; ``now`` gives monotonic seconds.
+    """The fence of one leadership. Owned by the thread that decides.
 
-    ``mark`` is written to the claims and must differ from that of every earlier leadership: the API
-    server leaves an object as it is that would not change.
+    ``mark``: the text that is written to the claims. It must differ from that of every earlier
+    leadership, as a write that changes nothing leaves the resourceVersion as it is.
+    ``now``: gives monotonic seconds.
     """
 
     def __init__(
@@ -113,11 +114,11 @@ class Fence:
         return is_over or not self._open
 
     def has_no_gap(self) -> bool:
-        """True if no late allocation is possible any more: it stands around every claim."""
+        """True if every claim was changed, so that no late allocation of any fits."""
         return not self._open and not self._gaps
 
     def absorb(self) -> None:
-        """Take answers.
+        """Take the answers that have come.
 
         Raises:
             NotLeadingError: nothing may be written any more.
@@ -125,7 +126,7 @@ class Fence:
         self._in_flight.take_answers()
 
     def work(self) -> bool:
-        """Begin to fence one claim; False when none is due, or answers are to be waited for."""
+        """Begin to fence one claim; returns False if none is due or may be begun now."""
         if self._in_flight.full:
             return False
         key = self._work.pop()
@@ -135,7 +136,7 @@ class Fence:
         return True
 
     def next_due(self) -> float | None:
-        """The monotonic time of the next attempt, or of the end, None when only an answer helps."""
+        """The monotonic time of the next attempt or of the end; None while answers are awaited."""
         due = None if self._in_flight.full else self._work.next_due()
         times = (due, self._rest_until)
         return min((time for time in times if time is not None), default=None)
@@ -175,7 +176,10 @@ class Fence:
             self._cluster.confirm_claim(obj)
 
     def _may_pass(self, key: ObjectKey, error: KubeError) -> bool:
-        """True if the server serves nobody, or has not been refusing claims of pods for long."""
+        """True if the error may pass and the claim of a living pod is worth another try.
+
+        That is so until the server has served any claim, and otherwise for ``times.FENCE_OF_PODS``.
+        """
         if key not in self._named:
             return False
         serves_nobody = error.status in _NO_ANSWER and not self._is_served

@@ -1,7 +1,7 @@
-"""Mirrors of one leadership: what the controller reads of the API server, put into its inbox.
+"""Mirrors of one leadership: changes of objects of the API server, put into an inbox.
 
 The reflectors' threads put changes in, the thread that owns the cluster takes them. Mirrors start
-with leadership and list anew, so that a new leader knows every write of the one before it.
+with the leadership and list anew, so that a new leader knows every write of the one before it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _SHARE = 0.05
 
 
 class Inbox:
-    """Changes in the order in which they came; None says that all was listed. Thread-safe.
+    """Changes in the order in which they came. Thread-safe.
 
-    A MigNode that took more than its share waits for a while, and only its latest state is kept:
-    however large it is, and however often it changes, its node has no more of the time.
+    None in place of a change says that all objects of the resource were listed. Changes of a
+    MigNode that took more than its share of time are held for a while, and only the latest of them
+    is kept. This bounds the time that a node with a large or busy MigNode can take.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +58,7 @@ class Inbox:
             self._arrived.notify()
 
     def charge(self, name: str, seconds: float) -> None:
-        """To take a change of that MigNode took so much time of the processor."""
+        """Note that a change of the MigNode ``name`` took so many ``seconds`` of processor time."""
         if seconds < times.MIGNODE_FREE:
             return
         now = self._now()
@@ -75,9 +76,9 @@ class Inbox:
             self._arrived.notify()
 
     def take(self, timeout: float | None = 0.0) -> list[tuple[Resource, Change | None]]:
-        """All changes, waiting at most ``timeout`` seconds (None: for ever) for the first.
+        """Take all changes; waits at most ``timeout`` seconds (None: for ever) for the first.
 
-        A MigNode that is held may have it return early, and with nothing.
+        May return early and without changes, after ``wake`` or if a held MigNode is due.
         """
         with self._arrived:
             self._release()
@@ -112,7 +113,7 @@ def mignode_of(resource: Resource, change: Change | None) -> str:
 
 
 class Mirrors:
-    """Running mirrors, none before and after ``running``."""
+    """The mirrors, which run within the context ``running`` only."""
 
     def __init__(self, api: KubeApi, driver: str) -> None:
         self._api = api
@@ -148,26 +149,27 @@ class Mirrors:
 
     @property
     def ended(self) -> str:
-        """Mirrors that have ended by themselves, in words; empty when all is well."""
+        """Text that names the mirrors that have ended by themselves; empty if none has."""
         return ", ".join(f"{m.resource} has ended" for m in self._running if m.has_ended)
 
     @property
     def missing(self) -> str:
-        """Resources that are not listed yet, in words; empty when all is well."""
+        """Text that names the resources that are not listed yet; empty if none is missing."""
         missing = ", ".join(map(str, self._lacking()))
         return f"not listed yet: {missing}" if missing else ""
 
     def fill(self, cluster: Cluster, inbox: Inbox, stop: threading.Event, clock: Clock) -> bool:
-        """Take what is listed into ``cluster``; True once that is all, False when stopped before.
+        """Take the lists of all mirrors into ``cluster``; warns of resources not listed for long.
 
-        It is taken at once, so that it need not be held whole. Complains about what is missing.
+        Returns True once all are listed, False if ``stop`` was set before. Objects are taken as
+        they arrive, so that the lists need not be held in memory.
         """
         complain_at = clock.monotonic() + times.MIRRORS_MISSING_TOLD
         while not stop.is_set():
             missing = self._lacking()
             if changes := inbox.take(0.01):
                 apply(cluster, changes)
-                # As in the loop: what is mirrored is not looked at again with each page that comes.
+                # The garbage collector need not look at the mirrored objects again with each page.
                 gc.freeze()
             if not missing:
                 self._tell_denied()
@@ -182,7 +184,7 @@ class Mirrors:
         return False
 
     def _lacking(self) -> list[Resource]:
-        """Resources before whose list nothing is allocated."""
+        """Resources that have to be listed before anything is allocated, and are not yet."""
         return [
             m.resource
             for m in self._running
@@ -200,7 +202,7 @@ class Mirrors:
 
 
 def _selector(resource: Resource, driver: str) -> str:
-    """Labels of the objects that are mirrored; of templates those that the controller made."""
+    """Label selector of the mirrored objects; only templates that the controller made count."""
     return f"{generated_label(driver)}=true" if resource == RESOURCE_CLAIM_TEMPLATES else ""
 
 

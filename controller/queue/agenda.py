@@ -1,13 +1,13 @@
 """Agenda of a leadership: the pods and claims to look at, and those held up by a write.
 
-Of pods there are those to which something happened, the sweeps over those that wait, and timers.
-The three take turns, so that neither thousands of waiting pods nor thousands of new ones keep the
-others from being looked at. A pod of higher priority goes before a sweep over lower ones. Among
-those to which something happened namespaces take turns.
+Pods come from three sources: pods to which something happened, sweeps over the waiting pods, and
+timers. The three take turns, so that neither thousands of waiting pods nor thousands of new ones
+keep the others from being looked at. A changed pod goes before a sweep over pods of lower priority.
+Among changed pods namespaces take turns.
 
-A sweep is one look for all that are alike, each time that room was made. It ends before the next
-begins, however often room is made meanwhile. Of each group of pods that are alike the most urgent
-one is looked at; the next one only if that look was not in vain.
+A sweep follows when room was made. It ends before the next one begins, however often room is made
+meanwhile. Of each group of pods that are alike it looks at the most urgent one, and at the next one
+only if the look before was not in vain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Urgency = tuple[int, str, str, str]
 
 
 def urgency(pod: Pod) -> Urgency:
-    """Place of a pod in the line: higher priority first, then older, then by name."""
+    """Sort key of a pod in the line: higher priority first, then older, then by name."""
     return (-pod.priority, pod.created, *pod.key)
 
 
@@ -71,11 +71,11 @@ class Sweeps:
             del self._groups[group]
 
     def request(self) -> None:
-        """Room was made: have a sweep begin once the one that is under way has ended."""
+        """Have a sweep begin once the present one has ended."""
         self._wanted = self._wanted or bool(self._groups)
 
     def next_due(self) -> float | None:
-        """The monotonic time of the next look; in the past during a sweep, None without."""
+        """The monotonic time of the next look; in the past during a sweep, None if none is due."""
         if self._left:
             return self._began
         return self._began + times.SWEEP if self._wanted and self._groups else None
@@ -86,10 +86,9 @@ class Sweeps:
         return self._left[0][0][0] if self._left else None
 
     def pop(self) -> tuple[ObjectKey, Callable[[], None]] | None:
-        """The most urgent pod that is to be looked at, None when none is now.
+        """The most urgent pod to look at, with a function; None if there is none now.
 
-        To be called after a look that was not in vain: what is returned with the pod, which has
-        the next one of its group looked at.
+        The function is to be called if the look was not in vain: it adds the next pod of the group.
         """
         self._begin_if_due()
         while self._left:
@@ -121,7 +120,7 @@ class Sweeps:
 
 
 class Look(NamedTuple):
-    """A pod to look at. ``go_on`` is to be called if that was not in vain for those alike."""
+    """A pod to look at. ``go_on``: to be called if pods alike are to be looked at too."""
 
     key: ObjectKey
     go_on: Callable[[], None] = lambda: None
@@ -138,18 +137,19 @@ class Agenda:
         self.changed: WorkList[ObjectKey] = WorkList(
             now, group=lambda key: key[0], rank=lambda order: -priority(order)
         )
-        """Pods to which something has happened, or that failed and are tried again."""
+        """Pods to which something has happened, or whose last look failed."""
         self.claims: WorkList[ObjectKey] = WorkList(now)
         self._again: WorkList[ObjectKey] = WorkList(now)
         self._sweeps = Sweeps(now)
         self._turns = deque([self._swept, self._from(self.changed), self._from(self._again)])
         self._held_up: set[tuple[ObjectKey, bool]] = set()
-        """Pods and claims, which are marked by True."""
+        """Keys of pods (with False) and of claims (with True)."""
 
     def waiting_pod(self, key: ObjectKey) -> Pod | None:
-        """The pod of that name if it waits for us.
+        """The pod of that name if it waits for us, else None.
 
-        Whoever holds another gate may still change where a pod can go.
+        A pod with another gate does not wait for us: the gate's owner may still change its node
+        selectors.
         """
         pod = self._cluster.pods.get(key)
         if pod is None or not pod.claims or not pod.pending:
@@ -157,7 +157,7 @@ class Agenda:
         return pod if all(gate == self._cluster.finalizer for gate in pod.gates) else None
 
     def add_pod(self, key: ObjectKey, *, at: float | None = None) -> bool:
-        """Look at a pod at once, or at the monotonic time ``at``; False if it does not wait."""
+        """Look at a pod at once or at the monotonic time ``at``; False if it waits not for us."""
         pod = self.waiting_pod(key)
         if pod is None:
             self.leave(key)
@@ -169,9 +169,9 @@ class Agenda:
         self.claims.add(key, 0, at=at)
 
     def wait(self, pod: Pod, group: Hashable | None, *, at: float) -> None:
-        """Look at ``pod`` at the time ``at``, and when room is made for it or its ``group``.
+        """Look at ``pod`` at the monotonic time ``at``, and in the sweeps over its ``group``.
 
-        Without a group room is nothing to it.
+        Without a group no sweep looks at it.
         """
         self._again.add(pod.key, urgency(pod), at=at)
         if group is not None:
@@ -185,7 +185,7 @@ class Agenda:
         self._sweeps.discard(key)
 
     def room_made(self) -> None:
-        """Have the pods that wait looked at: there is room for some, maybe."""
+        """Have a sweep over the waiting pods, as there may be room for some."""
         self._sweeps.request()
 
     def pop(self) -> Look | None:
@@ -198,7 +198,7 @@ class Agenda:
         return None
 
     def next_due(self) -> float | None:
-        """The monotonic time of the next look: now or in the past when one is due."""
+        """The monotonic time of the next look, not in the future if one is due."""
         due = (each.next_due() for each in (self.claims, self.changed, self._again, self._sweeps))
         return min((t for t in due if t is not None), default=None)
 
@@ -207,7 +207,7 @@ class Agenda:
         self._held_up.add((key, is_claim))
 
     def let_rest(self, key: ObjectKey, *, is_claim: bool) -> None:
-        """The next answer is nothing to a pod, or a claim: it is tried again after a pause."""
+        """Do not look at a pod, or a claim, for the next answers: a pause follows instead."""
         self._held_up.discard((key, is_claim))
 
     def go_on(self) -> None:

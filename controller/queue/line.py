@@ -1,19 +1,17 @@
 """Line of waiting pods and gangs: bounded overtaking, and slices held back for the overtaken.
 
-Slices that suit a pod which asks for little are taken as soon as they are free; a pod that asks for
-much may never find enough of them together, nor may pods that are allocated all or none. Everybody
-who was overtaken too often is next in line: the slices that a pod needs on one node, or all pods of
-a gang on theirs, are held back as they become free, unless the claims that would have to be waited
-for do not move. What to hold back is looked for in parts, for one waiter at a time.
+Pods that ask for little take slices as soon as they are free. A pod that asks for much, or a gang,
+may therefore never find enough slices at one time. A waiter (pod or gang) that was overtaken too
+often is next in line: the slices that it needs are held back as they become free, unless claims
+that block them have not moved before. Places are looked for in parts, for one waiter at a time.
 
-A hold is for a pod, or for a gang: then it has a part for each of its pods, and no part is without
-the others. It ends when all are served or wait no longer, and when nothing of what it waits for has
-become free for as long as it may last. The claims that did not move are then not waited for again
-for a multiple of that time, whoever asks: meanwhile others use what is free beside them. Pods and
-claims can be made anew, so nothing is held back on its nodes for a while either, whatever ended it
-before its waiter was served. The waiter's next hold may last twice as long, so that even a pod that
-waits for others to end after days is served; but not once all that is left to wait for are claims
-that did not move before.
+A hold has a part for each pod of its waiter. It ends when all are served or wait no longer, and in
+vain when none of its slices has become free for as long as it may last. Then the claims that still
+block it are not waited for again, for any waiter, for a multiple of that time, so that others can
+use free slices next to them. If a hold ends before its waiter was served, nothing is held back on
+its nodes for a while either, since pods and claims can be made anew. The waiter's next hold may
+last twice as long, so that even a pod that waits for others to end after days is served. It may not
+if only claims that did not move before are left to wait for.
 """
 
 from __future__ import annotations
@@ -42,25 +40,25 @@ from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
 OVERTAKEN = 20
-"""Pods that may be served before one that has waited longer or is more urgent, or a gang."""
+"""Pods that may be served before a waiter that is older or more urgent than they are."""
 
 PART_STEPS = 2_000
-"""Steps of one part of a plan: some tens of milliseconds."""
+"""Search steps of one part of a plan; they take some tens of milliseconds."""
 
 NODE_REST_FACTOR = 4
-"""Rest of nodes on which a hold was in vain, as a multiple of the time that it lasted."""
+"""Rest of nodes on which a hold was in vain, as a multiple of the time that the hold lasted."""
 
 REST_FACTOR = 40
-"""Rest of claims that did not move, as a multiple of the time that they were waited for."""
+"""Rest of claims that did not move, as a multiple of the time that a hold waited for them."""
 
 _REMEMBERED = 4096
-"""Served pods that are remembered; whoever was not looked at for longer was overtaken by them."""
+"""Served pods that are remembered; earlier ones count as overtaking waiters not seen since."""
 
 _SHARE = 10
-"""Seconds that pass for each that was spent on looking for places, at the least."""
+"""Pause before the next plan, as a multiple of the time that the last one took."""
 
 _PLAN = "plan"
-"""Key of the one plan that is made at a time."""
+"""Key of the decision that is the plan; one plan is made at a time."""
 
 _NAMED_NODES = 3
 
@@ -70,9 +68,9 @@ _Places = dict[str, tuple[Pod, Decision]]
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Somebody who waits for room: a pod by itself, or a gang, which is served as one.
+    """A pod that is served by itself, or a gang, that waits for room.
 
-    ``name`` is in words, ``place`` in the line.
+    ``name``: its name in messages. ``place``: its place in the line.
     """
 
     uid: str
@@ -89,16 +87,16 @@ def gang_uid(gang: GangKey) -> str:
 
 
 def gang_waiter(gang: GangKey, lacking: Sequence[Problem], need: int) -> Waiter:
-    """A gang that waits for ``need`` of its pods, of which ``lacking`` are in their order.
+    """The waiter of a gang that needs slices for ``need`` of its ``lacking`` pods.
 
-    Its place is that of the last of those: it is as urgent as all of them are, and no older.
+    These are sorted by urgency; its place is that of the least urgent pod that it needs.
     """
     return Waiter(gang_uid(gang), str(gang), urgency(lacking[need - 1].pod))
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Room for ``need`` of ``problems``; ``kind`` is equal for those who wait for the like."""
+    """Room for ``need`` of ``problems``; ``kind`` is equal for waiters that need the like."""
 
     problems: Sequence[Problem]
     need: int
@@ -107,9 +105,9 @@ class Need:
 
 @dataclass(slots=True)
 class _Waiting:
-    """``read`` is the number of served pods that are in ``overtaken`` already, if they are.
+    """``overtaken``: how many of the first ``read`` served pods have overtaken the waiter.
 
-    Places were ``planned`` last at a time; its next hold may last for ``patience``.
+    ``planned``: when places were last looked for. ``patience``: seconds its next hold may last.
     """
 
     place: Urgency
@@ -122,10 +120,10 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Hold:
-    """Slices held back for ``waiter``, by the UIDs of its pods, from ``began`` on.
+    """Slices held back for ``waiter`` from ``began`` on, by the UIDs of its pods.
 
-    ``blocked`` memory slices of it were in use at ``since``. ``is_made``: others leave it for the
-    waiter, so that no other place is looked for.
+    ``blocked``: how many of their memory slices were in use at ``since``; it ends ``lasts`` seconds
+    later. ``is_made``: others leave the slices by plan, so that no other place is looked for.
     """
 
     waiter: Waiter
@@ -145,20 +143,20 @@ class _Hold:
         return frozenset(decision.node for _, decision in self.places.values())
 
     def blockers(self, fleet: Fleet) -> frozenset[str]:
-        """UIDs of the claims that have some of it now."""
+        """UIDs of the claims that have slices of the hold now."""
         found = (blockers(decision, fleet) for _, decision in self.places.values())
         return frozenset().union(*found)
 
     def memory_in_use(self, fleet: Fleet) -> int:
-        """Memory slices of it that somebody has now."""
+        """Number of memory slices of the hold that are in use now."""
         return sum(memory_in_use(decision, fleet) for _, decision in self.places.values())
 
 
 class WaitingLine:
-    """Takes notice of who waits and who was served. ``now`` gives monotonic seconds.
+    """The waiters, their holds and the pods served before. ``now`` gives monotonic seconds.
 
-    Who was served is written down once, and counted when somebody asks: thousands may wait. What is
-    held back is counted in the books of ``cluster``, one hold a waiter. Not thread-safe.
+    A served pod is noted once and compared with a waiter at that waiter's next look, as thousands
+    may wait. Each waiter has at most one hold, counted in ``cluster.fleet``. Not thread-safe.
     """
 
     def __init__(
@@ -181,9 +179,9 @@ class WaitingLine:
         self._forgotten = 0
         self._holds: dict[str, _Hold] = {}
         self._unmoved: dict[str, float] = {}
-        """Claims that did not move, and until when they are not waited for."""
+        """By claim that did not move, the time until which no hold waits for it."""
         self._resting: dict[str, float] = {}
-        """Nodes on which nothing is held back, and until when."""
+        """By node, the time until which nothing is held back there."""
         self._aside: dict[Hashable, float] = {}
         self._questions = Questions(self.allocator_for, kind=alike)
         self._planning_for = ""
@@ -192,17 +190,17 @@ class WaitingLine:
     # -- what is held back, and for whom
 
     def yielding_to(self, pod: Pod) -> frozenset[str]:
-        """UIDs of what is held back for ``pod``, its gang or lower priorities: it does not bind."""
+        """UIDs of the held-back devices that ``pod`` may take: its own and of lower priorities."""
         if not self._holds:
             return frozenset()
         return self._yielding(self._uid(pod), pod.priority)
 
     def allocator_for(self, pod: Pod) -> Allocator:
-        """Allocator on the fleet as ``pod`` may have it: what is held back for others is taken."""
+        """Allocator for ``pod``, to which devices that are held back for others count as used."""
         return self._without(self.yielding_to(pod))
 
     def own_allocator_for(self, pod: Pod) -> Allocator:
-        """As ``allocator_for``, but what is held back for others of its gang is taken, too."""
+        """As ``allocator_for``, but devices held back for others of its gang count as used too."""
         hold = self._holds.get(self._uid(pod))
         others = hold.uids - {_uid_of(pod.uid)} if hold is not None else frozenset[str]()
         return self._without(self.yielding_to(pod) - others)
@@ -211,11 +209,11 @@ class WaitingLine:
         return uid in self._holds
 
     def hold_made(self, pod: Pod, decision: Decision, *, seconds: float) -> None:
-        """Hold back for ``pod`` what others are to leave within so many seconds."""
+        """Hold back for ``pod`` the devices that others are to leave within ``seconds``."""
         self._hold(pod_waiter(pod), {pod.uid: (pod, decision)}, made_in=seconds)
 
     def end_made(self, pod: Pod) -> None:
-        """Others do not leave after all what is held back for ``pod``, which waits on."""
+        """End the hold of devices that others were to leave for ``pod``, which waits on."""
         held = self._holds.get(pod.uid)
         if held is not None and held.is_made:
             self._drop_in_vain(held)
@@ -225,15 +223,15 @@ class WaitingLine:
     # -- who waits, and who does no longer
 
     def waits(self, pod: Pod, problem: Problem) -> None:
-        """``pod`` found no room; hold slices back for it if that has happened too often."""
+        """Note that ``pod`` found no room; slices are held back if it was overtaken too often."""
         key = alike(problem)
         self.wait(pod_waiter(pod), Need([problem], 1, pod.uid if key is None else key))
 
     def wait(self, waiter: Waiter, need: Need) -> None:
-        """``waiter`` found no room for ``need``; hold that back if it has happened too often."""
+        """Note that ``waiter`` found no room for ``need``; that may be held back from now on."""
         now = self._now()
         if self._aside and self._aside.get(need.kind, -inf) > now:
-            self.leaves(waiter.uid)  # it would only be in the way of others
+            self.leaves(waiter.uid)  # no place was found lately for this kind
             return
         known = self._waiting.get(waiter.uid)
         if known is None or known.place != waiter.place:
@@ -260,9 +258,9 @@ class WaitingLine:
         self.leaves(pod.uid)
 
     def leaves(self, uid: str) -> None:
-        """A pod waits no longer, or a gang, whatever the reason.
+        """Note that a pod or gang, by its UID, waits no longer.
 
-        Of the gang of such a pod what is held back is released; it waits on.
+        The hold of such a pod's gang is released; the gang waits on.
         """
         self._waiting.pop(uid, None)
         if self._planning_for == uid:
@@ -271,14 +269,14 @@ class WaitingLine:
             self._drop_in_vain(hold)
 
     def waits_with_gang(self, pod: Pod) -> None:
-        """``pod`` waits with others: nothing is held back for it alone."""
+        """Note that ``pod`` waits with its gang: nothing is held back for it alone."""
         if pod.uid in self._holds:
             self.leaves(pod.uid)
         self._waiting.pop(pod.uid, None)
 
     def _is_due(self, known: _Waiting) -> bool:
-        """True if somebody was overtaken too often, or once after a long wait."""
-        # Beyond the bound nobody needs to know how often it was overtaken.
+        """True if a waiter was overtaken too often, or once after a long wait."""
+        # Beyond the bound the exact number does not matter.
         known.overtaken += max(0, self._forgotten - known.read)
         start = max(0, known.read - self._forgotten)
         if known.overtaken < OVERTAKEN:
@@ -294,7 +292,7 @@ class WaitingLine:
         return min((h.since + h.lasts for h in self._holds.values()), default=None)
 
     def note_room(self, nodes: AbstractSet[str]) -> None:
-        """Something became free on ``nodes``: what is waited for there has moved, perhaps."""
+        """Note that something became free on ``nodes``; holds there may last anew."""
         for hold in self._holds.values():
             if hold.nodes & nodes:
                 fleet = self._fleet.without(hold.uids)
@@ -305,7 +303,7 @@ class WaitingLine:
                         hold.lasts = self._lasts(hold, hold.blockers(fleet))
 
     def look_again(self) -> list[ObjectKey]:
-        """Release what was held back in vain; returns the pods that are to be looked at."""
+        """Release the holds that have lasted in vain; returns a pod of each, to be looked at."""
         if not self._holds:
             return []
         now, found = self._now(), []
@@ -328,7 +326,7 @@ class WaitingLine:
         if found is None:
             return
         self._waiting[waiter.uid].planned = self._now()
-        # Pods that have the claims of others need nothing more.
+        # A pod without a decision gets all its claims with other pods.
         places = {p.rest.pod.uid: (p.rest.pod, p.decision) for p in found if p.decision is not None}
         if not found:
             if held is None and not stays:
@@ -341,16 +339,16 @@ class WaitingLine:
     def _find_places(
         self, waiter: Waiter, need: Need, stays: AbstractSet[str]
     ) -> tuple[Placed, ...] | None:
-        """Places for what a waiter needs; None while that is not known: it is to be asked again.
+        """Places for ``need``; None while they are not known, and it is to be asked again.
 
-        Without any pod where there are none, whatever becomes free but ``stays``.
+        Empty if there are none even if all but ``stays`` becomes free.
         """
         problems = need.problems
         claims = tuple(wants.claim.ref.uid for p in problems for wants in p.claims)
         if any(map(self._fleet.counts, claims)):
             if self._planning_for == waiter.uid:
                 self._decisions.forget(_PLAN)
-            return None  # of somebody who is not waited for any more
+            return None  # a claim has an allocation that counts already
         if self._decisions.is_begun(_PLAN):
             if self._planning_for != waiter.uid:
                 return None
@@ -371,7 +369,7 @@ class WaitingLine:
         return made.outcome
 
     def _unmoving(self, waiter: Waiter) -> frozenset[str]:
-        """UIDs of what is not to be waited for: claims that rest, and holds that bind it."""
+        """UIDs that ``waiter`` is not to wait for: resting claims, and holds that bind it."""
         now, yielding = self._now(), self._yielding(waiter.uid, priority(waiter.place))
         known = self._cluster.claim_index.key_of_uid  # what is gone has moved
         self._unmoved = {uid: until for uid, until in self._unmoved.items() if uid in known}
@@ -410,7 +408,7 @@ class WaitingLine:
     # -- holds
 
     def _hold(self, waiter: Waiter, places: _Places, *, made_in: float | None = None) -> None:
-        """Hold back ``places``; others are to leave them within ``made_in`` seconds, if given."""
+        """Hold back ``places``; ``made_in``: seconds within which others are to leave them."""
         before, now = self._holds.get(waiter.uid), self._now()
         if before is not None and before.places == places:
             return
@@ -426,7 +424,7 @@ class WaitingLine:
         hold.blocked = hold.memory_in_use(self._fleet)
         if before is not None and before.is_made == hold.is_made:
             hold.began = before.began
-            if before.blocked <= hold.blocked:  # no nearer to its end for that
+            if before.blocked <= hold.blocked:  # a new place alone does not prolong the hold
                 hold.since, hold.blocked = before.since, before.blocked
         self._holds[waiter.uid] = hold
         for uid, (pod, decision) in places.items():
@@ -437,7 +435,7 @@ class WaitingLine:
             self._fleet.hold(ref, Allocation(tuple(devices), decision.node))
 
     def _serve(self, hold: _Hold, pod_uid: str) -> None:
-        """A pod of ``hold`` was served, which makes room for others."""
+        """Release the part of ``hold`` of a pod that was served."""
         if len(hold.places) == 1:
             self._drop(hold)
             return
@@ -448,25 +446,25 @@ class WaitingLine:
         self._cluster.make_room(decision.node)
 
     def _lasts(self, hold: _Hold, has: AbstractSet[str]) -> float:
-        """Time for which the claims ``has`` may block a hold."""
+        """Seconds for which the claims ``has`` may block a hold."""
         known = self._waiting.get(hold.waiter.uid)
         if known is None or has <= self._unmoved.keys():
             return times.HOLD[0]
         return known.patience
 
     def _uid(self, pod: Pod) -> str:
-        """UID of the waiter that a pod is, or of its gang where something is held back for that."""
+        """UID of a pod as a waiter: that of its gang if there is a hold for the gang."""
         gang = self._cluster.gangs.find(pod.key)
         uid = gang_uid(gang.key) if gang is not None else pod.uid
         return uid if uid in self._holds else pod.uid
 
     def _holding(self, uid: str) -> _Hold | None:
-        """Hold of a waiter, or of the gang of a pod."""
+        """Hold of the waiter or pod with this UID, which may be its gang's; None without one."""
         holds = self._holds
         return holds.get(uid) or next((h for h in holds.values() if uid in h.places), None)
 
     def _yielding(self, uid: str, rank: int) -> frozenset[str]:
-        """UIDs of what does not bind a waiter: its own, and what is held for lower priorities."""
+        """UIDs of holds that do not bind a waiter: its own, and those of lower priorities."""
         found = (
             hold.uids
             for hold in self._holds.values()
@@ -494,5 +492,5 @@ class WaitingLine:
 
 
 def _uid_of(pod_uid: str) -> str:
-    """UID under which is counted what is held back for a pod."""
+    """UID under which the fleet counts the devices that are held back for a pod."""
     return f"next:{pod_uid}"

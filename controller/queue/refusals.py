@@ -1,19 +1,21 @@
-"""Refusals: the nodes and GPUs that are left out, for whom, until when, and why.
+"""Refusals: the nodes and GPUs that are left out for a while, and the reasons.
 
-kube-scheduler takes an allocation back when the pod does not fit the node for a reason that only
+kube-scheduler takes an allocation back if the pod does not fit the node for a reason that only
 kube-scheduler sees. The node is then left out for the pod's template, longer each time. A change of
-the node ends that, but not sooner than a second after the first refusal, twice as long after each
-further one, and does not forgive: nodes that change all the time must not become a hot loop.
+the node ends that early, but not sooner than a second after the first refusal, and twice as long
+after each further one. The count of refusals stays, so that nodes that change all the time cause
+no hot loop.
 
-What one pod was refused, its like are: a template is tried first where one of it was bound, or
-neither the node nor one of its zone or kind was refused, then where of the zone and kind as many
-nodes took one as were refused, and then on nodes that were not. A refusal says less once another
-driver offers something else there: it may have been for that.
+Pods of one template are likely to be refused alike. A template is tried first on nodes that took
+one of its pods, and on nodes whose zone, region and instance type were never refused. Next come
+nodes for whose zone, region and type as many nodes took a pod as refused one, and then all nodes
+that have not refused. A refusal counts less once another driver offers something else on the node,
+as that may have been its cause.
 
-A GPU that refused a slice is left out for all, if nothing shows why. What shows, such as an
-instance in the way or a GPU that is lost, keeps the fleet from using a GPU anyway. What fails for a
-claim's own sake says nothing of its GPU, and a GPU that refuses one claim again and again has
-refused one: else whoever writes claims could take GPUs out of use.
+A GPU on which a slice could not be made is left out for all pods, if nothing shows the cause. A
+visible cause, such as an instance in the way or a lost GPU, keeps the GPU from being used anyway. A
+failure that is the claim's own fault says nothing of the GPU, and repeated failures of one claim
+count once: otherwise whoever writes claims could take GPUs out of use.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ TOPOLOGIES = (
     "topology.kubernetes.io/region",
     "node.kubernetes.io/instance-type",
 )
-"""Labels of which a refusal says something about the nodes that share them."""
+"""Labels of nodes; a refusal by a node makes one by nodes with an equal label more likely."""
 
 MOST = 50_000
 """Upper bound on the templates and nodes that are remembered: some 300 bytes each."""
@@ -47,7 +49,10 @@ BY_GPU = "a slice could not be made on it lately; it is tried again after a whil
 
 @dataclass(slots=True)
 class _Refusal:
-    """A node's, at a time; ``is_old``: another driver offers something else there since."""
+    """Last refusal by a node, at a monotonic time.
+
+    ``is_old``: another driver has offered something else there since.
+    """
 
     at: float
     pause: Backoff
@@ -60,7 +65,10 @@ class _Refusal:
 
 @dataclass(slots=True)
 class _Template:
-    """Nodes that refused pods of a template, that took one, and whose first refusal passed."""
+    """Nodes that refused pods of a template, and nodes that took one.
+
+    ``spared``: nodes whose first refusal was let pass, with the time of that.
+    """
 
     refused: dict[str, _Refusal] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -75,10 +83,10 @@ _NOTHING = _Template()
 
 
 class Refusals:
-    """Nodes by template, and GPUs by node. ``now`` gives monotonic seconds. Not thread-safe.
+    """Nodes left out by template, and GPUs left out by node. Not thread-safe.
 
-    A template is what ``KnownPods.template`` says: one of many pods, or the UID of one that is
-    like no other. Of too many those are forgotten that were refused least lately.
+    Templates are those of ``KnownPods.template``. If there are too many, those are forgotten whose
+    last refusal is the oldest. ``now`` gives monotonic seconds.
     """
 
     def __init__(self, cluster: Cluster, now: Callable[[], float]) -> None:
@@ -90,7 +98,7 @@ class Refusals:
     # -- nodes
 
     def spare(self, template: str, node: str) -> bool:
-        """Let a refusal of ``node`` pass: once for a template, False for any further one."""
+        """Let a refusal by ``node`` pass; returns False if one was let pass before."""
         self._forget_old()
         known = self._templates.setdefault(template, _Template())
         if node in known.spared:
@@ -99,9 +107,9 @@ class Refusals:
         return True
 
     def refuse(self, template: str, node: str) -> float:
-        """Leave ``node`` out for a template; returns for how many seconds.
+        """Leave ``node`` out for a template; returns the seconds for which it is left out.
 
-        What is taken back together counts as one refusal.
+        Allocations that are taken back at about the same time count as one refusal.
         """
         now = self._now()
         self._forget_old()
@@ -118,7 +126,7 @@ class Refusals:
         return seconds
 
     def excluded(self, template: str) -> dict[str, str]:
-        """The nodes that are out for the pod now, with the reason."""
+        """The nodes that are left out for a template now, with the reason."""
         now, refused = self._now(), self._of(template).refused
         return {node: BY_SCHEDULER for node, r in refused.items() if r.pause.until > now}
 
@@ -132,9 +140,9 @@ class Refusals:
                 refusal.ease()
 
     def renew(self, node: str) -> None:
-        """Another driver offers something else on ``node``, or on any without one.
+        """Note that another driver offers something else on ``node``; if empty, on any node.
 
-        It is let in again soon, and not tried last any more.
+        The node is let in again soon, and is not tried last any more.
         """
         for known in self._templates.values():
             for name in (node,) if node else known.refused:
@@ -143,7 +151,7 @@ class Refusals:
                     refusal.is_old = True
 
     def bound(self, template: str, node: str) -> None:
-        """A pod of a template was bound to ``node``: it suits, whatever was before."""
+        """Note that a pod of a template was bound to ``node``; earlier refusals are forgotten."""
         known = self._of(template)
         if known.refused or known.taken:
             known.refused.pop(node, None)
@@ -152,10 +160,10 @@ class Refusals:
     def tried_last(
         self, template: str, nodes: Mapping[str, NodeFacts], unproven: AbstractSet[str]
     ) -> Iterator[AbstractSet[str]]:
-        """The nodes to leave out at first, then fewer and fewer, for as long as nothing is found.
+        """Sets of nodes to leave out in one attempt after the other, until one finds a place.
 
-        ``nodes`` are all that there are; on ``unproven`` others of the template wait for an answer.
-        Nothing is yielded where there was no refusal.
+        ``nodes``: all nodes. ``unproven``: nodes on which other pods of the template are unproven.
+        Yields nothing if no node has refused the template.
         """
         known = self._of(template)
         old = {name for name, refusal in known.refused.items() if refusal.is_old} & nodes.keys()
@@ -178,7 +186,7 @@ class Refusals:
         return self._templates.get(template, _NOTHING)
 
     def _forget_old(self) -> None:
-        """Nodes that were not refused again for long are as good as others."""
+        """Forget refusals that were not repeated for long."""
         since = self._now() - times.NODE_REFUSED[1]
         for template, known in [*self._templates.items()]:
             left = {n: r for n, r in known.refused.items() if r.pause.until > since}
@@ -195,7 +203,7 @@ class Refusals:
 
     @property
     def due(self) -> float | None:
-        """The monotonic time at which the next GPU is let in again, or its failure forgotten."""
+        """The monotonic time at which the next GPU is let in again, or its failure is forgotten."""
         return self._gpus.due
 
     def remembers(self, node: str) -> bool:
@@ -204,7 +212,7 @@ class Refusals:
         return any(self._gpus.remembers((node, gpu.name)) for gpu in gpus)
 
     def note_failures(self, node: str) -> None:
-        """Leave out the GPUs of Prepares that a node now says have failed there."""
+        """Leave out the GPUs of failed Prepares in a node's MigNode that were not noted before."""
         inventory = self._cluster.inventory(node)
         for failed in inventory.failed_claims if inventory is not None else ():
             gpu = _failed_gpu(failed, inventory, self._cluster) if inventory is not None else ""
@@ -216,7 +224,7 @@ class Refusals:
                 self.leave_out(node, gpu)
 
     def leave_out(self, node: str, gpu: str) -> None:
-        """A slice could not be made on ``gpu-<minor>`` of a node."""
+        """Leave out ``gpu-<minor>`` of a node, on which a slice could not be made."""
         self._gpus.fail((node, gpu))
         self._cluster.fleet.leave_out(node, gpu, BY_GPU)
 
@@ -232,7 +240,7 @@ def _places(node: NodeFacts) -> Iterator[tuple[str, str]]:
 
 
 def _failed_gpu(failed: FailedClaim, inventory: Inventory, cluster: Cluster) -> str:
-    """The GPU of a claim that refused it, if nothing shows why; else empty."""
+    """The GPU on which a claim's slice failed if nothing shows the cause; otherwise empty."""
     ref = failed.claim
     known = cluster.claims.get(ref.key)
     allocation = known.claim.allocation if known is not None else None

@@ -1,13 +1,12 @@
 """Decisions and plans that take long, and searches that failed.
 
-The first are made in parts with other work in between. Each is carried on by the looks at one pod,
-its leader. Parts take turns, and rest together as long as the last one took while other work is
-due: whoever asks for what is hard to find gets half of the deciding thread's time at most, and gets
-it always.
+Decisions that take long are made in parts, with other work in between. Each goes on in the looks at
+one pod, its leader. Decisions take turns. After each part all of them rest for as long as it took,
+while other work is due: together they always get half of the deciding thread's time, and no more.
 
-For pods that are equal to one whose search failed none is made until a node could serve them. A
-search that was given up took long, and all other pods waited for it: it is not tried again for many
-times as long, whatever becomes free.
+After a search has failed, none is made for pods alike until a node could serve them. A search that
+was given up took long while other pods waited: it is not made again for many times as long,
+whatever becomes free.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dra.common.resources import ObjectKey
 from dra.pods.pods import PodNeeds
 
 PART_STEPS = 5_000
-"""Steps of one part: some tens of milliseconds."""
+"""Search steps of one part; they take some tens of milliseconds."""
 
 MOST = 16
 """Upper bound on decisions whose progress is kept; further ones begin when one of them ends."""
@@ -36,7 +35,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Made(Generic[R]):
-    """A decision that was made, in ``seconds``; ``is_outdated`` if room was made meanwhile."""
+    """A decision made in ``seconds``; ``is_outdated``: room was made meanwhile."""
 
     outcome: R
     seconds: float
@@ -52,9 +51,9 @@ class _Ongoing:
 
 
 class Decisions:
-    """Decisions by key: that of a pod by itself has the pod's. ``now`` gives monotonic seconds.
+    """Ongoing decisions by key; the key for a single pod is the pod's. Not thread-safe.
 
-    Not thread-safe.
+    ``now`` gives monotonic seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -77,17 +76,18 @@ class Decisions:
         begin: Callable[[], W],
         go_on: Callable[[W], R | None],
     ) -> Made[R] | None:
-        """Make a part of a decision; None while it is not made, and ``next`` names its leader.
+        """Make a part of a decision; returns None while it is not made.
 
-        It is begun anew where something else was ``asked`` before, and after an exception. One part
-        of it is made by ``go_on``, which returns None where that has not come to an end.
+        ``leader``: the pod to look at for the next part, which ``next`` names.
+        ``asked``: the question; the decision begins anew if it has changed, or after an exception.
+        ``begin``: makes its first state. ``go_on``: makes one part; returns None until the end.
         """
         known = self._ongoing.get(key)
         if known is not None and known.asked != asked:
             self.forget(key)
             known = None
         if self.is_ongoing(key):
-            return None  # its turn comes
+            return None  # it waits for its turn
         began = self._now()
         try:
             known = known or _Ongoing(begin(), asked)
@@ -117,9 +117,9 @@ class Decisions:
         return key in self._ongoing
 
     def next(self, *, idle: bool) -> tuple[Hashable, ObjectKey] | None:
-        """The decision that is to go on now, and its leader; None when it is others' turn.
+        """The decision that is to go on now, and its leader; None if decisions rest or none waits.
 
-        ``idle``: nothing else is due. After a look at the leader ``end_turn`` is to be called.
+        ``idle``: no other work is due. ``end_turn`` is to be called after the look at the leader.
         """
         if not self.are_ongoing or (not idle and self._now() < self._rests_until):
             return None
@@ -128,17 +128,17 @@ class Decisions:
         return None if key is None else (key, line.pop(key))
 
     def end_turn(self, key: Hashable) -> None:
-        """The leader was looked at: its decision goes on, or nobody asks for it."""
+        """Drop a decision that the look at its leader neither ended nor continued."""
         if key not in self._line:
             self._ongoing.pop(key, None)
 
     def room_made(self) -> None:
-        """Something became free: whoever is refused what it asked for before looks again."""
+        """Note that something became free: a refusal by an ongoing decision is outdated."""
         for known in self._ongoing.values():
             known.is_outdated = True
 
     def forget(self, key: Hashable) -> None:
-        """Somebody asks for something else, or for nothing."""
+        """Drop a decision."""
         self._ongoing.pop(key, None)
         self._line.pop(key, None)
         self._later.pop(key, None)
@@ -151,7 +151,7 @@ _BYTES = 16 * 2**20
 
 
 class Room:
-    """Nodes where something may fit now that did not before, in the order of that. No threads."""
+    """Nodes where room was made, by the version of that. Not thread-safe."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -160,7 +160,7 @@ class Room:
         self._anywhere = 0
 
     def make(self, nodes: Iterable[str], *, anywhere: bool = False) -> None:
-        """Room was made on ``nodes``; ``anywhere``: for a reason that no node tells."""
+        """Note that room was made on ``nodes``; ``anywhere``: it may be on any node."""
         self.version += 1
         if anywhere:
             self._anywhere = self.version
@@ -171,7 +171,7 @@ class Room:
             self._nodes[node] = self.version
 
     def since(self, version: int) -> list[str] | None:
-        """The nodes that have made room after ``version``, None when it may be any."""
+        """The nodes where room was made after ``version``; None if it may be any node."""
         if version < self._anywhere:
             return None
         found: list[str] = []
@@ -183,7 +183,10 @@ class Room:
 
 
 class _Failure(NamedTuple):
-    """An obstacle that was found at a time, and that was there up to this version of ``Room``."""
+    """An obstacle found at the monotonic time ``at``, which stood at ``version`` of ``Room``.
+
+    ``changed``: room was made since, which did not help.
+    """
 
     obstacle: Obstacle
     at: float
@@ -192,9 +195,9 @@ class _Failure(NamedTuple):
 
 
 class FailedSearches:
-    """Obstacles by what was asked for, and by the holds that do not bind who asks (``scope``).
+    """Obstacles of failed searches, by problem and ``scope``. Not thread-safe.
 
-    ``now`` gives monotonic seconds. Not thread-safe.
+    ``scope``: UIDs of the held-back devices that the pod may take. ``now`` gives monotonic seconds.
     """
 
     def __init__(self, room: Room, now: Callable[[], float]) -> None:
@@ -206,11 +209,11 @@ class FailedSearches:
     def find(
         self, problem: Problem, scope: frozenset[str], could_serve: Callable[[Iterable[str]], bool]
     ) -> Obstacle | None:
-        """Reason why an equal problem failed and would fail now; None when it is to be searched.
+        """The obstacle by which an equal problem would fail again; None if a search is to be made.
 
-        ``could_serve`` tells of nodes whether one has what the problem asks for now. It is asked of
-        those alone that have made room since the problem failed. What is told of them goes out of
-        date: after some time with changes the problem is searched anew all the same.
+        ``could_serve``: returns True if one of some nodes has what the problem asks for now. It is
+        called with the nodes where room was made since the problem failed. The details of an
+        obstacle go out of date by such changes, so that a search is made after a while anyway.
         """
         if self._resting:
             obstacle, until = self._resting.get(_searched(problem), (None, 0.0))
@@ -235,7 +238,7 @@ class FailedSearches:
             self._known.put((key, scope), _Failure(obstacle, self._now(), self._room.version))
 
     def rest(self, problem: Problem, obstacle: Obstacle, *, seconds: float) -> None:
-        """The search for ``problem`` was given up after ``seconds``."""
+        """Let a search for ``problem`` rest that was given up after ``seconds``."""
         now = self._now()
         self._resting = {k: (o, until) for k, (o, until) in self._resting.items() if until > now}
         self._resting[_searched(problem)] = obstacle, now + REST * seconds
@@ -247,7 +250,7 @@ def _searched(problem: Problem) -> Hashable:
 
 
 def alike(problem: Problem) -> Hashable | None:
-    """Equal for problems that fail alike; None for one that is tied to what its pod has already."""
+    """A key that is equal for problems that fail alike; None if the pod has claims on a node."""
     if problem.pins:
         return None
     claims = tuple(
@@ -264,7 +267,7 @@ def alike(problem: Problem) -> Hashable | None:
         )
         for claim in problem.claims
     )
-    # What an obstacle names is for the pod's namespace only.
+    # The namespace is part of the key, as an obstacle may name objects of the namespace.
     pod = problem.pod
     rules = () if problem.rules is None else problem.rules.key
     preempts = pod.priority if pod.needs.preempts else None
@@ -278,7 +281,7 @@ def _needs(needs: PodNeeds) -> str:
 
 
 def _weight(key: object, _value: object = None) -> int:
-    """Bytes that nested tuples with texts take, roughly."""
+    """Rough number of bytes that nested tuples with texts take."""
     if isinstance(key, tuple | frozenset):
         return 100 + sum(map(_weight, key))
     return 50 + len(key) if isinstance(key, str) else 50

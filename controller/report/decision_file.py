@@ -1,6 +1,6 @@
-"""A file of lines that never outgrows its bound, written by a thread of its own.
+"""A file of lines with bounded size, written by a thread of its own.
 
-Half of the bound is for the file, half for the one before it, which is called ``<name>.1``.
+Half of the bound is for the file, half for its predecessor, which is called ``<name>.1``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ _log = logging.getLogger(__name__)
 
 
 class DecisionFile:
-    """Lines are queued, and lost while they cannot be written. Thread-safe.
+    """Queue of lines for the file; lines that cannot be written are lost. Thread-safe.
 
-    ``limit`` is in bytes, of both files together. After a loss nothing is taken before another file
-    is begun.
+    ``limit``: bytes of both files together. After a loss no line is taken before ``begin``.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
         self.room = limit // 2
-        """Bytes of one file."""
+        """Upper bound on the bytes of one file."""
         self._path = path
         self._left = 0
         self._lost = threading.Event()
@@ -35,13 +34,13 @@ class DecisionFile:
         self._thread.start()
 
     def begin(self, header: bytes) -> None:
-        """Have the lines after ``header`` in a file of their own; the one before is kept."""
+        """Begin a new file with ``header``; the present file becomes the predecessor."""
         self._lost.clear()
         self._left = self.room - len(header)
         self._queue.append((header, True))
 
     def put(self, line: bytes) -> bool:
-        """Queue a line; False if it is lost."""
+        """Queue a line; returns False if it is lost."""
         self._left -= len(line)
         if self._left < 0:
             self._lost.set()
@@ -51,11 +50,11 @@ class DecisionFile:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if another is to be begun, lest the lines of one happening have no room."""
+        """True if a new file is to be begun, so that the lines of one event fit into one file."""
         return self._left < self.room // 8
 
     def close(self) -> None:
-        """Write what is queued; it takes a bounded time."""
+        """Write the queued lines; waits for that for a bounded time."""
         self._closing.set()
         self._thread.join(times.DECISION_LOG_CLOSES)
 
@@ -63,7 +62,7 @@ class DecisionFile:
         file: BinaryIO | None = None
         is_open = True
         while is_open:
-            # Nobody wakes it: that would cost whoever decides more than its lines.
+            # This thread polls: to wake it would cost the deciding thread more than its lines do.
             is_open = not self._closing.wait(times.DECISION_LOG_WRITES)
             try:
                 while self._queue:

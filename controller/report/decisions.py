@@ -1,8 +1,8 @@
-"""Decisions on record, for ``kubectl mig replay``: the state, what was asked, what was chosen.
+"""Record of decisions for ``kubectl mig replay``: the GPUs, the claims that waited, the choices.
 
-The deciding thread compares the fleet with what it told last, and queues lines; a thread writes
-them. What goes wrong here is logged and costs lines, never a decision. Names of pods and namespaces
-are left out unless asked for: numbers drawn anew for each leadership stand for them.
+The deciding thread compares the fleet with the last recorded state, and queues lines; another
+thread writes them. Errors here are logged and cost lines, never a decision. Names of pods and
+namespaces are left out unless asked for: hashes, keyed anew for each leadership, stand for them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from dra.replay import form
 _log = logging.getLogger(__name__)
 
 _NEEDS = 1024
-"""Needs of pods of which it is kept where they cannot go."""
+"""Upper bound on the kinds of pods' needs whose barred nodes are remembered."""
 
 _MICROSECONDS = 1_000_000
 
 
 class _Node(NamedTuple):
-    """A node as it was ``seen``, ``parts`` of what it was made of, and its line."""
+    """A recorded node: its state ``seen``, its line, and the ``parts`` to find changes fast."""
 
     parts: object
     seen: Inventory
@@ -54,14 +54,14 @@ class _Node(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """Something that was asked and is not placed, and its line."""
+    """A question that is not answered by a placement yet, and its line."""
 
     asked: object
     line: form.Asked
 
 
 class DecisionLog:
-    """Keeper of a recording; ``now`` gives monotonic seconds. Of the deciding thread alone."""
+    """Keeper of a recording. ``now`` gives monotonic seconds. Owned by the deciding thread."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DecisionLog:
         begun: str,
         names: bool,
     ) -> None:
-        """``begun`` is the time of day (RFC 3339), ``names``: they are not left out."""
+        """``begun``: the time of day (RFC 3339). ``names``: names of pods and namespaces stay."""
         self._cluster = cluster
         self._file = file
         self._now = now
@@ -83,7 +83,7 @@ class DecisionLog:
         self._began, self._last = now(), 0
         self._dropped = 0
         self._not_before: float | None = float("-inf")
-        """None while it is recorded."""
+        """Monotonic time before which nothing is recorded, after an error; None while recording."""
         self._due: float | None = None
         self._observed = -1
         self._limits: dict[str, Quota] = {}
@@ -97,13 +97,13 @@ class DecisionLog:
 
     @property
     def due(self) -> float | None:
-        """The monotonic time at which changes are to be written."""
+        """The monotonic time at which changes are to be recorded; None if there are none."""
         if self._not_before is not None:
             return self._not_before
         return self._due if self._cluster.fleet.changed else None
 
     def note(self, effects: Effects) -> None:
-        """Pods that waited may be gone."""
+        """Record that pods which waited are gone."""
         if effects.nodes:
             self._barred.clear()
         for record in effects.gone_pods:
@@ -111,14 +111,14 @@ class DecisionLog:
                 self._leave(asked.line)
 
     def work_if_due(self) -> bool:
-        """Write what has changed; others need not wait for it."""
+        """Record changes if it is time. Returns False, so that another keeper has its turn too."""
         due = self.due
         if due is not None and due <= self._now():
             self._guarded(self._note_state)
         return False
 
     def waits(self, pod: Pod, problem: Problem) -> None:
-        """A pod waits for what its ``problem`` lacks."""
+        """Record that a pod waits for the claims of ``problem``."""
         self._guarded(lambda: self._ask(pod, problem.claims, self._time()))
 
     def placed(
@@ -130,9 +130,10 @@ class DecisionLog:
         passed: AbstractSet[str] = frozenset(),
         without: AbstractSet[str] = frozenset(),
     ) -> None:
-        """Made before the ``decision`` counts. The pod did not fit on the nodes ``passed``.
+        """Record a decision; to be called before the ``decision`` counts in the fleet.
 
-        What is held back under the UIDs ``without`` did not bind it.
+        ``passed``: nodes on which the pod did not fit. ``without``: UIDs of held-back devices that
+        the pod was allowed to take.
         """
         self._guarded(lambda: self._placed(pod, claims, decision, passed, without))
 
@@ -156,7 +157,7 @@ class DecisionLog:
         self._cluster.fleet.changed = None
 
     def _begin(self) -> None:
-        """Begin a file with the whole state."""
+        """Begin a new file with the whole state."""
         fleet = self._cluster.fleet
         header = form.Header(
             version=form.VERSION,
@@ -184,7 +185,7 @@ class DecisionLog:
             self._rest()
 
     def _time(self) -> int:
-        """Microseconds since the beginning, no two alike."""
+        """Microseconds since the recording began; no two calls return the same."""
         since = int((self._now() - self._began) * _MICROSECONDS)
         self._last = max(self._last + 1, since)
         return self._last
@@ -197,7 +198,7 @@ class DecisionLog:
     # -- the state
 
     def _note_state(self) -> None:
-        """Tell what has changed on the nodes since the last time."""
+        """Record the changes of nodes since the last call."""
         fleet = self._cluster.fleet
         changed, fleet.changed = sorted(fleet.changed or ()), set()
         self._due = self._now() + times.DECISION_LOG_STATE
@@ -226,7 +227,7 @@ class DecisionLog:
         parts = [(s.gpu, s.blocked, *_left(s)) for s in node.gpus], inventory.capabilities
         known = self._nodes.get(name)
         if known is not None and known.parts == parts:
-            return  # mostly: nothing has to be made of them
+            return  # the usual case, which needs no comparison of whole inventories
         seen = self._seen(node)
         line = known.line if known is not None else None
         if known is None or seen != known.seen:
@@ -248,7 +249,7 @@ class DecisionLog:
         return [device for device in every if not device.admin_access]
 
     def _hold(self, claim: int, ref: ClaimRef, allocation: Allocation) -> form.Held:
-        """The line of a claim that holds devices from now on."""
+        """Note a claim that holds devices from now on; returns its line."""
         devices = ((d.device, d.ask, d.class_name) for d in self._given(allocation))
         line = self._held[ref.uid] = form.Held(
             t=self._time(),
@@ -267,7 +268,7 @@ class DecisionLog:
         self._put(form.Ended(t=self._time(), claim=known.claim))
 
     def _seen(self, node: NodeGpus) -> Inventory:
-        """A node as the allocator sees it, without what claims hold and what people read."""
+        """A node's inventory without the claims' instances and without texts for people."""
         inventory = node.inventory
         return Inventory(
             inventory.node,
@@ -325,10 +326,10 @@ class DecisionLog:
             if self._given(allocation):
                 self._hold(numbers[ref], ref, allocation)
         if self._cluster.fleet.changed is not None:
-            self._cluster.fleet.changed.add(decision.node)  # it may not be written after all
+            self._cluster.fleet.changed.add(decision.node)  # the write may fail
 
     def _ask(self, pod: Pod, claims: tuple[ClaimWants, ...], time: int) -> form.Asked:
-        """The pod's question, as it was told, or is at that ``time``."""
+        """The line of the pod's question; it is recorded at ``time`` unless it was before."""
         asked = tuple((w.claim.ref.uid, w.choices, w.constraints) for w in claims)
         known = self._open.get(pod.uid)
         if known is not None and known.asked == asked:
@@ -356,7 +357,7 @@ class DecisionLog:
         self._put(form.Left(t=self._time(), ask=asked.ask))
 
     def _barred_to(self, pod: Pod) -> tuple[str, ...]:
-        """Nodes of GPUs that a pod cannot go to, by what they and it say."""
+        """Nodes with GPUs to which a pod cannot go, by its node selector, taints and the like."""
         if pod.node:
             return tuple(sorted(self._cluster.fleet.nodes.keys() - {pod.node}))
         known = self._barred.get(pod.needs)
@@ -374,7 +375,7 @@ class DecisionLog:
 
 @contextmanager
 def recording(cluster: Cluster, options: Options, clock: Clock) -> Iterator[DecisionLog | None]:
-    """The recording of a leadership; None where none is asked for."""
+    """The recording of a leadership; None if the options ask for none."""
     if options.decision_log is None:
         yield None
         return
@@ -397,7 +398,10 @@ def _line(line: form.Line) -> bytes:
 
 
 def _left(state: GpuState) -> Iterator[Instance]:
-    """Instances that no claim holds: those of claims that have ended are on their way out."""
+    """Instances that no claim holds.
+
+    Those that the MigNode has for a claim are marked as reclaimed, the others as foreign.
+    """
     geometry = state.gpu.geometry
     if not state.gpu.instances:
         return

@@ -23,22 +23,25 @@ _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 
 
 _PRODUCTS, _PROFILES, _NAMESPACES = 32, 48, 500
-"""Series of products, of profiles of each, and of what namespaces hold: of more, those of most."""
+"""Upper bounds on series: products, profiles of each product, and namespaces with a quota.
+
+The largest ones are kept.
+"""
 
 _MIB = 2**20
 
 _ROOM_MAKING = (Reason.MOVED, Reason.PREEMPTED, Reason.ROOM_NOT_MADE)
-"""Steps that are counted of those by which others make room for a pod."""
+"""Steps of making room for a pod that are counted."""
 
 WaitingClaims = Callable[[], Iterable[tuple[str, Reason, str]]]
-"""UID, reason and time of creation of each claim that waits, as often as pods wait with it."""
+"""Gives UID, reason and creation time of each claim that waits, once for each of its pods."""
 
 
 class ControllerMetrics(Collector):
-    """Turns what it hears into metrics. ``leads`` says whether this controller does now.
+    """The controller's metrics. ``leads`` gives True while this controller leads.
 
-    Called by the controller's one thread, in passing: no method blocks or raises. Claims are
-    objects as JSON.
+    The deciding thread calls the methods, so that none may block or raise. Claims are objects as
+    JSON.
     """
 
     def __init__(
@@ -89,11 +92,11 @@ class ControllerMetrics(Collector):
         registry.register(self)
 
     def decided(self, seconds: float, *, placed: bool) -> None:
-        """A pod's claims were looked at as a problem of placement; ``placed``: they fit."""
+        """Count a decision about a pod's claims that took ``seconds``; ``placed``: they fit."""
         self._decisions.labels("placed" if placed else "none").observe(seconds)
 
     def allocated(self, claim: Obj, profiles: Iterable[str]) -> None:
-        """A claim was allocated: its devices' profiles, "" for a whole GPU."""
+        """Count an allocated claim; ``profiles``: those of its devices, "" for a whole GPU."""
         seconds = seconds_since(claim["metadata"].get("creationTimestamp", ""), self._now())
         if seconds is not None:
             self._latency.observe(seconds)
@@ -101,7 +104,7 @@ class ControllerMetrics(Collector):
             self._devices.labels(profile or WHOLE_GPU).inc()
 
     def room_making(self, step: Reason) -> None:
-        """Others make room for a pod: one was moved or ended, or it stopped."""
+        """Count a step of making room: a pod was moved or ended, or it was stopped."""
         if step in self._room_making:
             self._room_making[step].inc()
 
@@ -109,15 +112,15 @@ class ControllerMetrics(Collector):
         self._unreadable.set(mignodes)
 
     def begins(self, waits: WaitingClaims = tuple, fleet: Fleet | None = None) -> None:
-        """Leadership begins, and ``waits`` gives the claims that wait; or it has ended.
+        """Take the sources of a leadership that begins; without arguments, it has ended.
 
-        ``waits`` is called by any thread, which looks into ``fleet`` too.
+        ``waits`` is called, and ``fleet`` is read, by any thread.
         """
         self._waits, self._fleet = waits, fleet
         self._unreadable.set(0)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Metrics that are worked out when they are asked for."""
+        """Metrics that are computed when Prometheus asks for them."""
         yield from self._waiting()
         yield from _room(self._fleet)
         yield from _quotas(self._fleet)

@@ -1,12 +1,12 @@
 """Reports for people: a log line for every decision, events and pod conditions.
 
-A reason is repeated only when it changes, and its details not more often than every few seconds: a
-cluster at rest says nothing, and a busy one not the same in ever new words.
+A reason is told again only after another one was told, and changed details of the same reason are
+told at most every few seconds.
 
 A ResourceClaim has no conditions of its own (its status has them per allocated device only), so
-pods whose claims wait carry one: ``kubectl wait --for=condition=mig.dra.dev/ClaimsAllocated
-pod/...`` works. Few pods wait for long, and a cluster has many pods: only those that do are written
-to, one after the other with a gap, namespace after namespace.
+the condition is on the pods whose claims wait: ``kubectl wait
+--for=condition=mig.dra.dev/ClaimsAllocated pod/...`` works. A cluster has many pods, but few wait
+for long. Conditions are written to those only, one at a time with a gap; namespaces take turns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Key = tuple[str, str]
 
 
 class PodConditions:
-    """Conditions that are to be written, of which one at a time is under way.
+    """Conditions of pods that are to be written, one at a time.
 
     ``now`` gives monotonic seconds. Owned by one thread.
     """
@@ -60,7 +60,7 @@ class PodConditions:
 
     @property
     def due(self) -> float | None:
-        """The monotonic time of the next write, None when there is none before an answer."""
+        """The monotonic time of the next write; None if none is to be begun before an answer."""
         due = self._objects.due
         return None if due is None else max(due, self._not_before)
 
@@ -79,7 +79,7 @@ class PodConditions:
         self._want(record, state, at=now + times.CONDITION)
 
     def served(self, record: PodRecord) -> None:
-        """Nothing of the pod's claims is left to allocate; told only if it was said to wait."""
+        """Note that all claims of the pod are allocated; written only if it was said to wait."""
         self.leave(record.pod)
         known = self._known(record)
         if known is not None and not known.allocated:
@@ -92,7 +92,7 @@ class PodConditions:
             record.condition = None
 
     def leave(self, pod: Pod) -> None:
-        """Write nothing of the pod: it is not ours to say now if it waits."""
+        """Drop the condition that is to be written for the pod."""
         self._wanted.pop(_key(pod), None)
         self._objects.discard(_key(pod))
 
@@ -118,7 +118,7 @@ class PodConditions:
         return True
 
     def _want(self, record: PodRecord, state: ConditionState, *, at: float) -> None:
-        """Have it written at a time, or when another condition of the pod was to be."""
+        """Have a condition written at a time, or at the time set for an earlier one of the pod."""
         key = _key(record.pod)
         self._wanted[key] = record, state
         self._objects.add(key, at=at)
@@ -143,7 +143,7 @@ class PodConditions:
             _log.info("condition not written", extra=fields)
 
     def _known(self, record: PodRecord) -> ConditionState | None:
-        """Content that the pod has already, and since when at the earliest."""
+        """The condition that the pod has, by our last write or by its status; None without one."""
         if record.condition is not None:
             return record.condition
         for found in at(record.pod.obj, "status", "conditions"):
@@ -158,10 +158,11 @@ def _key(pod: Pod) -> _Key:
 
 
 class Reporter:
-    """Tells of the pods, claims, classes and nodes of a cluster. ``now`` gives monotonic seconds.
+    """Reports on the pods, claims, classes and nodes of a cluster.
 
-    ``conditions`` are those of pods, which somebody has to have written; ``metrics`` count along,
-    and ``decisions`` are recorded, if they are.
+    ``conditions``: conditions of pods; the engine has to have them written.
+    ``metrics``: counts what is reported. ``decisions``: the record of decisions, if there is one.
+    ``now``: gives monotonic seconds.
     """
 
     def __init__(  # noqa: PLR0913 - whom it tells
@@ -181,7 +182,7 @@ class Reporter:
         self._cluster = cluster
         self._now = now
         self._said: Said = {}
-        """Of classes and nodes."""
+        """The texts last told of classes and nodes."""
 
     def waiting(self, pod: Pod, obstacle: Obstacle, claims: Iterable[KnownClaim]) -> None:
         known, record = [*claims], self._cluster.pod_index.record(pod)
@@ -203,11 +204,11 @@ class Reporter:
 
     def served(self, pod: Pod) -> None:
         self._waits_no_more(pod)
-        # Of most pods that run nothing is to be noted.
+        # Most running pods have no record, and need none.
         self.conditions.served(self._cluster.pod_index.records.get(pod.uid) or PodRecord(pod))
 
     def left(self, pod: Pod) -> None:
-        """The pod does not wait for us now: it runs, ends, or somebody else holds it back."""
+        """Note that the pod does not wait for us: it runs, ends, or another gate holds it back."""
         if pod.phase == "Running":
             self.served(pod)
         else:
@@ -220,15 +221,16 @@ class Reporter:
             record.said.pop("waiting", None)
 
     def allocated(self, pod: Pod, claim: Obj, message: str, *, profiles: Iterable[str]) -> None:
-        """A claim of the pod was allocated: its devices' profiles, "" for a whole GPU.
+        """Report that a claim of the pod was allocated, by an event of the pod.
 
-        The pod's event tells of it; of the claim its status says the same, without an event.
+        ``profiles``: the profiles of the claim's devices, "" for a whole GPU. The claim gets no
+        event, as its status shows the allocation.
         """
         self.metrics.allocated(claim, profiles)
         self._sink.emit(_typed(pod.obj, PODS), Reason.ALLOCATED.value, message)
 
     def on_claim(self, known: KnownClaim, obstacle: Obstacle, *, warning: bool = True) -> None:
-        """Something about one claim, said once until something else is."""
+        """Report an obstacle of one claim; it is not repeated until another one was told."""
         ref = known.claim.ref
         self._say(
             "claim",
@@ -242,7 +244,10 @@ class Reporter:
     def on_pod(
         self, pod: Pod, what: str, obstacle: Obstacle, *claims: KnownClaim, warns: bool = True
     ) -> None:
-        """Trouble of a pod and of ``claims``: ``what`` in the log, as a warning if it ``warns``."""
+        """Report an obstacle of a pod and of ``claims``.
+
+        ``what``: the text of the log line, which is a warning if ``warns``.
+        """
         self._say(
             what,
             obstacle,
@@ -264,7 +269,7 @@ class Reporter:
         )
 
     def class_is_right(self, device_class: Obj, reason: Reason) -> bool:
-        """Trouble of a class for that reason is over; False if none was told."""
+        """Note that a class has no such obstacle any more; returns False if none was told."""
         name = device_class["metadata"]["name"]
         return self._said.pop(f"class {name} {reason.value}", None) is not None
 
@@ -273,7 +278,7 @@ class Reporter:
         self._sink.emit(_node(node), Reason.NODE_CLASS.value, problem, warning=True)
 
     def unreadable(self, mignodes: Mapping[str, str]) -> None:
-        """All MigNodes that cannot be read, and why: nothing is allocated on their nodes."""
+        """Report the unreadable MigNodes, by node with the error: none of them is allocated."""
         self.metrics.unreadable(len(mignodes))
         for node, problem in mignodes.items():
             message = (
@@ -296,7 +301,11 @@ class Reporter:
         level: int | None = None,
         **fields: str,
     ) -> None:
-        """Log ``what``, if there is anything, and emit events, unless that was said already."""
+        """Log ``what``, unless it is empty, and emit events on ``regarding``.
+
+        ``said``: the memory of what was told and the subject there. Nothing is told if the obstacle
+        is the one told last, or differs from it in details too soon.
+        """
         before, subject = said
         told, at = before.get(subject, (None, 0.0))
         now = self._now()
@@ -317,7 +326,7 @@ def _created(obj: Obj) -> str:
 
 
 def _typed(obj: Obj, resource: Resource) -> Obj:
-    """Object with its kind and API version, which objects out of a list lack."""
+    """The object with kind and API version, which objects of a list lack."""
     return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
 
 

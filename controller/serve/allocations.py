@@ -1,7 +1,7 @@
-"""Writes of decisions: finalizers, allocations, the pod's gate, and labels last.
+"""Writes of decisions, in this order: finalizers, allocations, the pod's gate, labels.
 
-A write whose answer got lost may have been made: its allocation counts until the claim's next state
-is known, and the same is written again, so that either is right.
+A write without an answer may have succeeded. Its allocation counts until the claim's next state is
+known, and the same allocation is written again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 Done = Callable[[Exception | None], None]
-"""Called when all was answered: with what went wrong, or None."""
+"""Function to call when all requests were answered, with the error or None."""
 
 
 def allocate(  # noqa: PLR0913 - the decision, and what comes after it
@@ -37,13 +37,13 @@ def allocate(  # noqa: PLR0913 - the decision, and what comes after it
     *,
     lifts_gate: bool = True,
 ) -> Write:
-    """Write ``decision``, all that ``pod`` lacks, and lift its gate if that is to be done."""
+    """The write of ``decision``, which has all that ``pod`` lacks, and of its gate if wanted."""
     lifting = lifts_gate and is_gated(world, pod)
     return _write(world, pod, [AllocationWrite(w, decision) for w in claims], done, lifting=lifting)
 
 
 def repeat_uncertain_writes(world: World, record: PodRecord) -> Iterator[Act]:
-    """Write again what may have been written for the pod."""
+    """Repeat the pod's writes that had no answer and may have succeeded."""
     found = []
     for known in world.claims_of(record.pod):
         claim = world.cluster.claim_index.records.get(known.claim.ref.uid)
@@ -58,7 +58,7 @@ def repeat_uncertain_writes(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def lift_gate(world: World, pod: Pod) -> Write:
-    """Let the scheduler have ``pod``: it has all it wants."""
+    """The write that removes our scheduling gate from ``pod``, which has all it wants."""
     return _write(world, pod, [], lambda error: world.pod_answered(pod.key, error), lifting=True)
 
 
@@ -70,7 +70,7 @@ def is_gated(world: World, pod: Pod) -> bool:
 
 
 def note_claim(world: World, key: ObjectKey) -> None:
-    """A claim may have changed: if it is not as it was written to, the outcome is known."""
+    """End the uncertain write of a claim that has changed since: its outcome is known."""
     known = world.cluster.claims.get(key)
     record = (
         world.cluster.claim_index.records.get(known.claim.ref.uid) if known is not None else None
@@ -97,8 +97,9 @@ def _write(
 
     if writes:
         world.labels.last_allocation = world.now()
-    # No write brings the label. One that names the node of an earlier allocation waits: that
-    # was taken back, and a write while kube-scheduler does so again makes it rest for long.
+    # These claims have the finalizer, so that no write before the allocation brings the label. A
+    # claim with the label of an earlier allocation is left out: that was taken back, and a write
+    # while kube-scheduler does so again makes it leave the pod alone for long.
     late = [
         w
         for w in writes
@@ -106,7 +107,7 @@ def _write(
     ]
     labelled = [w for w in late if world.labels.at_once.take(world.now())]
     return Write(
-        # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
+        # While the gate of a pod is being lifted, nothing may be written to its claims.
         tuple(w.wants.claim.ref.key for w in writes) if writes else pod.claim_keys,
         lambda: _requests(
             world.writer, pod, writes, labelled, finalizer=finalizer, lifting=lifting
@@ -128,9 +129,9 @@ def _requests(  # noqa: PLR0913 - what is written
     finalizer: str,
     lifting: bool,
 ) -> Iterator[Obj]:
-    """Requests of one decision; made by a thread that writes, on values that nobody changes.
+    """Make the requests of one decision; yields the claims as stored.
 
-    Yields the claims as stored. What the requests raise goes through.
+    Called by a thread that writes; nobody changes its arguments. Errors of the requests are raised.
     """
     last: dict[str, Obj] = {}
     for write in writes:
@@ -150,16 +151,16 @@ def _requests(  # noqa: PLR0913 - what is written
         stored = last[write.wants.claim.ref.uid]
         try:
             stored = writer.label(stored, node=write.decision.node)
-        except KubeError as error:  # its slice is made a little later
+        except KubeError as error:  # without the label the slice is made a little later
             _log.debug("not labelled: %s", error)
         yield stored
 
 
 def _take(world: World, pod: Pod, writes: list[AllocationWrite], answer: WriteAnswer) -> None:
-    """Account for what was stored; the first claim without an allocation is what failed."""
+    """Take the stored claims; the first one without an allocation is that whose write failed."""
     cluster = world.cluster
     stored: dict[str, Obj] = {obj["metadata"]["uid"]: obj for obj in answer.written}
-    for obj in stored.values():  # the last state of each is all that there is to know
+    for obj in stored.values():  # the last stored state of each claim
         cluster.confirm_claim(obj)
     tried = True
     for write in writes:
@@ -172,12 +173,12 @@ def _take(world: World, pod: Pod, writes: list[AllocationWrite], answer: WriteAn
         if last is not None and claim.allocation is not None:
             _tell(world, pod, last, write)
         else:
-            # A conflict may be one with itself, where something on the way repeats requests.
+            # If a proxy repeats a request, the second copy conflicts with the first.
             was_sent = tried and cluster.finalizer in claim.finalizers
             is_open = was_sent and isinstance(answer.error, UnavailableError | ConflictError)
             tried = False
             if write.uncertain or is_open:
-                # However the same is refused later: the first one may have been written.
+                # Even if a repeated write is refused, the first one may have succeeded.
                 cluster.claim_index.record(claim.ref).uncertain = replace(
                     write, wants=replace(write.wants, claim=claim), uncertain=True
                 )

@@ -45,7 +45,7 @@ _FORGOTTEN = 0.001
 
 @dataclass(frozen=True, slots=True)
 class ClaimSelectors:
-    """Expressions of a claim to be evaluated. ``views``: the claim asks for views of whole GPUs."""
+    """Expressions of a claim to evaluate. ``views``: it looks at whole GPUs (``adminAccess``)."""
 
     ref: ClaimRef
     expressions: Collection[Expressions]

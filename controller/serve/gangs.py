@@ -1,6 +1,6 @@
-"""Counts of a gang's pods: those that have their slices, and those that can be given some.
+"""Rules for gangs: their pods are counted, allocated together, or give their slices back.
 
-What is being written counts as had, unless it is to be had for certain.
+An allocation that is being written counts, except in counts that are to be ``certain``.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ _MOST_EXAMINED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Pods of a gang that lack slices: the problems of those that can be served, and the others.
+    """Pods of a gang that lack slices.
 
-    ``others`` have the obstacle to each, None where something is not created yet.
+    ``problems``: the problems of the pods that can be served.
+    ``others``: the obstacle of each other pod; None if one of its objects is not created yet.
     """
 
     problems: tuple[Problem, ...]
@@ -57,9 +58,9 @@ class Lacking:
 
 
 def count_pods(world: World, gang: Gang, minimum: int, *, certain: bool = False) -> Count:
-    """The pods of ``gang``; no more than ``minimum`` are counted as served."""
+    """Count the pods of ``gang``; no more than ``minimum`` are counted as served."""
     found: list[ObjectKey] = []
-    # Those of the last time first: thousands may lack something, each of which asks.
+    # Pods that were served at the last count go first: thousands of pods may each call this.
     known = [key for key in gang.served if key in gang.members]
     tried = frozenset(known)
     for key in chain(known, (key for key in gang.members if key not in tried)):
@@ -75,7 +76,7 @@ def count_pods(world: World, gang: Gang, minimum: int, *, certain: bool = False)
 def is_half(world: World, gang: Gang) -> bool:
     """True if fewer pods of ``gang`` than it needs have their slices for certain.
 
-    Not where it is unclear how many it needs: that may have been clear before.
+    False if the number that it needs is unclear, as it may have been clear before.
     """
     minimum = world.cluster.gangs.minimum(gang)
     if isinstance(minimum, Unclear) or minimum <= 1:
@@ -84,7 +85,7 @@ def is_half(world: World, gang: Gang) -> bool:
 
 
 def lacks(world: World, pod: Pod, *, certain: bool = False) -> bool:
-    """True if a claim of ``pod`` is still to be allocated by us; not of one that has ended."""
+    """True if a claim of ``pod`` is still to be made, or allocated by us; False if it has ended."""
     if not pod.live:
         return False
     if None in pod.claims.values():
@@ -120,9 +121,9 @@ def find_lacking(world: World, gang: Gang) -> Lacking:
 
 
 def find_gang(world: World, pod: Pod) -> Gang | None:
-    """The gang that ``pod``, which lacks something, is served with; None where it is alone.
+    """The gang with which ``pod``, which lacks slices, is served; None if it is served alone.
 
-    A pod beyond those that its gang needs is served by itself.
+    Pods beyond the number that a gang needs are served alone.
     """
     gang = world.cluster.gangs.find(pod.key)
     if gang is None:
@@ -139,9 +140,9 @@ def find_gang(world: World, pod: Pod) -> Gang | None:
 
 
 def place_gang(world: World, pod: Pod, gang: Gang) -> Iterator[Act]:
-    """Write what ``gang`` lacks, or have ``pod``, which lacks something, wait and say why.
+    """Allocate what ``gang`` lacks, or have ``pod``, which lacks slices, wait and say why.
 
-    Raises as ``GangDecision.go_on``.
+    Raises the errors of ``GangDecision.go_on``.
     """
     world.line.waits_with_gang(pod)
     minimum = world.cluster.gangs.minimum(gang)
@@ -161,7 +162,7 @@ def place_gang(world: World, pod: Pod, gang: Gang) -> Iterator[Act]:
 
 
 def holds_gate(world: World, pod: Pod) -> bool:
-    """True if ``pod``, which has its slices, waits for others of its gang to have theirs."""
+    """True if ``pod``, which has its slices, has to wait until enough of its gang have theirs."""
     gang = world.cluster.gangs.find(pod.key)
     return gang is not None and is_half(world, gang)
 
@@ -170,7 +171,7 @@ def holds_gate(world: World, pod: Pod) -> bool:
 
 
 def give_back_gang(world: World, gang: Gang) -> Iterator[Write]:
-    """Give back what pods of ``gang`` have and do not use: there is no room for the others."""
+    """Give back the unused slices of ``gang``, as there is no room for its other pods."""
     for key in gang.members:
         pod = world.cluster.pods[key]
         if pod.pending and (unused := unused_of(world, pod)):
@@ -182,11 +183,11 @@ def give_back_gang(world: World, gang: Gang) -> Iterator[Write]:
 
 
 def half_gang(world: World, record: PodRecord, unused: Unused) -> Cause | None:
-    """A gang has slices for some of its pods only.
+    """Cause: only some pods of a gang have slices, fewer than it needs.
 
-    That happens where a write fails, where kube-scheduler takes an allocation back, and where a pod
-    is deleted. What it does not use is given back after a while, or at once if there is no room for
-    the others (``give_back_gang``).
+    This happens when a write fails, kube-scheduler takes an allocation back, or a pod is deleted.
+    Unused slices are given back after a while, or at once if there is no room for the other pods
+    (``give_back_gang``).
     """
     gang = world.cluster.gangs.find(record.pod.key)
     if gang is None or not unused:
@@ -210,7 +211,7 @@ def half_gang(world: World, record: PodRecord, unused: Unused) -> Cause | None:
 
 
 def _of_gang(world: World, gang: Gang, unused: Unused) -> Unused:
-    """Those of ``unused`` that no living pod but those of ``gang`` refers to."""
+    """Those of ``unused`` that only pods of ``gang`` refer to, with the reason to give up."""
     why = f"not enough pods of {gang.key} have theirs"
     return [
         (known, why)
@@ -227,9 +228,9 @@ def _of_gang(world: World, gang: Gang, unused: Unused) -> Unused:
 
 
 def _is_fresh(world: World, gang: Gang) -> bool:
-    """True if ``gang`` was refused a short while ago, and rests or has not changed since.
+    """True if ``gang`` was refused lately, and rests or has not changed since.
 
-    Nobody has to count its pods then to know that it lacks something.
+    Then its pods need not be counted: it lacks slices.
     """
     refusal = gang.refusal
     if refusal is None:
@@ -241,9 +242,9 @@ def _is_fresh(world: World, gang: Gang) -> bool:
 def _standing_refusal(
     world: World, pod: Pod, gang: Gang, minimum: int
 ) -> tuple[GangRefusal | None, Look | None]:
-    """The refusal that still stands when ``pod`` is looked at; None where there is none.
+    """The refusal that still stands when ``pod`` is looked at, None without; and a look, or None.
 
-    While the gang rests one pod is looked at when it has: pods that join it do not end that.
+    The look is at one pod when the gang's rest is over. Pods that join do not end the rest.
     """
     refusal, now = gang.refusal, world.now()
     if refusal is None:
@@ -278,9 +279,9 @@ def _has_room(world: World, refusal: GangRefusal) -> bool:
 
 
 def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: float) -> None:
-    """Keep why ``gang`` was refused when ``pod`` was served; the decision took ``seconds``.
+    """Keep the refusal of ``gang``, found in a look at ``pod``; the decision took ``seconds``.
 
-    The gang's other pods are told if the reason is new, and wait for room like ``pod``.
+    If the reason is new, all its pods are looked at, to be told; otherwise those not waiting yet.
     """
     before, now = gang.refusal, world.now()
     refusal.version, refusal.at, refusal.until = gang.version, now, now + REST * seconds
@@ -292,7 +293,7 @@ def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: flo
 
 
 def _refuse(world: World, gang: Gang, refusal: GangRefusal) -> Wait:
-    """Have ``gang`` wait; what it needs is held back if others were served too often."""
+    """Have ``gang`` wait; slices are held back for it if it was overtaken too often."""
     if refusal.obstacle.reason is not Reason.WAITING:
         return _leave(world, gang, refusal.obstacle, refusal)
     uid, lacking, line = gang_uid(gang.key), refusal.lacking, world.line
@@ -302,14 +303,14 @@ def _refuse(world: World, gang: Gang, refusal: GangRefusal) -> Wait:
     line.wait(waiter, Need(lacking, refusal.need, kind))
     is_held = line.is_held_for(uid)
     for key in gang.members if is_held and not was_held else ():
-        world.agenda.add_pod(key)  # a look at one of them tells of no other gang any more
+        world.agenda.add_pod(key)  # they are no longer in one group with other gangs
     return Wait(refusal.obstacle, (), gang.key if is_held else refusal.group)
 
 
 def _leave(
     world: World, gang: Gang, obstacle: Obstacle, refusal: GangRefusal | None = None
 ) -> Wait:
-    """Hold nothing back for ``gang``: what it waits for is not room."""
+    """Have ``gang`` wait for something else than room; nothing is held back for it."""
     world.line.leaves(gang_uid(gang.key))
     return Wait(obstacle, (), refusal.group if refusal is not None else None)
 
@@ -328,7 +329,7 @@ def _about(message: str) -> Obstacle:
 
 
 def _try(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
-    """Have the gang decided now, unless something keeps ``pod`` from that."""
+    """Go on with the gang's decision, unless it is not its turn or the gang rests."""
     now = world.now()
     if world.decisions.is_ongoing(gang.key):
         yield Wait(_about(f"{gang.key} is being decided"))
@@ -348,7 +349,7 @@ def _try(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
 
 
 def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
-    """Make a part of the decision; write it once it is made, or keep that there is no room."""
+    """Make a part of the decision; once it is made, write it or keep the refusal."""
     began = world.now()
     try:
         found = _part(world, pod, gang, minimum)
@@ -368,7 +369,7 @@ def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
     elif isinstance(found, GangOutcome):
         yield from _write(world, gang, found)
         if all(placed.problem.pod.key != pod.key for placed in found.placed):
-            world.agenda.add_pod(pod.key)  # it is not needed, and served by itself
+            world.agenda.add_pod(pod.key)  # the gang does not need it: it is served alone
 
 
 def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | GangRefusal | None:
@@ -420,9 +421,9 @@ def _begin(world: World, gang: Gang, problems: tuple[Problem, ...], need: int) -
 
 
 def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
-    """Write what ``outcome`` gives to pods of ``gang``; gates are lifted when it is whole."""
+    """Write the allocations of ``outcome``; gates are lifted when enough pods have theirs."""
     for placed in outcome.placed:
-        if placed.decision is not None:  # else it has the claims of others
+        if placed.decision is not None:  # None: other pods of the gang bring all its claims
             pod = placed.problem.pod
             gang.writes += 1
             if (log := world.reporter.decisions) is not None:
@@ -450,7 +451,7 @@ def _written(world: World, gang: Gang, pod: Pod, error: Exception | None) -> Non
 
 
 def _all_written(world: World, pod: Pod) -> None:
-    """Have those looked at that have their slices: their gates are lifted, or they wait."""
+    """Look at the gang's pods that have their slices, to lift their gates or have them wait."""
     gang = world.cluster.gangs.find(pod.key)
     if gang is None:
         return

@@ -162,7 +162,7 @@ def _fail(
         if answer is not None and answer.state is AnswerState.MADE:
             continue
         if answer is not None and answer.state is AnswerState.REFUSED:
-            # The node refuses a namespace that had too many slices made in vain. Its GPU is fine.
+            # The node did not try, e.g. as its namespace had many made in vain: the GPU is fine.
             world.refusals.refuse(world.cluster.pod_index.template(record.pod), decision.node)
             continue
         for gpu in {pick.gpu for pick in decision.of(ref)}:

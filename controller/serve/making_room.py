@@ -1,16 +1,19 @@
-"""Room for a pod that has none: others are moved, or ended, as a plan says (``find_plan``).
+"""Room for a pod that has none: other pods are moved or ended, by a plan of ``allocator.planner``.
 
-Each look plans anew from what is there: nothing has to be remembered, and whoever leads next goes
-on, or leaves it, without anything half done. What others are to leave is held back for the pod.
-One pod at a time is moved, and the next when another has been served in its place; those that end
-for good are told so together. Whatever goes otherwise than planned stops it: what was held back is
-free again, and the pod is left alone for some minutes.
+Each look makes a new plan from the present state, so that the next leader can go on or stop at any
+point. The devices that others are to leave are held back for the pod. Pods are moved one at a time:
+the next one is moved when a new pod has been served in the place of the last. Pods that end for
+good are ended together. Anything unexpected stops it: the devices are no longer held back, and no
+room is made for the pod for some minutes.
 
-Moved are pods that let it be done (``dra.allocator.movers``): where an administrator asks for it,
-by an annotation of a MigNode, which no tenant writes, or on nodes that opted in, so many an hour.
-A new leader supposes that the former one has just moved as many. Ended are pods of lower priority,
-if the administrator lets the controller do it: those with the lowest, and before all others those
-against which no PodDisruptionBudget is, as the Eviction API tells.
+Pods may be moved if they allow it (``dra.allocator.movers``), in two cases: an administrator asks
+for it, by an annotation of a MigNode, which no tenant writes; or their node has opted in, and the
+limit of moves an hour is not reached. A new leader supposes that the former one has just used up
+the limit.
+
+Pods of lower priority may be ended if the administrator lets the controller do it. Those that no
+PodDisruptionBudget protects, as the Eviction API tells, are ended before others, and then those of
+the lowest priority.
 """
 
 from __future__ import annotations
@@ -50,20 +53,22 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 _SHARE = 10
-"""Seconds that pass for each that was spent on plans, at the least."""
+"""Pause before the next plan, as a multiple of the time that the last one took."""
 
 _PLAN = "room"
-"""Key of the one plan that is made at a time."""
+"""Key of the decision that is the plan; one plan is made at a time."""
 
 _BUDGET = "DisruptionBudget"
-"""Cause by which the Eviction API tells that a PodDisruptionBudget is against it (429)."""
+"""Cause in the Eviction API's answer 429 if a PodDisruptionBudget forbids the eviction."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """Means allowed for a pod: so many ``moves``, on any node where ``request`` asks for it.
+    """Means by which room may be made for a pod.
 
-    ``ends``: pods of lower priority may be ended.
+    ``moves``: how many pods may be moved. ``ends``: pods of lower priority may be ended.
+    ``request``: the administrator's request, if there is one, and the ``node`` that it is for.
+    Pods of all nodes may then be moved, to make room on that node.
     """
 
     moves: int = 0
@@ -73,7 +78,7 @@ class _Terms:
 
 
 def make_room(world: World, record: PodRecord, problem: Problem) -> Iterator[Act]:
-    """Have others leave so that a pod has room which has none."""
+    """Have other pods leave so that a pod that found no room has some."""
     terms, known, now = _terms(world, record), record.room, world.now()
     asked = find_asked(problem, world.cluster.fleet) if terms is not None else None
     if terms is None or known is None or asked is None:
@@ -94,7 +99,7 @@ def make_room(world: World, record: PodRecord, problem: Problem) -> Iterator[Act
 
 
 def end(world: World, record: PodRecord) -> None:
-    """Nothing more is done for a pod: it is served, is gone, or nobody lets others leave."""
+    """Stop making room for a pod that is served or gone, or for which nobody may leave now."""
     if world.rooms.moving is record:
         world.rooms.moving = None
     if record.room is not None and record.room.began is not None:
@@ -103,7 +108,7 @@ def end(world: World, record: PodRecord) -> None:
 
 
 def _stop(world: World, record: PodRecord, why: str) -> None:
-    """Something was not as planned, which ends all that is done for the pod."""
+    """Stop making room for a pod, for the reason ``why``, and tell it; a pause begins."""
     if (known := record.room) is not None:
         known.pause.fail(world.now())
         known.over = known.request.id if known.request is not None else ""
@@ -138,14 +143,14 @@ def _terms(world: World, record: PodRecord) -> _Terms | None:
 
 @dataclass(slots=True)
 class _Making:
-    """All that is done for one pod, in one look."""
+    """Making of room for one pod, in one look: its record, what is allowed and what it asks."""
 
     known: RoomMaking
     terms: _Terms
     asked: Asked
 
     def leave(self, world: World, pod: Pod, *, moves: bool) -> Leave:
-        """Pods that may leave for ``pod``: by moves, by their end, or by both."""
+        """Rules by which others leave for ``pod``: by their end if allowed, and by ``moves``."""
         driver, facts = world.cluster.driver, world.cluster.hosts.facts
         records, now = world.cluster.pod_index.records, world.now()
 
@@ -170,7 +175,7 @@ class _Making:
 
 @dataclass(slots=True)
 class _Plans:
-    """Plans by fewer and fewer kinds of leaving: the first is taken by so many moves at most."""
+    """Plans to try in order: with moves, then without; ``most``: the moves that one may have."""
 
     plans: Iterator[Generator[None, None, Planned]]
     most: int
@@ -178,7 +183,7 @@ class _Plans:
     bounded: bool = field(default=False)
 
     def go_on(self) -> Planned | None:
-        """Make a part; None where that has not come to an end."""
+        """Make a part of the present plan; returns None until a plan is found, or none is left."""
         self.ongoing = self.ongoing or next(self.plans, None)
         if self.ongoing is None:
             return Planned(None, self.bounded)
@@ -270,7 +275,7 @@ def _go_on(world: World, record: PodRecord, problem: Problem, making: _Making) -
 
 
 def _carry_out(world: World, record: PodRecord, making: _Making, plan: Plan) -> Iterator[Act]:
-    """Do the first of what is to be done now."""
+    """Take the next step of ``plan``: end the pods that are to end, or move one pod."""
     pod, known, now = record.pod, making.known, world.now()
     ended = [m for m in plan.ends if not m.is_leaving]
     number = len(ended) + len(plan.moves)
@@ -333,13 +338,17 @@ def _move(world: World, record: PodRecord, making: _Making, step: Step) -> Itera
 
 
 def _surprise(world: World, record: PodRecord, moved: Pod) -> str | None:
-    """Reason to stop after a move; None without. If all went well the next may be made."""
+    """Reason to stop after a move; None without one.
+
+    If a new pod was served in the place of ``moved``, ``moved`` is taken out of the record, so that
+    the next pod can be moved.
+    """
     known, pods, now = record.room, world.cluster.pods, world.now()
     there = pods.get(moved.key)
     if known is None:
         return None
     if there is not None and there.uid == moved.uid:
-        return None  # the time for all ends that
+        return None  # it is still ending; ``times.ROOM_MADE`` bounds that
     known.replaced_by = min(known.replaced_by, now + times.ROOM_REPLACED)
     new = [p for p in pods.values() if p.template == moved.template and p.uid not in known.peers]
     for pod in new:
@@ -388,7 +397,7 @@ def _end_all(
         elif error is not None and not isinstance(error, ObjectNotFoundError | ConflictError):
             who = _named(tried[-1], record.pod)
             _stop(world, record, f"{who} is not ended: {_why(error)}")
-        known.left = 0 if error is None else None  # else another plan is made
+        known.left = 0 if error is None else None  # None: the next plan may have more steps
         world.agenda.add_pod(record.pod.key)
 
     yield Write((), job, done)
@@ -422,7 +431,7 @@ def _preempted(pod: Pod, gains: Pod) -> str:
 
 
 def _named(pod: Pod, reader: Pod) -> str:
-    """A pod, for who reads of another: namespaces learn nothing of each other."""
+    """Name of ``pod`` in a message for ``reader``; hidden from pods of other namespaces."""
     return f"pod {pod}" if pod.key[0] == reader.key[0] else "a pod of another namespace"
 
 

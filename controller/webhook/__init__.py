@@ -1,1 +1,1 @@
-"""Optional program that refuses configuration that we cannot read, and makes claims of limits."""
+"""Optional program: refuses unreadable configuration, and has claims made for pods' limits."""

@@ -1,7 +1,7 @@
-"""Certificates without renewal by hand: each is signed by a short-lived authority of its own.
+"""Certificates that renew themselves: each is signed by a short-lived authority of its own.
 
-The key of the authority is thrown away once it has signed, so that nothing but the certificate
-that is served can ever be presented under it.
+The authority's key is dropped after it has signed, so that no other certificate of that authority
+can ever exist.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dra.kube.errors import ConflictError, KubeError
 _log = logging.getLogger(__name__)
 
 _SKEW = dt.timedelta(minutes=5)
-"""Bound on how far the clock of an API server is behind ours."""
+"""Time by which the clock of an API server may be behind ours."""
 
 _REMAINING = 1 / 3
-"""A certificate is replaced when this part of its life is left."""
+"""Part of a certificate's life; the certificate is replaced when less is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A certificate with its key, and the authorities to trust meanwhile; all in PEM."""
+    """A certificate with its key, and the authorities to trust with it; all in PEM."""
 
     certificate: bytes
     key: bytes
@@ -45,8 +45,8 @@ def make(names: Sequence[str], *, now: dt.datetime, lifetime: dt.timedelta) -> S
     """A new certificate for these DNS names and IP addresses, under a new authority.
 
     Args:
-        names: the first is its subject too.
-        now: with time zone.
+        names: DNS names and IP addresses; the first is the subject too.
+        now: the time, with its zone.
         lifetime: from `now` on.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -91,9 +91,9 @@ def renewed(
     now: dt.datetime,
     lifetime: dt.timedelta,
 ) -> Served:
-    """The certificate to serve: the one from before, or a new one where that is due.
+    """The certificate to serve: ``before``, or a new one if a renewal is due.
 
-    Authorities of before are trusted until they end, since not every replica serves the new
+    Former authorities stay trusted until they expire, since not every replica serves the new
     certificate at once.
     """
     if before is not None and not _due(before, names, now, lifetime):
@@ -141,9 +141,11 @@ _LOOKS_IN_A_LIFE = 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Places where things are kept: a Secret that exists, and configurations of webhooks.
+    """Names of the objects with the certificate.
 
-    ``mutating`` is empty where there is none of that kind.
+    ``namespace``, ``secret``: the Secret, which must exist.
+    ``configuration``: the ValidatingWebhookConfiguration.
+    ``mutating``: the MutatingWebhookConfiguration; empty if there is none.
     """
 
     namespace: str
@@ -153,14 +155,14 @@ class Place:
 
 
 class Keeper:
-    """Keeps Secret and configurations up to date; reads all anew each time, as several may run.
+    """Keeps Secret and configurations up to date; each look reads all anew, for other replicas.
 
     Args:
         api: may read and update the Secret, and read and patch the configurations.
-        place: where Secret and configurations are.
+        place: names of the Secret and the configurations.
         names: DNS names and IP addresses of the server.
-        lifetime: for which a certificate is valid.
-        serve: takes a certificate into use, after the API server was told to trust it.
+        lifetime: the time for which a certificate is valid.
+        serve: called with a certificate to serve, after the API server was told to trust it.
         now: the time, with its zone.
     """
 
@@ -208,7 +210,7 @@ class Keeper:
             try:
                 self._api.replace(SECRETS, {**secret, "data": _data(served)})
             except ConflictError:  # another replica was faster
-                return  # what it made is read at the next look
+                return  # its certificate is read at the next look
             else:
                 _log.info("made a new certificate for %s", ", ".join(self._names))
         self._trust(served, VALIDATING_WEBHOOKS, place.configuration)
@@ -239,7 +241,7 @@ def _version(obj: Obj) -> str:
 
 
 def _from_secret(secret: Obj) -> Served | None:
-    """None while it is empty or is not what was written: then a new one is made."""
+    """The certificate in the Secret; None if it is empty or damaged, so that a new one is made."""
     data = secret.get("data") or {}
     try:
         certificate, key, authorities = (

@@ -1,7 +1,7 @@
-"""Reviews: of opaque configuration, and of pods that ask by limits, which are rewritten.
+"""Reviews of opaque configuration, and of pods with limits, which are rewritten to have claims.
 
-Configuration stands in claims, templates and classes, and in the files of node classes. Pods are
-rewritten where the API server has no policy that does it.
+Configuration is in claims, templates and classes, and in the ConfigMaps of node classes. Pods are
+rewritten here if no admission policy of the API server does it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DEVICES: dict[str, tuple[str, ...]] = {
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
     "DeviceClass": ("spec",),
 }
-"""Path of the list ``config``, by kind."""
+"""By kind, the path of the object that has the list ``config``."""
 
 
 def review_config(review: Obj, *, driver: str) -> Obj:
-    """The AdmissionReview (admission.k8s.io/v1) that answers one.
+    """The answer to ``review``, an AdmissionReview (admission.k8s.io/v1), by its configuration.
 
     Raises:
-        ValueError: it is no AdmissionReview with a request.
+        ValueError: ``review`` is no AdmissionReview with a request.
     """
     request = review.get("request")
     if not isinstance(request, dict) or "uid" not in request:
@@ -43,7 +43,7 @@ def review_config(review: Obj, *, driver: str) -> Obj:
 
 
 def _problems(obj: object, driver: str) -> Iterator[str]:
-    """Each bad configuration with its field, and what would be a good one."""
+    """Each bad configuration, with its field and an example of a good one."""
     kind = obj.get("kind") if isinstance(obj, dict) else None
     if kind == "ConfigMap":
         yield from _bad_files(obj)
@@ -64,7 +64,7 @@ def _problems(obj: object, driver: str) -> Iterator[str]:
 
 
 def _bad_files(obj: Any) -> Iterator[str]:
-    """Each file of a ConfigMap that is no class of nodes and none of mig-parted's."""
+    """Each file of a ConfigMap that is neither a class of nodes nor a file of mig-parted."""
     for name, text in (obj.get("data") or {}).items():
         if str(name).endswith(SUFFIXES):
             try:
@@ -85,12 +85,13 @@ def _named(request: Obj) -> str:
 
 
 def rewrite_limits(review: Obj) -> Obj:
-    """The AdmissionReview (admission.k8s.io/v1) that answers one: a JSON patch of the pod, if any.
+    """The answer to ``review`` (admission.k8s.io/v1), with a JSON patch if the pod is rewritten.
 
-    It makes nothing: claims come from templates, so that a pod which is refused later leaves none.
+    No claim is made here. Claims are made from templates, so that a pod which is refused later
+    leaves none behind.
 
     Raises:
-        ValueError: it is no AdmissionReview with a pod.
+        ValueError: ``review`` is no AdmissionReview with a pod.
     """
     request = review.get("request")
     pod = request.get("object") if isinstance(request, dict) else None

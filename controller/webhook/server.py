@@ -1,4 +1,4 @@
-"""HTTPS for the API server, with a certificate that is exchanged while it serves."""
+"""HTTPS server that the API server calls; its certificate is exchanged while it serves."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ MUTATING_PATH = "/mutate"
 HEALTH = "/healthz"
 
 _MOST_BYTES = 4 * 1024 * 1024
-"""More than the API server stores of one object; a review holds at most two."""
+"""Upper bound on a request's body: more than the API server stores of one object.
+
+A review holds at most two objects.
+"""
 
 _IDLE_SECONDS = 30.0
 _MOST, _MOST_OF_PEER = 256, 64
-"""Connections at a time: an API server keeps one for each review that it waits for."""
+"""Upper bounds on connections, in all and of one peer: each awaited review takes one."""
 
 
 class WebhookServer(BoundedThreads, HTTPServer):
-    """Listens at once; connections fail until the first certificate is there.
+    """The webhooks' server. Listens at once; connections fail before the first certificate.
 
     Args:
-        address: host, empty for all, and port.
-        driver: whose configuration is judged.
+        address: host, or empty for all addresses, and port.
+        driver: name of the driver whose configuration is reviewed.
     """
 
     def __init__(self, address: tuple[str, int], *, driver: str) -> None:
@@ -44,13 +47,13 @@ class WebhookServer(BoundedThreads, HTTPServer):
         self.ready = threading.Event()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # The handshake belongs to the connection's own thread: a silent peer must not stop others.
+        # The connection's own thread makes the handshake, so that a silent peer delays no other.
         self.socket = self._context.wrap_socket(
             self.socket, server_side=True, do_handshake_on_connect=False
         )
 
     def serve(self, served: Served) -> None:
-        # ssl reads files only, and the key is to lie in none.
+        # ssl reads certificates from files only; this one is in memory, so no disk has the key.
         descriptor = os.memfd_create("webhook")
         try:
             with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -61,7 +64,7 @@ class WebhookServer(BoundedThreads, HTTPServer):
         self.ready.set()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """Peers that do not trust us, or go away, are worth a line and no more."""
+        """Log a failed connection for debugging only: the peer does not trust us, or went away."""
         _log.debug("connection from %s failed", client_address, exc_info=True)
 
 
@@ -109,4 +112,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Every claim that is created would be a line."""
+        """Log nothing: otherwise there would be a line for each new claim."""

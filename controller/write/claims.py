@@ -1,8 +1,8 @@
-"""Writer of the controller's changes to claims; no other module makes any.
+"""Writer of the controller's changes to claims; no other module writes claims.
 
-The finalizer goes first, by a patch of the object: a status update carries no metadata. Every
-write to a claim that was decided names the resourceVersion that the decision was made on, so that
-whoever was faster wins.
+The finalizer is written before the allocation, by a request of its own, as a write of the status
+changes no metadata. Writes that follow from a decision name the resourceVersion that the decision
+was made on, so that they fail if the claim has changed since.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dra.pods.pods import Pod
 
 
 class ClaimWriter:
-    """Writes claims by ``requests``, whose errors go through.
+    """Writes claims by ``requests``, whose errors are raised.
 
-    ``unanswered`` are the claims, by UID, to which an allocation was sent and not answered, in the
-    state that was written to. An allocation names the resourceVersion that it fits, and a later one
-    of the same claim a later version: the last one of each is enough. With ``labels_nodes`` claims
-    name in a label the node that they are allocated to (``dra.claims.allocation``).
+    ``unanswered``: by UID, claims to which an allocation was sent and not answered, in the state
+    that was written to. The last one of each claim is enough, as an allocation names a
+    resourceVersion and earlier ones named earlier versions.
+    ``labels_nodes``: claims get a label with the node of their allocation
+    (``dra.claims.allocation``).
     """
 
     def __init__(
@@ -45,24 +46,24 @@ class ClaimWriter:
         self._driver = requests.driver
         self._finalizer = finalizer
         self._labels_nodes = labels_nodes
-        self.unanswered: dict[str, Claim] = {}  # no step on it takes more than one bytecode
+        self.unanswered: dict[str, Claim] = {}  # shared by threads: each use of it is atomic
 
     def add_finalizer(self, claim: Claim, *, node: str) -> Obj:
         """Put our finalizer on a claim that is to be allocated on ``node``.
 
         Raises:
-            RefusedError: no patch will do.
+            RefusedError: every patch of the claim is refused.
         """
         labels = {"labels": self._node_label(node)} if self._labels_nodes else {}
         return self._set_finalizers(claim, [*claim.finalizers, self._finalizer], **labels)
 
     def is_labelled(self, stored: Obj, *, node: str) -> bool:
-        """True if a claim names the node in its label, or no claim is to have one."""
+        """True if a claim has the label with ``node``, or claims are to have no such label."""
         labels = at(stored, "metadata", "labels", default={})
         return not self._labels_nodes or self._node_label(node).items() <= labels.items()
 
     def label(self, stored: Obj, *, node: str) -> Obj:
-        """The claim as stored, with the label of the node that it is allocated to."""
+        """Put the label with ``node`` on a claim unless it has it; returns the claim as stored."""
         labels, metadata = self._node_label(node), stored["metadata"]
         if self.is_labelled(stored, node=node):
             return stored
@@ -78,10 +79,10 @@ class ClaimWriter:
     def allocate(
         self, claim: Claim, decision: Decision, *, config: Iterable[Mapping[str, Any]], pod: Pod
     ) -> Obj:
-        """Write a claim's part of a decision, reserved for ``pod``; it must have our finalizer.
+        """Write the decision for a claim that has our finalizer, reserved for ``pod``.
 
-        The scheduler reserves what is not reserved yet before it binds a pod, with a write of its
-        own; what it finds reserved it leaves alone.
+        The reservation saves kube-scheduler a write, as it reserves a claim before it binds the pod
+        unless that is done already.
 
         Raises:
             RefusedError: a permission is missing.
@@ -110,10 +111,10 @@ class ClaimWriter:
             ) from error
 
     def may_be_made(self, claims: Mapping[ObjectKey, KnownClaim]) -> list[ClaimRef]:
-        """Claims that an unanswered allocation still fits, for all that is known of ``claims``.
+        """Claims with an unanswered allocation that still fits their state in ``claims``.
 
-        What is known may be older than what was sent: the answer to our finalizer before it.
-        Another claim of the name is newer.
+        That state may be older than the one written to, which then came with the answer to our
+        finalizer. A new claim of the same name has a newer resourceVersion, so that nothing fits.
         """
         return [
             claim.ref
@@ -123,19 +124,19 @@ class ClaimWriter:
         ]
 
     def unreserve(self, claim: Claim) -> Obj:
-        """Take back that an allocation is reserved; it stays.
+        """Remove ``reservedFor`` from a claim; its allocation stays.
 
-        From then on kube-scheduler reserves the claim itself before it binds a pod, and what was
-        decided before that no longer fits.
+        From then on kube-scheduler has to reserve the claim before it binds a pod, which makes a
+        deallocation that was decided before fail.
         """
         return self._set_status(claim, {"reservedFor": None})
 
     def deallocate(self, claim: Claim) -> Obj:
-        """Clear an allocation that nobody has reserved."""
+        """Remove the allocation of a claim that is not reserved."""
         return self._set_status(claim, {"allocation": None})
 
     def fence(self, claim: Claim, mark: str) -> Obj:
-        """Change a claim in whatever state it is, so that no write fits that was made before.
+        """Change a claim in whatever state it is, so that earlier requests for it no longer fit.
 
         Raises:
             ObjectNotFoundError: the claim is gone; there may be another of its name.

@@ -1,8 +1,8 @@
-"""Writes in flight: the claims that they are about, and their results.
+"""Writes in flight: the claims that they are about, and their answers.
 
-One thread decides, others make the requests. What was decided counts from the start, so that the
-next decision knows it; what was answered comes back to the thread that decides. While a claim is
-being written nothing else is begun with it, so that its writes keep their order.
+One thread decides, others make the requests. A decision counts from the start, so that the next one
+is made with it; the answers come back to the deciding thread. While a claim is being written, no
+other write to it is begun, so that its writes keep their order.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dra.common.resources import Obj, ObjectKey
 _log = logging.getLogger(__name__)
 
 SENDERS = 8
-"""Threads: enough for 200 writes a second on an API server that takes 40 ms for each."""
+"""Number of threads: enough for 200 writes a second if the API server takes 40 ms for each."""
 
 LIMIT = 2 * SENDERS
-"""Upper bound on writes in flight: deciding later means deciding on fresher state."""
+"""Upper bound on writes in flight; beyond it decisions wait, and are made on fresher state."""
 
 K = TypeVar("K", bound=Hashable)
 P = ParamSpec("P")
 
 Send = Callable[[Callable[[], None]], None]
-"""Has a job, which does not raise, done by some thread."""
+"""Function that has another thread do a job; the job must not raise."""
 
 WriteJob = Callable[[], Iterator[Obj]]
-"""Makes requests one after the other and yields what the API server stored."""
+"""Function that makes requests one by one, and yields the objects that were stored."""
 
 
 def one(request: Callable[P, Obj], *args: P.args, **kwargs: P.kwargs) -> WriteJob:
-    """Job of a single request."""
+    """A job that makes a single request."""
 
     def job() -> Iterator[Obj]:
         yield request(*args, **kwargs)
@@ -56,13 +56,13 @@ class Senders:
         self._pool.submit(job)
 
     def close(self) -> None:
-        """Wait for the jobs that were begun; the others are dropped. Nothing is sent afterwards."""
+        """Wait for the jobs that were begun, and drop the others. Nothing is sent afterwards."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(slots=True)
 class WriteAnswer:
-    """Objects that were stored, in order, and what ended the job early, if anything did."""
+    """Objects that were stored, in order, and the error that ended the job early, if any."""
 
     written: list[Obj] = field(default_factory=list)
     error: Exception | None = None
@@ -76,7 +76,10 @@ class _Sent:
 
 
 class InFlight:
-    """Owned by the thread that decides; ``wake`` is called by others when there is an answer."""
+    """The writes in flight. Owned by the thread that decides.
+
+    ``send``: has another thread do a job. ``wake``: called by that thread when an answer has come.
+    """
 
     def __init__(self, send: Send, wake: Callable[[], None] = lambda: None) -> None:
         self._send = send
@@ -103,7 +106,7 @@ class InFlight:
         self._send(lambda: self._do(sent, job))
 
     def take_answers(self) -> bool:
-        """Take the answers that have come; False when there was none.
+        """Take the answers that have come; returns False if there was none.
 
         Raises:
             NotLeadingError: nothing may be written any more.
@@ -137,7 +140,7 @@ class InFlight:
 class KeptObjects(Generic[K]):
     """Keys of objects of a kind that are to be looked at; one write is under way at a time.
 
-    One whose write was refused rests, and keeps no other away. ``group`` as of ``WorkList``.
+    An object whose write was refused rests, while others are written. ``group`` as of ``WorkList``.
     """
 
     def __init__(
@@ -159,11 +162,11 @@ class KeptObjects(Generic[K]):
 
     @property
     def due(self) -> float | None:
-        """The monotonic time of the next look; None where there is none before an answer."""
+        """The monotonic time of the next look; None if there is none before an answer."""
         return self._keys.next_due() if self.may_begin else None
 
     def add(self, key: K, order: int = 0, *, at: float | None = None) -> None:
-        """Have an object looked at, at once or at a time; one that rests not sooner than that."""
+        """Have an object looked at, at once or at a time, but not before its rest is over."""
         rests = self._keys.rests_until(key)
         self._keys.add(key, order, at=rests if at is None else max(at, rests))
 
@@ -172,7 +175,7 @@ class KeptObjects(Generic[K]):
         self._keys.forget_failure(key)
 
     def next(self) -> K | None:
-        """The object to look at now; None where there is none, or none may be written."""
+        """The key of the object to look at now; None if none is due or may be written."""
         return self._keys.pop() if self._keys and self.may_begin else None
 
     def begin(self, job: WriteJob, done: Callable[[WriteAnswer], None]) -> None:
@@ -186,7 +189,7 @@ class KeptObjects(Generic[K]):
         self._in_flight.start((), job, answered)
 
     def write(self, key: K, job: WriteJob, done: Callable[[Obj], None]) -> None:
-        """Have ``job`` write an object; ``done`` takes what was stored last."""
+        """Have ``job`` write an object; ``done`` takes the object as it was stored last."""
 
         def answered(answer: WriteAnswer) -> None:
             if answer.error is None:
@@ -199,7 +202,7 @@ class KeptObjects(Generic[K]):
         self.begin(job, answered)
 
     def refused(self, key: K, error: Exception) -> None:
-        """Have an object rest, and looked at again afterwards."""
+        """Have an object rest after an ``error``, and looked at again afterwards."""
         pause = self._keys.retry(key, 1)
         fields = {"object": key, "pause": pause, "error": str(error)}
         _log.warning("%s not written; trying again", self._kind, extra=fields)

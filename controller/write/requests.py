@@ -1,4 +1,4 @@
-"""Requests of the controller that leads: none is made any more once it does not."""
+"""Requests of the controller; they are made only while it leads."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ _RESERVED = "/spec/reservations"
 
 
 class NotLeadingError(Exception):
-    """Nothing is written any more: another controller may lead."""
+    """The controller leads no more and writes nothing: another controller may lead."""
 
 
 class RefusedError(Exception):
-    """The API server refuses a write, and will refuse it again; says why, and the remedy."""
+    """The API server refuses a write for good; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests for one driver, as long as this process ``leads``; ``now`` gives the time of day.
+    """Requests for one driver. Claims are written by ``controller.write.claims`` alone.
 
-    All raise KubeError when the server refuses, and NotLeadingError. Claims are written by
-    ``controller.write.claims`` alone.
+    ``leads``: returns True while this process leads. ``now``: gives the time of day.
+
+    Each request raises KubeError if the API server refuses it, and NotLeadingError if this process
+    does not lead.
     """
 
     kube: KubeApi
@@ -56,7 +58,11 @@ class Requests:
 
     @property
     def api(self) -> KubeApi:
-        """For one request."""
+        """The client, to be asked for anew before each request.
+
+        Raises:
+            NotLeadingError: this process does not lead.
+        """
         if not self.leads():
             raise NotLeadingError
         return self.kube
@@ -70,7 +76,7 @@ class Requests:
         subresource: str = "",
         content: PatchContent = "merge",
     ) -> Obj:
-        """Change the object of that namespace and name."""
+        """Patch the object ``key`` (namespace and name); returns it as stored."""
         return self.api.patch(
             resource,
             key[1],
@@ -87,11 +93,11 @@ class Requests:
         """Change an object by a JSON patch.
 
         Raises:
-            ConflictError: something is not as a step tests it.
+            ConflictError: a step that tests a value has failed.
         """
         try:
             return self.patch(resource, key, steps, subresource=subresource, content="json")
-        except InvalidError as error:  # what a JSON patch is answered whose test fails
+        except InvalidError as error:  # the answer if a test of the JSON patch fails
             name = "/".join(filter(None, key))
             raise ConflictError(f"{resource.kind} {name} has changed: {error.message}") from error
 
@@ -101,16 +107,16 @@ class Requests:
         """Remove a scheduling gate.
 
         Raises:
-            ConflictError: the gates, or the pod, are no longer those that were seen.
+            ConflictError: the pod's gates have changed, or there is another pod of the name.
         """
         path = f"/spec/schedulingGates/{pod.gates.index(gate)}"
         return self._change_pod(pod, is_still(f"{path}/name", gate), {"op": "remove", "path": path})
 
     def nominate(self, pod: Pod, node: str) -> Obj:
-        """Say of a pod that room is to be made for it on ``node``.
+        """Set the pod's ``nominatedNodeName``.
 
         Raises:
-            ConflictError: it is bound or nominated already, or the pod is another.
+            ConflictError: it is bound or nominated already, or there is another pod of the name.
         """
         return self._change_pod(
             pod,
@@ -121,36 +127,36 @@ class Requests:
         )
 
     def take_back_nomination(self, pod: Pod, node: str) -> Obj:
-        """Say no more that ``pod`` is nominated for ``node``.
+        """Remove the pod's ``nominatedNodeName``, which has to be ``node``.
 
         Raises:
-            ConflictError: it is not, or the pod is another.
+            ConflictError: it has another value, or there is another pod of the name.
         """
         remove = {"op": "remove", "path": _NOMINATED}
         return self._change_pod(pod, is_still(_NOMINATED, node), remove, subresource="status")
 
     def name_claims(self, pod: Pod, names: Mapping[str, str]) -> Obj:
-        """Say in a pod's status which claims were made for its entries; others stay as they are."""
+        """Write the names of claims, by entry, into a pod's status; other entries stay as is."""
         entries = [{"name": e, "resourceClaimName": names[e]} for e in sorted(names)]
         body = {"metadata": {"uid": pod.uid}, "status": {"resourceClaimStatuses": entries}}
         return self.patch(PODS, pod.key, body, subresource="status", content="strategic")
 
     def request_prepare(self, pod: Pod, mark: str) -> Obj:
-        """Have kubelet ask at once for what a pod still lacks; ``mark`` says on what occasion.
+        """Have kubelet ask at once for a pod's claims that it has not prepared.
 
         After a failed NodePrepareResources kubelet waits for 60 to 90 s (completeWork in its
-        pod_workers.go, 1.36), but for a pod whose annotations change it asks at once
-        (podsDifferSemantically in its config/config.go).
+        pod_workers.go, 1.36), but asks at once if the pod's annotations change
+        (podsDifferSemantically in its config/config.go). ``mark``: the annotation's new value.
         """
         annotations = {prepare_retry(self.driver): mark}
         body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         return self.patch(PODS, pod.key, body)
 
     def evict(self, pod: Pod, *, dry_run: bool = False) -> Obj:
-        """Evict a pod by the Eviction API, or ask whether that may be.
+        """Evict a pod by the Eviction API; ``dry_run``: only ask if that is allowed.
 
         Raises:
-            UnavailableError: a PodDisruptionBudget forbids it now (429), or no answer.
+            UnavailableError: a PodDisruptionBudget forbids it now (429), or there is no answer.
         """
         namespace, name = pod.key
         options: Obj = {"preconditions": {"uid": pod.uid}}
@@ -163,9 +169,9 @@ class Requests:
         return self.api.create(PODS, body, subresource="eviction", field_manager=self.manager)
 
     def end(self, pod: Pod, why: str) -> Obj:
-        """Delete a pod, whatever its budgets, and say in a condition beforehand why.
+        """Delete a pod despite its PodDisruptionBudgets, after a condition that says ``why``.
 
-        It ends in the time that it has for that (``terminationGracePeriodSeconds``).
+        The pod has its ``terminationGracePeriodSeconds`` to end.
         """
         said = self.set_condition(
             pod, "DisruptionTarget", status="True", reason="PreemptedForSlice", message=why
@@ -201,34 +207,34 @@ class Requests:
         return self.api.apply(resource, body, field_manager=self.manager)
 
     def remove(self, resource: Resource, key: ObjectKey, *, uid: str) -> None:
-        """Delete what was generated; what is gone is fine. ``key``: namespace and name.
+        """Delete a generated object, unless it is gone. ``key``: namespace and name.
 
         Raises:
-            ConflictError: there is another of its name.
+            ConflictError: the object of that name has another UID.
         """
         with suppress(ObjectNotFoundError):
             self.api.delete(resource, key[1], namespace=key[0], uid=uid)
 
     def classes_in_templates(self) -> frozenset[str]:
-        """Names of the DeviceClasses that ResourceClaimTemplates of any namespace name."""
+        """Names of the DeviceClasses that ResourceClaimTemplates in any namespace ask for."""
         found = self.api.list(RESOURCE_CLAIM_TEMPLATES, keep=_only_classes).items
         return frozenset(name for each in found for name in each["names"])
 
     def apply_node_labels(self, node: str, labels: Mapping[str, str]) -> Obj:
-        """Put labels on a Node, and take those off that were put there before and are not given.
+        """Set ``labels`` on a Node, and remove those that this method set before.
 
         Raises:
-            ConflictError: others own labels that have other values; its causes name them.
+            ConflictError: others own some of the labels, with other values; its causes name these.
         """
         body = {"metadata": {"name": node, "labels": dict(labels)}}
         manager = f"{self.driver}/labels"
         return self.api.apply(NODES, body, field_manager=manager, force=False)
 
     def reserve(self, node: str, before: list[Obj], wanted: list[Obj]) -> Obj:
-        """Replace what is reserved in a MigNode (``spec.reservations``).
+        """Replace ``spec.reservations`` of a MigNode.
 
         Raises:
-            ConflictError: it is not ``before`` that is reserved there.
+            ConflictError: the present value is not ``before``.
         """
         change: Obj = {"op": "add", "value": wanted} if wanted else {"op": "remove"}
         steps = [is_still(_RESERVED, before or None), {**change, "path": _RESERVED}]
@@ -243,5 +249,5 @@ def _only_classes(template: Obj) -> Obj:
 
 
 def is_still(path: str, value: object) -> Obj:
-    """Step of a JSON patch that fails unless a field has this value; None: unless it is missing."""
+    """Step of a JSON patch that fails unless a field is ``value``; None: unless it is missing."""
     return {"op": "test", "path": path, "value": value}
