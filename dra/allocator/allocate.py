@@ -96,7 +96,7 @@ def _cost(victims: Sequence[Pod]) -> RoomCost:
 
 
 def over_quota(claims: Iterable[ClaimWants], decision: Decision, fleet: Fleet) -> Obstacle | None:
-    """Obstacle where what ``decision`` gives to ``claims`` is over a quota of their namespace."""
+    """Obstacle if ``decision`` puts ``claims`` over a quota of their namespace; else None."""
     if not fleet.quotas.limits:
         return None
     given = decision.allocations(claims, fleet.driver)
@@ -377,7 +377,7 @@ class Allocator(Places):
     """Decides on the state of its fleet and nodes at the time of the call; changes nothing."""
 
     def on(self, fleet: Fleet) -> Allocator:
-        """The allocator that decides likewise on another fleet, such as one that is supposed."""
+        """The same allocator on another fleet, such as a supposed one."""
         return Allocator(fleet, self.hosts, self.delegated)
 
     def decide(self, problem: Problem) -> Decision | None:

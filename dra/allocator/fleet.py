@@ -344,7 +344,7 @@ class Fleet:
             self.changed.add(node)
 
     def _count_anew(self, claim_uids: Iterable[str]) -> None:
-        """Have the quotas count what claims hold on their nodes as they are now."""
+        """Let the quotas count anew what claims hold on their nodes."""
         for ref, allocation in filter(None, map(self._holder, claim_uids)):
             self.quotas.enter(ref, allocation, self.gpus_of(allocation.node))
 

@@ -1,6 +1,6 @@
-"""A GPU as the controller accounts for it: who holds what, and what that leaves.
+"""A GPU as the controller accounts for it: its claims, and what they leave.
 
-A slice is shared, or one claim has it: never both.
+A slice either is shared or belongs to one claim alone, never both.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Asked:
 
 
 def find_asked(problem: Problem, fleet: Fleet) -> Asked | None:
-    """The slice that a problem asks for; None where it asks for something else, or for more.
+    """The slice that a problem asks for; None where it asks for another device, or for several.
 
     Raises:
         SelectorError: a selector does not compile.

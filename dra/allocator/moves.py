@@ -22,11 +22,12 @@ _V = TypeVar("_V")
 class Move:
     """Making an instance of the profile with NVML id ``profile_id`` at ``placement``.
 
-    ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
-    is the number of memory slices, beyond those taken, that become unusable by any packing of the
-    profiles ``wanted``, a bit per profile of the geometry; below zero where it takes slices that
-    those could not use. ``fragmentation`` is the growth of ``MoveTable.fragmentation``. ``free``
-    memory slices are left afterwards.
+    ``after``: the GPU's usage afterwards. ``loss``: per profile of the geometry, the number of its
+    feasible placements that vanish. ``waste``: by the set of profiles that are wanted (a bit per
+    profile of the geometry), the number of memory slices, beyond those taken, that no packing of
+    these profiles can use any more; below zero where the slices taken were of no use to them.
+    ``fragmentation``: growth of ``MoveTable.fragmentation``. ``free``: memory slices that are free
+    afterwards.
     """
 
     placement: Placement
@@ -134,7 +135,7 @@ class MoveTable:
         return known
 
     def fragmentation(self, usage: Usage) -> int:
-        """Memory slices of the placements that are blocked though the room would suffice.
+        """Sum of the memory slices of blocked placements whose profile would have room by its size.
 
         The metric of MFI (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for
         Multi-Tenant MIG-based Clouds", 2025): profiles larger than what is free do not count.

@@ -81,7 +81,7 @@ class Planned:
 
 
 MayGo = Callable[[Mover | None, GpuId], bool]
-"""True if a mover, or who asks, could run on the node of a GPU."""
+"""True if a mover, or the pod that asks (None), could run on the node of a GPU."""
 
 MoversOn = Callable[[GpuState], Iterable[Mover]]
 
@@ -125,9 +125,9 @@ def plan_in_parts(
     may_go: MayGo = anywhere,
     most: int = STEPS,
 ) -> Generator[None, None, Planned]:
-    """As ``find_plan``, of the fleet as it is at the beginning; ``movers`` gives those on a GPU.
+    """As ``find_plan``, for the fleet as it is at the beginning; made in parts of some 10 ms.
 
-    A part takes some ten milliseconds.
+    ``movers``: gives the movers on a GPU.
     """
     search = _Search(may_go)
     yield from search.take(fleet, movers)
@@ -220,7 +220,7 @@ class _Search:
         self._estimates = False
 
     def take(self, fleet: Fleet, movers: MoversOn) -> Generator[None, None, None]:
-        """Take the GPUs of a fleet, and who is on them."""
+        """Take the GPUs of a fleet, and the movers on them."""
         every = list[Mover]()
         for state in [state for node in fleet.nodes.values() for state in node.gpus]:
             self.steps += 1

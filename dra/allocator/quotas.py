@@ -88,7 +88,7 @@ class Quotas:
         return supposed
 
     def find_over(self, claims: Sequence[ClaimWants]) -> Obstacle | None:
-        """Obstacle where ``claims`` of a pod are over a quota whatever serves them; else None.
+        """Obstacle where ``claims`` of a pod are over a quota whatever serves them; None elsewhere.
 
         Raises:
             SelectorError: a selector does not compile.
@@ -113,7 +113,7 @@ class Quotas:
     def over_by(
         self, given: Mapping[ClaimRef, Allocation], gpus: Collection[Gpu]
     ) -> Obstacle | None:
-        """Obstacle where what a pod is to be given on a node with ``gpus`` is over a quota."""
+        """Obstacle if ``given`` to a pod, on a node with ``gpus``, is over a quota; else None."""
         found = [charge for each in given.values() for charge in self._given(each, gpus)]
         return self._about(next(iter(given)).namespace, found) if found else None
 

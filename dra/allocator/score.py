@@ -1,8 +1,8 @@
 """Policies of the controller: the cost of a placement for the cluster.
 
 The default, SWS (scarcity-weighted slices), charges a placement for every other placement that it
-makes impossible, each profile's weighted by how likely the cluster is to run out of it, plus a
-small charge for memory slices that nothing which is asked for can use afterwards. GPUs of one
+makes impossible, weighted by how likely the cluster is to run out of places for that profile. It
+adds a small charge for memory slices that afterwards no profile in demand can use. GPUs of one
 geometry serve each other's demand: scarcity is counted among them.
 """
 
@@ -53,7 +53,7 @@ class Demand:
 
     @property
     def counts(self) -> dict[str, float]:
-        """Weight of each profile: what is known of the mix."""
+        """The mix that is known: weight by the name of the profile."""
         return dict(self._counts)
 
     def restore(self, counts: Mapping[str, float]) -> None:
@@ -92,8 +92,9 @@ class Census:
 class Weights(NamedTuple):
     """Weights of slices of one geometry now.
 
-    ``placements`` is, per profile of the geometry, what one of its feasible placements is worth, in
-    memory slices. ``wanted`` has a bit per profile, set unless it is seldom asked for.
+    ``placements``: per profile of the geometry, the worth of one of its feasible placements in
+    memory slices. ``wanted``: a bit per profile of the geometry, set unless the profile is seldom
+    asked for.
     """
 
     placements: tuple[float, ...]
@@ -116,9 +117,9 @@ class Situation(NamedTuple):
 Cost = tuple[float, ...]
 """Price of a move: compared entry by entry, the lowest wins; equal ones go by GPU, then start.
 
-Prices are added up over the devices of a claim, entry by entry, and kept per situation and move: a
-policy is a function of those two alone. The first entry is in memory slices, or a whole number: an
-idle slice that is used again takes a tenth off it.
+Prices are added up over the devices of a claim, entry by entry. They are kept by situation and
+move, so a policy may depend on these two alone. The first entry is in memory slices, or a whole
+number; ``REUSE_CREDIT`` is taken off it where an idle slice is used again.
 """
 
 MOST_COSTS = 3

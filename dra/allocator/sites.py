@@ -1,4 +1,4 @@
-"""GPUs as the planner sees them: who stays, who may leave, and the places that gives. Pure."""
+"""GPUs as the planner sees them: slices that stay or may leave, and the places for others. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
 
 
 class Ending(NamedTuple):
-    """Cost of ending a pod: of that ``priority``, and whether a budget is against it."""
+    """Cost of ending a pod: its priority, and whether a PodDisruptionBudget is against it."""
 
     priority: int
     is_against_budget: bool = False

@@ -95,7 +95,7 @@ class Count:
 
     @property
     def need(self) -> int:
-        """The number of those that are still to be served together."""
+        """The number of pods that are still to be served together."""
         return self.minimum - self.served
 
 
@@ -213,13 +213,13 @@ class Trial:
 
 
 POD_STEPS = 50
-"""Steps that a pod counts as beside those of its search: some tenths of a millisecond."""
+"""Steps that a pod counts besides those of its search: some tenths of a millisecond."""
 
 _COMPARED_PER_STEP = 30
 """Comparisons of a pod with nodes that take as long as a step."""
 
 _ORDERS = 3
-"""Orders in which the pods are tried: those that found no room go first the next time."""
+"""Number of orders in which the pods are tried: pods without room go first the next time."""
 
 _PARTS = 200
 _PARTS_OF_A_POD = 2 * _ORDERS
@@ -301,7 +301,7 @@ class GangDecision:
         return best
 
     def _try_anew(self, order: Sequence[Problem]) -> Generator[None, None, list[Problem]]:
-        """Place as many as are needed; returns those that found no room."""
+        """Place as many pods as are needed; returns those that found no room."""
         self._trial.undo()
         self._placed.clear()
         self._seen.clear()
@@ -391,7 +391,7 @@ class GangDecision:
         return next(nodes, "")
 
     def _place_again(self) -> None:
-        """Place what was found in earlier parts, as far as it is still to be had."""
+        """Place again what earlier parts found, as far as it is still possible."""
         found, self._placed = self._placed, []
         changed = {n for n, seen in self._seen.items() if self._trial.traits(n) != seen}
         self._seen = {n: seen for n, seen in self._seen.items() if n not in changed}
@@ -411,7 +411,7 @@ class GangDecision:
         self._pending.extendleft(reversed(again))
 
     def _why(self, failed: Problem) -> Obstacle:
-        """Obstacle to placing a pod beside those that are placed."""
+        """Obstacle that keeps the pod of ``failed`` from a place beside the pods that have one."""
         rest = self._trial.rest(failed)
         allocator = self._allocator(rest.pod)
         found = self._failed

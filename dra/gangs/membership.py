@@ -75,7 +75,7 @@ def kind_of(resource: Resource) -> GroupKind | None:
 
 
 def read_pod_group(kind: GroupKind, obj: Obj) -> PodGroup:
-    """The numbers of pods in ``obj``; what is no number from 1 counts as 1."""
+    """The numbers of pods in ``obj``; a value that is not a number from 1 on counts as 1."""
     metadata, spec = obj["metadata"], at(obj, "spec", default={})
     if kind is KUBERNETES:
         counts = {"": _gang(at(spec, "schedulingPolicy", default={}))}
@@ -216,7 +216,7 @@ def _of_kubernetes(spec: Mapping[str, Any], namespace: str) -> Iterator[Membersh
 
 
 def _own(labels: Mapping[str, str], namespace: str, pod: str) -> Membership:
-    """The gang that our labels name, or that of the pod's owner where they only say how many."""
+    """The gang that our labels name; where they say only how many, that of the pod's owner."""
     field, stated = f"label {COUNT_LABEL}", labels.get(COUNT_LABEL)
     if labels.get(NAME_LABEL):
         return Membership(GangKey("pod group", namespace, labels[NAME_LABEL]), field, stated)
@@ -249,7 +249,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """Fault in what is said of a gang's size, with its remedy."""
+    """Fault in the statements of a gang's size, with its remedy."""
 
     message: str
 
@@ -292,7 +292,7 @@ def find_minimum(
 ) -> int | Unclear:
     """The number of pods of a gang that are allocated together; 1 where each is by itself.
 
-    ``stated`` is what its pods say themselves, None for one that does not.
+    ``stated``: the size that its pods state, None for a pod that states none.
     """
     gang = membership.gang
     if membership.group is not None:

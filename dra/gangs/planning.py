@@ -93,7 +93,7 @@ class Planning:
         return ()
 
     def _try(self, order: Sequence[Problem]) -> Generator[None, None, list[Problem]]:
-        """Find places for as many as are needed; returns those that have none."""
+        """Find places for as many pods as are needed; returns the pods that have none."""
         failures: list[Problem] = []
         kinds: set[Hashable] = set()
         for problem in order:

@@ -1,13 +1,13 @@
 """Asks for slices in the limits of one container.
 
 ``nvidia.com/mig-1g.5gb: 2`` asks for two slices of a profile, as in NVIDIA's device plugin.
-``nvidia.com/gpu: 2`` with ``nvidia.com/gpumem: 8000`` asks for two that have 8000 MiB each, as in
-HAMi (``pkg/device/nvidia/device.go``: ``GenerateResourceRequests``, and ``mutateContainerResource``
-for the one that is meant where ``nvidia.com/gpu`` lacks). ``nvidia.com/gpumem-percentage`` says the
-same in percent of a GPU, and counts where there is no amount. In a GPU's MIG mode HAMi chooses a
-slice by memory alone, so ``nvidia.com/gpucores`` goes with the rest, and alone it means all of the
-memory; several may lie on one GPU. ``nvidia.com/priority`` is between processes that share a GPU
-(its chart's ``resourcePriority``, which its scheduler ignores), and goes with the rest as well.
+``nvidia.com/gpu: 2`` with ``nvidia.com/gpumem: 8000`` asks for two slices of 8000 MiB each, as in
+HAMi (``pkg/device/nvidia/device.go``: ``GenerateResourceRequests``; without ``nvidia.com/gpu`` for
+one, see ``mutateContainerResource``). ``nvidia.com/gpumem-percentage`` states the memory in percent
+of a GPU, and counts where there is no amount. In a GPU's MIG mode HAMi chooses a slice by memory
+alone; several may lie on one GPU. So ``nvidia.com/gpucores`` beside a limit of memory is dropped,
+and alone it means all of the memory. ``nvidia.com/priority`` is between processes that share a GPU
+(its chart's ``resourcePriority``, which its scheduler ignores), and is dropped, too.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def preferences(annotations: Mapping[str, Any]) -> str:
 def asks(container: Obj, suffix: str = "") -> dict[str, int]:
     """Number of slices by the name of their template, which ends with ``suffix``.
 
-    An amount that is no whole number from 1 on, or more slices than ``MOST``, is no ask: the limit
-    stays, and whoever else serves it judges.
+    An amount that is not a whole number from 1 on, or asks for more slices than ``MOST``, is no
+    ask: the limit stays, for whoever else serves it.
     """
     amounts = _amounts(container)
     found = {f"{_dashed(name)}{suffix}": amounts[name] for name in _profiles(amounts)}

@@ -109,7 +109,7 @@ _OTHER_MODES = {
     "mps": "limits do not ask for MPS: write a claim with sharing.strategy 'MPS', or take the "
     "annotation off for a slice",
 }
-"""By mode, the reason why it has no counterpart."""
+"""By mode, the reason why the mode has no counterpart."""
 
 _CHOICES = {
     f"{prefix}{word}-{kind}": "limits do not choose GPUs: write a claim with a selector on "
@@ -138,7 +138,7 @@ GPUS_ALONE = (
     "gpu.dra.dev for a whole GPU here, or, as HAMi gives all of a GPU's memory, "
     f"'{PERCENTAGE}: 100' beside it for the slice with all of it"
 )
-"""Answer to a limit of GPUs beside which no amount stands."""
+"""Answer to a limit of GPUs without an amount of memory or cores."""
 
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _REFUSALS = {
@@ -146,12 +146,12 @@ _REFUSALS = {
     CORES: f"it has to be a whole number from 1 to 100, and {GPUS} one from 1 to {MOST}",
     MEMORY: f"it has to be a whole number of MiB, from 1 on, and {GPUS} one from 1 to {MOST}",
 }
-"""By limit, the reason why it has no counterpart where it is not understood."""
+"""By limit, the reason why a value that is not understood has no counterpart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a field of a pod: ``refused`` where it has no counterpart here."""
+    """A finding about a field of a pod. ``refused``: the field has no counterpart here."""
 
     path: Path
     refused: bool
@@ -173,9 +173,9 @@ class Translation:
 
 
 def translate(pod: Obj) -> Translation:
-    """The pod, or template of pods, with ``metadata`` and ``spec``, and what is to be said of it.
+    """The translation of a pod, or template of pods, with ``metadata`` and ``spec``.
 
-    A pod that asks other systems for nothing comes back equal, without findings.
+    A pod that asks other systems for nothing is returned equal, without findings.
     """
     made = copy.deepcopy(pod)
     findings: list[Finding] = []

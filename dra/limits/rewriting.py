@@ -1,9 +1,10 @@
 """Rewriting of a pod: its limits for slices become claims, made from templates.
 
-The slices of one kind are numbered over the pod. Which a container gets follows what Kubernetes
-says of extended resources: sidecars and main containers keep theirs, an init container that ends
-may have what those get that start after it. So a pod has as many as ``max(init), sum(main)``, and
-each slice is a claim of its own, because a container names a claim only once.
+The slices of one kind are numbered over the pod. Containers get them by Kubernetes' rule for
+extended resources: sidecars and main containers keep their slices; those of an init container that
+ends may be used again by containers that start after it. So a pod has ``max(init), sum(main)``
+slices, whichever is more. Each slice is a claim of its own, because a container names a claim only
+once.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _places(pod: Obj) -> Iterator[tuple[Obj, bool]]:
 
 
 def _claim_slices(container: Obj, wanted: Mapping[str, int], taken: Mapping[str, int]) -> None:
-    """Have a container name claims in the place of its limits, behind those that are ``taken``."""
+    """Replace a container's limits by claims, numbered behind those that are ``taken``."""
     resources = container["resources"]
     for name in served(container):
         for part in ("limits", "requests"):

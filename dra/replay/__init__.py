@@ -1,1 +1,1 @@
-"""Decisions on record: their form, and how others would have been made of what was asked."""
+"""Recorded decisions: their form, and replays under other policies or on other GPUs."""

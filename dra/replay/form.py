@@ -175,7 +175,7 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 class RecordingError(ValueError):
-    """No recording, or one that is damaged; says in which line, and what to do."""
+    """The file is no recording, or a damaged one; says in which line, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ _READY = [{"type": "Ready", "status": "True", "reason": "Recorded"}]
 
 
 def as_recorded(inventory: Inventory) -> dict[str, Any]:
-    """A node's MigNode without what only people read."""
+    """A node's MigNode without the parts that are only for people."""
     obj = to_mignode(inventory)
     obj["status"].pop("summary", None), obj["status"].pop("conditions", None)
     return obj

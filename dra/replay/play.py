@@ -355,7 +355,7 @@ class _Play:
             self._retry()
 
     def _retry(self) -> None:
-        """Place those who wait, the most urgent first; where one has no room, its like has none."""
+        """Place pods that wait, the most urgent first; each ``kind`` until one has no room."""
         in_vain = set[object]()
         for _, _, ask in [*self._waiting]:
             fate = self._played.fates[ask]

@@ -1,4 +1,4 @@
-"""Answer of one GPU: why it has no room for what is asked, and who would have to go for it."""
+"""Answer of one GPU: why it has no room for what is asked, and what would have to go."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _weight(holding: Holding) -> int:
 def answer_gpu(
     search: Search, state: GpuState, missing: Sequence[int], *, kinds: Kinds, detail: Detail
 ) -> GpuAnswer:
-    """Reason why a GPU gives nothing for the types ``missing``, with who is in the way."""
+    """Answer of a GPU that lacks the types ``missing``: reason, and what is in the way."""
     name, full = state.gpu.name, detail is Detail.FULL
     if state.blocked:
         if full and not _possible(search, state, missing or search.indices, kinds):

@@ -209,7 +209,7 @@ class NodeAnswers:
         """By the set of fingerprints of a node's GPUs: brief answers do not tell their number."""
 
     def of(self, node: NodeGpus) -> NodeAnswer:
-        """Reason why ``node`` does not serve the search now, GPU by GPU, with who is in the way."""
+        """Answer of ``node``, GPU by GPU: why it does not serve now, and what is in the way."""
         if not node.gpus:
             return _NO_GPU
         missing = [self._missing(state) for state in node.gpus]

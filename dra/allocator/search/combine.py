@@ -203,7 +203,7 @@ class _FirstFit:
     def _values(
         self, number: int, given: tuple[int, Offer], fill: _Fill
     ) -> tuple[ConstraintValues, ConstraintValues] | None:
-        """Values used and bound after a device was given; None where a constraint forbids it."""
+        """Values used and bound once device ``given`` is; None where a constraint forbids it."""
         rules = self._gpus[number].rules
         new = _of_gpu(number, rules.distinct.get(given, NO_VALUES))
         bound = joined(fill.bound, _of_gpu(number, rules.same.get(given, NO_VALUES)))

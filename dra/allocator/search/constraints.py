@@ -179,16 +179,17 @@ class Constrained:
             [self._needed(state, *each) for each in zip(offers, self._bound, strict=True)]
             for state, offers in zip(states, allowed, strict=True)
         ]
-        """Per GPU, the offers that have all attributes that are compared.
+        """Per GPU and type, the offers that have a value for each attribute that is compared.
 
-        Without those in whose place a smaller one with the same values would always fit.
+        An offer is left out if a smaller one with the same values fits wherever it does.
         """
         self.members: Members = {
             number: types
             for number, types in members.items()
             if not self._constraints[number].distinct
         }
-        """By constraint that wants the same value, the types of want that it covers."""
+        """By constraint that wants the same value on all devices, the types of want that it covers.
+        """
         self._keep_common()
         self._homes = [self._homes_of(number, members[number]) for number in members]
         self._ranks = [{v: n for n, v in enumerate(homes)} for homes in self._homes]

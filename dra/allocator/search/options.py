@@ -114,7 +114,7 @@ def add(one: Cost, other: Cost) -> Cost:
 
 
 class Prices:
-    """Costs of the moves on one GPU, worked out once for every state that it may come to."""
+    """Costs of the moves on one GPU, worked out once for every state that the GPU comes to."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
@@ -324,7 +324,7 @@ def _seen_by(
 def leaving(option: Option, target: Vector, members: Members) -> Option | None:
     """``option`` with only the values that matter to other GPUs.
 
-    None where it binds others to a value that they cannot have.
+    None where it binds devices of other GPUs to a value that only this GPU has.
     """
     if not option.used and not option.bound:
         return option

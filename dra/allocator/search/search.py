@@ -131,7 +131,7 @@ class Search:
 
     @cached_property
     def _shared(self) -> bool:
-        """True if a constraint looks at what some GPUs of a node share and others do not."""
+        """True if a constraint compares an attribute that only some GPUs of a node share."""
         return any(c.attribute == PCIE_ROOT for c in self.constraints)
 
     @cached_property
@@ -313,10 +313,10 @@ class Search:
     def _options_of(
         self, state: GpuState, allowed: Allowed, rules: ConstraintRules, target: Vector
     ) -> list[Option]:
-        """The sets of devices that a GPU could give, of what is ``allowed``, up to ``target``.
+        """The sets of devices, of what is ``allowed``, that a GPU could give, up to ``target``.
 
         Raises:
-            TooHardError: there are more of them than the budget suffices for.
+            TooHardError: there are more sets than the budget suffices for.
         """
         nothing_alone = [nothing(len(target))]
         if state.blocked or state.whole_held or not any(allowed):

@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """The GPU after some devices were given: what is taken, and what is shared of it."""
+    """The GPU after some devices were given: its usage, and the parts of it that are shared."""
 
     usage: Usage
     parts: tuple[_Part, ...]
@@ -90,14 +90,14 @@ class _Wanted:
 def share_options(
     state: GpuState, wants: SharesWanted, pricing: Pricing | None, budget: Budget
 ) -> list[Option]:
-    """Every set of slices and shares that fits the GPU, the cheapest of those that are alike.
+    """Every set of slices and shares that fits the GPU; of equal sets only the cheapest.
 
-    A claim has one share of a device at most. ``pricing`` is that of slices, None where none can be
-    made. Of what is there, the fullest is preferred, or the emptiest by a policy that spreads; one
-    that packs begins an empty GPU last.
+    A claim has one share of a device at most. ``pricing``: that of slices, None where no slices can
+    be made. Of existing slices the fullest is preferred, or the emptiest by a policy that spreads.
+    A policy that packs takes an empty shared GPU last.
 
     Raises:
-        TooHardError: there are more of them than ``budget`` suffices for.
+        TooHardError: there are more sets than ``budget`` suffices for.
     """
     return _Sets(state, wants, pricing, budget).found()
 

@@ -38,9 +38,9 @@ def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | 
 
 
 def goes_anywhere(request: OpenRequest, fleet: Fleet) -> bool:
-    """True if the first of ``slices`` on a node that fits is the best for a single request.
+    """True if for a single request the first of ``slices`` on a fitting node is the best.
 
-    It is unless a node is preferred, or claims share slices.
+    It is not if the request prefers nodes, or claims may share slices.
     """
     if request.want.nodes.policy != "none":
         return False
