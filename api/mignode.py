@@ -218,7 +218,7 @@ class GpuLayout(_Value, frozen=True):
 class SharingField(_Struct, frozen=True):
     """Offer of a whole GPU or slice to several claims at once.
 
-    ``shares``: most claims. ``enforcer``: name of the program that enforces the claims' limits.
+    ``shares``: most claims. ``enforcer``: program that enforces their limits; ``none`` without one.
     """
 
     shares: Annotated[int, Meta(ge=2, le=1000)]

@@ -16,7 +16,8 @@ START_SECONDS = 30.0
 
 PREPARE_SECONDS = 8.0
 """Time in which Prepare begins new attempts after errors that pass, with pauses up to
-``PREPARE_PAUSE_SECONDS``. Less than ``RPC_SECONDS`` by one attempt and ``UNDO_SECONDS``."""
+``PREPARE_PAUSE_SECONDS``. Together with one attempt and ``UNDO_SECONDS`` less than
+``RPC_SECONDS``."""
 PREPARE_PAUSE_SECONDS = 2.0
 
 UNDO_SECONDS = 2.0
@@ -223,8 +224,8 @@ claim's allocation accounts for it until Unprepare, which waits some seconds lon
 removed within a second."""
 
 QUIET_SLICES_SECONDS = 1.0
-"""Time without a deletion of ResourceSlices before they are written again, as kubelet deletes them
-one after another."""
+"""Pause before ResourceSlices that somebody deleted are written again, as kubelet deletes them one
+after another."""
 
 GATE_FIRST_SECONDS, GATE_LONGEST_SECONDS = 600.0, 4 * 3600.0
 """First and longest pause before a feature gate is probed again: a gate changes only when the API

@@ -109,9 +109,9 @@ _PROC = Path("/proc")
 def _given(context: click.Context) -> dict[str, Any]:
     """The program's options, as given on the command line.
 
-    In a pod with a plugin beside, and without --node-name, does not return: the process executes
-    itself anew with that plugin's options. Outside of a pod this is not done, as a plugin that runs
-    there may be any other.
+    Does not return in a pod, without --node-name on the command line, if a plugin runs in the same
+    container: the process then executes itself anew with that plugin's options. Outside of a pod
+    this is not done, as a plugin that runs there may serve another purpose.
     """
     program = context.parent
     if program is None:

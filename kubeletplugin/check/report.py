@@ -49,7 +49,11 @@ SCHEMA = 3
 
 
 class Mark(StrEnum):
-    """Meaning of a finding: ``ok``, no hindrance but worth a ``note``, or no slice can be made."""
+    """Meaning of a finding for slices on this node.
+
+    ``ok``: the item is as slices need it. ``note``: no hindrance to slices. ``missing``: without
+    it no slice can be made.
+    """
 
     OK = "ok"
     NOTE = "note"

@@ -74,7 +74,7 @@ def mapped_library(maps: Path = Path("/proc/self/maps")) -> Mapped | None:
 
 
 def kernel_module(roots: Roots) -> str:
-    """Version of the kernel module that is loaded; empty where none is, or it cannot be told."""
+    """Version of the loaded kernel module; empty if none is loaded or the version is unknown."""
     try:
         text = roots.on_host("/proc/driver/nvidia/version").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""One GPU of the node: its lock, what is known of it, and what is offered of it."""
+"""One GPU of the node: its lock, its known state, and the profiles that it offers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FifoLock:
                 self.leave()
 
     def leave(self) -> None:
-        """Hand the lock to whoever has waited longest."""
+        """Give the lock back: to the caller that has waited longest, if any waits."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -273,7 +273,7 @@ class GpuUnit:
         self.away = False
 
     def forget_wiped(self, key: tuple[str, str]) -> None:
-        """Forget a wiped entry, once the journal says that its slice is lost."""
+        """Forget a wiped entry; the journal now says if its slice is there or lost."""
         self.wiped.discard(key)
 
     def strike(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:

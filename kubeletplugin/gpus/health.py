@@ -35,7 +35,7 @@ the MigNode alone."""
 
 
 def is_told(gpu: Gpu) -> bool:
-    """True if the Node gets an event of what is wrong with a GPU."""
+    """True if the Node gets an event of the reason why this GPU is unavailable."""
     return _CONDITIONS.get(gpu.reason, (False, False))[1]
 
 

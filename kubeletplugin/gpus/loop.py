@@ -1,4 +1,4 @@
-"""The thread that brings the GPUs up, and then looks at them every few seconds."""
+"""The thread that opens NVML, and then looks at the GPUs every few seconds."""
 
 from __future__ import annotations
 

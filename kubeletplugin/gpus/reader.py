@@ -42,7 +42,7 @@ _ALL_REFUSED = (
     "pause that grows while it is refused; see dmesg on the node, and reset the GPU if that goes on"
 )
 _Found = tuple[tuple[GpuInstance, ...], Mapping[int, Entry]]
-"""Instances on a GPU, and the entries of those that have one, by the instance's id."""
+"""Instances on a GPU; and by instance id, the entries of the instances that have one."""
 
 
 class GpuReader:

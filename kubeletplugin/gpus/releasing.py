@@ -186,7 +186,7 @@ class Releasing:
         return self._request().text_of_node() if self.rests else ""
 
     def _at_start(self) -> bool:
-        """Decide before the first look; returns False, NVML left closed, if no GPU is wanted."""
+        """Decide before the first look; False, NVML left closed, if all are to be released."""
         why = self._request().why_node()
         if why and not self._unknown and not any(_uses(e) for e in self._journal.entries()):
             if not self.rests:

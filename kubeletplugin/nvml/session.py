@@ -187,8 +187,8 @@ class Session:
 
         ``gpu``: UUID of the GPU that the call is for, empty for none; errors name it. Handles among
         the arguments must be taken in the same :meth:`as_one`, so that they are of this generation.
-        If a call for a GPU says that the driver is gone, and the driver answers otherwise, a plain
-        NvmlError of that GPU is raised.
+        If a call for a GPU says that the driver is gone, and a call for no GPU shows that it is
+        there, a plain NvmlError of that GPU is raised.
         """
         if self._calls.current is None:
             return self.as_one(partial(self.call, function, *arguments, gpu=gpu), gpu=gpu)
