@@ -176,7 +176,7 @@ CLAIMS_NAMED_AGAIN = (1.0, 60.0)
 # kube-scheduler is told again of a pod for which others have to end.
 NOMINATION_AGAIN = (30.0, 300.0)
 
-# An allocated pod that is not bound is charged to its node: others may not use its CPU and ports.
+# An allocated pod that is not bound is charged to its node: its CPU, ports and zone count as used.
 CHARGED = 60.0
 
 # Unused allocations stay on a node to which their pod cannot go.

@@ -44,7 +44,11 @@ class Reserved:
 
 @dataclass(slots=True)
 class Idle:
-    """An allocation unused ``since`` a time, and the ``reason``, as it is ``reason_since``."""
+    """An unused allocation. Times are monotonic.
+
+    ``since``: the time from which it is unused. ``reason``: the obstacle's reason, empty without
+    one; it has been the same from ``reason_since`` on.
+    """
 
     since: float
     reason: str
@@ -81,7 +85,7 @@ class Marks:
 
 @dataclass(slots=True)
 class ConditionState:
-    """Content of a pod's condition; ``since``: the monotonic time when its write began."""
+    """Content of a pod's condition; ``since``: when we wrote it (monotonic), -inf if unknown."""
 
     allocated: bool
     reason: str
@@ -108,7 +112,7 @@ class RoomMaking:
     ``moved``: the pod that was evicted last. A new pod of its template is to be served elsewhere
     before ``replaced_by``; ``peers``: UIDs of that template's pods that are not new.
     ``is_under_way``: a write that evicts or ends pods has no answer yet.
-    ``request``: the administrator's request, seen first or renewed at ``request_at``.
+    ``request``: the administrator's request; ``request_at``: when it or its last renewal was seen.
     ``over``: the id of a request that is not followed any more.
     """
 

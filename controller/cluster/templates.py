@@ -27,7 +27,7 @@ class KnownTemplates:
         self.namespaces: set[str] = set()
 
     def set(self, obj: Obj) -> None:
-        """Take a template that was added, unless its name is none that this driver gives."""
+        """Take a template that was added; it is ignored if this driver gives no such name."""
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
         if is_template_name(name):
             self.present[namespace, name] = obj["metadata"].get("uid", "")

@@ -157,7 +157,7 @@ class Agenda:
         return pod if all(gate == self._cluster.finalizer for gate in pod.gates) else None
 
     def add_pod(self, key: ObjectKey, *, at: float | None = None) -> bool:
-        """Look at a pod at once or at the monotonic time ``at``; False if it waits not for us."""
+        """Look at a pod at once, or at the monotonic time ``at``; False if it does not wait."""
         pod = self.waiting_pod(key)
         if pod is None:
             self.leave(key)
