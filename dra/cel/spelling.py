@@ -1,8 +1,8 @@
 """Spelling of CEL expressions: Kubernetes' own, rewritten for the CEL runtime of this process.
 
 The runtime takes no further overloads of its own functions and no macros of ours. Our functions
-cannot return optionals, and there is none to insert into maps. What is missing is rewritten call by
-call:
+cannot return optionals, and the runtime has no function to insert into maps. What is missing is
+rewritten call by call:
 
     l.indexOf(x), l.lastIndexOf(x)     l.indexOf_(x): ours, for lists and strings
     m.exists_one(k, v, p)              m.existsOne(k, v, p)

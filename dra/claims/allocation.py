@@ -194,7 +194,7 @@ def share_id(claim_uid: str, device: str) -> str:
 
 
 def _consumed(device: AllocatedDevice) -> dict[str, Any]:
-    """Fields of a share, as kube-scheduler writes them: every capacity, be it zero."""
+    """Fields of a share, as kube-scheduler writes them: every capacity, even if it is zero."""
     engines = ENGINES if _SLICE in device.device else ()
     return {
         "shareID": device.share_id,

@@ -76,7 +76,7 @@ class Profile:
 
     @property
     def rank(self) -> int:
-        """Rank by size: of the profiles that would do, the least is to be taken.
+        """Rank by size: of several profiles that would do, the one of least rank is to be taken.
 
         By memory (to the GiB, so that the same profile of two products ranks alike), then compute
         slices, of which there are fewer than 100; plain profiles before variants.

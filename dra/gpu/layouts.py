@@ -184,8 +184,8 @@ def place(
 ) -> tuple[Occupant, ...]:
     """Placements for the slices in ``counts``, which has profile and number; sorted by start.
 
-    The first of these that leaves room for all is done: keep those ``present`` and avoid those
-    ``foreign``; avoid those ``foreign``; keep those ``present``; neither.
+    The first of these ways that leaves room for all is taken: keep the slices ``present`` and avoid
+    those ``foreign``; avoid those ``foreign``; keep those ``present``; neither.
 
     Raises:
         PlacingError: the GPU lacks a profile, or they do not fit beside each other.
@@ -228,7 +228,7 @@ def _profiles(geometry: Geometry, counts: Iterable[tuple[str, int]]) -> list[Pro
 def _kept(
     geometry: Geometry, wanted: Sequence[Profile], present: Iterable[Occupant], usage: Usage
 ) -> tuple[list[Occupant], list[Profile]]:
-    """Slices present that are wanted and fit beside ``usage``, and the profiles that are left."""
+    """Wanted instances of ``present`` that fit beside ``usage``; and the profiles still wanted."""
     kept: list[Occupant] = []
     rest = [*wanted]
     for occupant in sorted(present, key=lambda o: o.placement):

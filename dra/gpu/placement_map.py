@@ -83,10 +83,10 @@ def draw(
     owner: Callable[[ClaimRef], str] = lambda claim: claim.name,
     style: Style | None = None,
 ) -> str:
-    """The GPUs of one node, two lines each: profiles, and who holds them.
+    """The GPUs of one node, two lines each: profiles, and their holders.
 
-    ``owner`` says what to write for a claim. An instance that is not simply in use shows its state
-    instead of an owner.
+    ``owner`` returns the text for a claim. An instance that is not simply in use shows its state
+    instead.
     """
     style = style or Style()
     gpu = next((g for g in inventory.gpus if g.geometry is not None), None)

@@ -19,8 +19,8 @@ from dra.monitoring import PREFIX
 def daemon_registry() -> CollectorRegistry:
     """A registry that has the figures of this process; one for each daemon.
 
-    In this process no counter or histogram has a ``_created`` series beside it: nobody reads them,
-    and the library knows that setting for all registries only.
+    It also turns ``_created`` series off, which nobody reads. The library can do that only for all
+    registries of a process.
     """
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()

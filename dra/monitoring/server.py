@@ -193,7 +193,7 @@ class _Server(BoundedThreads, WSGIServer):
         self.set_app(application)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """Logs a line, and only if asked to: whoever may connect decides how often."""
+        """Logs at debug level only: clients decide how often this happens."""
         _log.debug("connection from %s failed", client_address, exc_info=True)
 
     def server_bind(self) -> None:

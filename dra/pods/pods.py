@@ -169,7 +169,7 @@ class WantedPorts:
         self._known: dict[PodNeeds, HostPort | None] = {}
 
     def find_conflict(self, holders: Iterable[PodNeeds]) -> HostPort | None:
-        """The first wanted port that one of ``holders`` has already; None if none has."""
+        """The first wanted port that conflicts with one of ``holders``; None if none does."""
         if not self._places:
             return None
         found = (self._of(holder) for holder in holders if holder.host_ports)

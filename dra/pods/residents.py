@@ -281,7 +281,7 @@ class Residents:
                     yield Shunning(owner, term, others)
 
     def _group(self, namespaces: Iterable[str]) -> None:
-        """Make the groups of ``namespaces`` that are not kept yet; from then on they are kept."""
+        """Make the missing groups of ``namespaces``; they are kept up to date from then on."""
         lacking = {name: Groups() for name in namespaces if name not in self._groups}
         if lacking:
             for (namespace, _), (node, pod) in self._place.items():

@@ -47,8 +47,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reply to a call: an answer, or how the worker with the job ended.
 
     ``number``: that of the call; 0 if the worker ended without a job, or while it read one.
-    ``answer``: None if the worker ended. ``ended``: ``time`` or ``memory``, for lack of which it
-    ended; empty if it did not. ``leaves``: this worker takes no other job.
+    ``answer``: None if the worker ended. ``ended``: the lack that ended it, ``time`` or ``memory``;
+    empty if it did not end. ``leaves``: this worker takes no other job.
     """
 
     number: int
