@@ -150,7 +150,7 @@ def remarks(nodes: Sequence[NodeView]) -> list[str]:
     found: dict[str, list[_Faulty]] = {}
     for node in nodes:
         for each, text in _faults(node):
-            # A reason that says the node's name is the same reason on another node.
+            # Reasons that differ in the node's name alone are the same.
             found.setdefault(nameless(text, node.name), []).append(each)
     lines = []
     for text, faulty in found.items():

@@ -157,7 +157,7 @@ def _watch(order: _Order, end: float) -> tuple[Exit, str]:
             order.steps.append(message)
             if not session.out.is_json:
                 session.out.line(f"  {message}")
-        if served is not None:  # with all that was told until then
+        if served is not None:  # once all events until then are printed
             return served
         if (served := _served(session, order.pod)) is None and now >= end:
             what = "it is not served yet" if order.steps else "the controller has done nothing"

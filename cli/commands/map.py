@@ -33,7 +33,7 @@ def _watch(session: Session, wanted: Sequence[str]) -> None:
     """Draw again when a MigNode or a claim has changed, until interrupted."""
     from dra.kube.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
 
-    mignodes(session)  # a cluster without the resource is told at once
+    mignodes(session)  # raises at once where the cluster lacks the resource
     changed = threading.Event()
     nodes, claims = mirrors = [
         Reflector(session.api, resource, on_event=lambda _: changed.set())

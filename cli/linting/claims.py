@@ -207,7 +207,7 @@ def _config(spec: ClaimSpec, _: Manifests) -> Iterator[Remark]:
 def _sharing(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
     try:
         problem = known.sharing(spec).problem(spec.understood)
-    except InvalidObjectError:  # told of the configuration itself
+    except InvalidObjectError:  # reported with the configuration itself
         return
     if problem:
         yield spec.document.remark(Level.ERROR, (*spec.at, "config"), problem)

@@ -96,7 +96,7 @@ class PageServer(BoundedThreads, HTTPServer):
         if self.secure:
             try:
                 self._load()
-            except OSError as error:  # half exchanged: the old one is good until the next time
+            except OSError as error:  # replaced in part: the old one serves until the next time
                 _log.warning("the certificate cannot be read: %s", error)
 
     def server_bind(self) -> None:

@@ -183,7 +183,7 @@ class OngoingDecision:
         if with_room_made(self.problem, self._places) is self.problem:
             return outcome
         self._makes_room = True
-        outcome = yield from self._decide_anew()  # for the resources alone
+        outcome = yield from self._decide_anew()  # as if all nodes had room
         if outcome.decision is None:
             return outcome
         costs = yield from self._costs_of_room()
@@ -285,7 +285,7 @@ class OngoingDecision:
                     break
                 equals.setdefault(name, candidate)
             if found is None and len(fits) >= MANY:
-                # Such as for a pod of a DaemonSet: the slices on other nodes are too many.
+                # As for a pod of a DaemonSet, which fits one node: all others have many slices.
                 found = best_slice(fleet, request, self._where_it_fits(fits))
                 break
         if rules is not None and equals:

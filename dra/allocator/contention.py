@@ -203,7 +203,7 @@ class Outlook:
         for place, name in enumerate([*allocator.preferred(problem)]):
             yield
             allocator = self._allocator(problem)
-            # Where others of a gang decide where a pod may go, it may go elsewhere later.
+            # If other pods decide where this pod may go, that may be elsewhere later.
             if problem.rules is None and self._is_misfit(problem, allocator, name):
                 continue
             found = self._plan(ranked.search, allocator, name, stays=stays)

@@ -40,7 +40,7 @@ class ProductRoom:
 def rooms(fleet: Fleet) -> dict[str, ProductRoom]:
     """By product, the room on its GPUs. For any thread: a change meanwhile may be seen or not."""
     states: Counter[tuple[str, MoveTable, Usage, bool]] = Counter()
-    for group in [*fleet.groups.values()]:  # one step, which no other thread divides
+    for group in [*fleet.groups.values()]:  # a copy that no other thread interrupts
         state = group.state
         if state.table is not None and not state.whole_held:
             key = state.gpu.product_name, state.table, state.usage, state.takes_slices

@@ -155,7 +155,7 @@ class GpuState:
             self.shared = sum_of(given)
             self.whole_held = self.shared.count >= gpu.sharing.shares
         if gpu.slice_sharing is not None or any(_is_part(device) for _, device in self.claims):
-            occupants = dict.fromkeys(occupants)  # one for all claims that share a slice
+            occupants = dict.fromkeys(occupants)  # claims that share a slice are one occupant
             if gpu.slice_sharing is not None:
                 self.shared_slices = _joinable(gpu, gpu.slice_sharing, self.claims)
         self.instances = len(occupants)

@@ -68,7 +68,7 @@ class MoveTable:
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
         self._most: dict[tuple[Usage, int], int] = {}
         self._covers: dict[tuple[int, int], bool] = {}
-        # The expensive part, now instead of at the first decision.
+        # The expensive part is done now, and not at the first decision.
         self.usable(EMPTY, self.every)
         self._is_built = True
 

@@ -119,7 +119,9 @@ class Quotas:
 
     def sums(self) -> Iterator[tuple[str, str, str, int]]:
         """Sums: namespace, class, ``DEVICES`` or ``MEMORY``, and devices or MiB. For any thread."""
-        for (namespace, name, what), held in [*self._held.items()]:  # one step
+        for (namespace, name, what), held in [
+            *self._held.items()
+        ]:  # a copy that no other thread interrupts
             yield namespace, name, what, held
 
     def _add(self, namespace: str, charges: Iterable[Charge], sign: int) -> None:

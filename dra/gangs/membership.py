@@ -223,7 +223,7 @@ def _own(labels: Mapping[str, str], namespace: str, pod: str) -> Membership:
     for key, kind in _OWNERS.items():
         if labels.get(key):
             return Membership(GangKey(kind, namespace, labels[key]), field, stated)
-    # Nobody else can be meant: it waits for pods that never come, and its reason says why.
+    # No other pod can belong to it: the pod waits, and its reason says why.
     return Membership(GangKey(_NAMELESS, namespace, pod), field, stated)
 
 

@@ -78,7 +78,7 @@ class Planning:
 
     def _plan(self) -> Generator[None, None, tuple[Placed, ...]]:
         order = [*self._candidates]
-        for _ in range(len(order)):  # those that found no place go first the next time
+        for _ in range(len(order)):  # pods without a place go first the next time
             failures = yield from self._try(order)
             if len(self._placed) >= self._need:
                 return tuple(self._placed)
@@ -103,7 +103,7 @@ class Planning:
             if kind not in kinds and (yield from self._place(problem)):
                 continue
             failures.append(problem)
-            # Whom others have to be near may have a place later.
+            # A pod with rules about other pods may have a place later.
             if kind is not None and problem.rules is None:
                 kinds.add(kind)
         return failures

@@ -313,7 +313,7 @@ class _Play:
                 self._fleet.demand.observe(profile)
         asked = fate.asked
         if self._was_placed.get(asked.ask) == self._now and asked.lasts is None:
-            return  # it ends when it ended
+            return  # it ends by the recording's own line
         for claim in asked.claims:
             lasts = self._lasts.get(claim.number, asked.lasts)
             if lasts is not None:

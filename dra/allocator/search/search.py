@@ -222,7 +222,7 @@ class Search:
         """
         if not self.by_fingerprint or self._everything:
             return self._of_useful(self._useful(gpus))
-        # Some hundred nodes are looked at for a decision: no loop in Python for those alike.
+        # A decision looks at some hundred nodes: those that are alike need no loop in Python.
         if fingerprints is None:
             fingerprints = tuple(map(_FINGERPRINT, gpus))
         gives = self._gives
