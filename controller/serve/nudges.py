@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any
 
-from api.config import PreparationConfig, decode_named
+from api.config import PreparationConfig
 from api.errors import InvalidObjectError
 from controller import times
 from controller.cluster.records import Marks, Nomination, PodRecord
@@ -28,6 +28,7 @@ from controller.write.in_flight import WriteAnswer, one
 from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare, unasked_since
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
+from dra.claims.sharing import settings_of
 from dra.common.resources import Obj, at
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
@@ -55,15 +56,9 @@ def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> Preparat
     Entries that cannot be read are left out.
     """
     fields: dict[str, Any] = {}
-    for entry in config:
-        if at(entry, "opaque", "driver") != driver:
-            continue
-        try:
-            is_of_class = entry.get("source") == "FromClass"
-            said = decode_named(entry["opaque"].get("parameters"), of_class=is_of_class)
-            fields |= said.preparation
-        except InvalidObjectError:
-            continue
+    for setting in settings_of(config, driver):
+        if not isinstance(setting.said, InvalidObjectError):
+            fields |= setting.said.preparation
     return PreparationConfig(**fields)
 
 

@@ -13,7 +13,7 @@ _LISTS = ("ints", "bools", "strings", "versions")
 
 
 def breaches(spec: Obj) -> list[str]:
-    """What a real API server would refuse, in words."""
+    """Rules of a real API server that ``spec`` breaks, in words."""
     return [words for words, holds in _rules(spec) if not holds]
 
 

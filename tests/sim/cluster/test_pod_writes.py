@@ -98,6 +98,7 @@ def life(api: KubeApi, bind_when: str) -> Counter[str]:
     live(api, bind_when, before)
     wait_for("the watch", lambda: watch.store.list() == [mignode(api)])
     watch.stop()
+    assert passing.total() <= len(PASSING), "one write for each state, at the most"
     return writes(api) - before - passing
 
 
