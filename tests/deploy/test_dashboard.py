@@ -44,6 +44,10 @@ DASHBOARD: Obj = json.loads((CHART / "files" / "dashboard.json").read_text())
 PROMETHEUS = shutil.which("prometheus")
 SCRAPED = {"node", "instance", "job", "pod", "namespace"}
 """Labels that Prometheus, or the chart's PodMonitor, adds to every series."""
+NOT_OF_TENANTS = {"namespace", "node", "gpu", "product", "profile", "device_class"} | {
+    *("state", "reason", "result", "outcome", "le")
+}
+"""Labels whose values tenants do not choose, but the name of their namespace: a DNS label."""
 HARMLESS = {"row", "stat", "timeseries", "bargauge"}
 """Panels of Grafana that show a series' labels as text, and no HTML."""
 
@@ -117,6 +121,13 @@ def test_a_legend_names_labels_that_its_query_leaves() -> None:
             named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
             left = re.findall(r"\bby \(([^)]*)\)", target["expr"])
             assert named <= set(re.findall(r"\w+", left[0] if left else "")), panel["title"]
+
+
+def test_no_query_leaves_a_name_that_tenants_choose_but_that_of_their_namespace() -> None:
+    for panel, text in queries():
+        left = {n for by in re.findall(r"\bby \(([^)]*)\)", text) for n in re.findall(r"\w+", by)}
+        assert left <= NOT_OF_TENANTS, panel["title"]
+        assert re.search(r"\b(sum|max)\b", text), panel["title"]  # all other labels are dropped
 
 
 def test_no_panel_renders_what_a_series_says_other_than_as_text() -> None:
