@@ -125,7 +125,10 @@ def check_quota(document: Document) -> Iterator[Remark]:
 
 
 def convert_quota(document: Document) -> Iterator[Remark]:
-    """Have a ResourceQuota count claims by class, in place; says what it cannot count."""
+    """Have a ResourceQuota limit devices by DeviceClass instead of MIG resources, in place.
+
+    Yields a remark about each limit that has no such form.
+    """
     yield from (each for each in check_quota(document) if each.level is Level.ERROR)
     hard = _hard(document)
     for key in [*hard]:

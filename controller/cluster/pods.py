@@ -217,7 +217,10 @@ class KnownPods:
             self._charge(self.by_key[key])
 
     def end_charge(self, key: ObjectKey) -> None:
-        """Stop charging an allocated pod that is not bound to the node of its allocation."""
+        """Stop counting what an allocated pod asks for against the node of its allocation.
+
+        For a pod that is not bound: other pods may use that room.
+        """
         pod = self.by_key[key]
         if node := self.sent_to(pod):
             self.record(pod).charge_ended = node

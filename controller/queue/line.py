@@ -292,7 +292,10 @@ class WaitingLine:
         return min((h.since + h.lasts for h in self._holds.values()), default=None)
 
     def note_room(self, nodes: AbstractSet[str]) -> None:
-        """Note that something became free on ``nodes``; holds there may last anew."""
+        """Note that something became free on ``nodes``.
+
+        The time of a hold begins anew if fewer of its memory slices are in use than before.
+        """
         for hold in self._holds.values():
             if hold.nodes & nodes:
                 fleet = self._fleet.without(hold.uids)

@@ -91,7 +91,7 @@ def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def rest(world: World, record: PodRecord) -> Iterator[Act]:
-    """Have a pod wait whose slices were given back because it could not use them."""
+    """Have a pod wait for a pause if its slices were taken back, as it could not run with them."""
     problem, rested = world.examined(record), rests(world, record)
     if problem is not None and rested is not None:
         world.line.leaves(record.pod.uid)

@@ -187,7 +187,7 @@ class OpenRequest(NamedTuple):
     want: Want
 
     def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
-        """Decision that serves a problem of this request alone, by the slice at ``placement``."""
+        """Decision for a pod that has this one request alone: ``offer``, at ``placement``."""
         pick = self.pick(state, offer, placement)
         return Decision(state.inventory.node, state.inventory.pool, (pick,))
 

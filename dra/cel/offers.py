@@ -60,7 +60,8 @@ class Offer:
 class GpuKind:
     """A kind of GPU. Compared by identity: there is one object per kind.
 
-    ``devices`` are the offers' data, of an arbitrary GPU of the kind.
+    ``devices``: for each of ``offers``, in this order, the device as CEL selectors see it, read
+    from any one GPU of the kind.
     """
 
     product_name: str
@@ -69,10 +70,10 @@ class GpuKind:
 
 
 def look(gpu: Gpu, inventory: Inventory) -> Hashable:
-    """A value that is equal for GPUs of one kind.
+    """A value that is equal for all GPUs of one kind.
 
-    Every field of Gpu and Inventory is part of it that is not named in ``_MAY_DIFFER`` or
-    ``_MAY_DIFFER_OF_NODE``, so that new fields are too.
+    It has every field of Gpu and Inventory but those in ``_MAY_DIFFER`` and
+    ``_MAY_DIFFER_OF_NODE``: a field that is added later tells kinds apart.
     """
     geometry = gpu.geometry if gpu.mig_enabled else None
     has_identity = bool(gpu.pci_bus_id), bool(gpu.pcie_root)  # an empty text is no attribute

@@ -196,12 +196,12 @@ def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def made_for(obj: Mapping[str, Any]) -> MadeFor | None:
-    """Pod that kube-controller-manager made a claim for; None of a claim that it did not make.
+    """The pod for which kube-controller-manager made a claim; None if it did not make the claim.
 
-    kube-controller-manager makes the claim first and names it in the pod's status afterwards. If it
-    ended in between, it finds the claim by these marks and takes no other (findPodResourceClaim in
-    its resourceclaim controller.go, 1.36): so the pod is certain to get this claim even before its
-    status says so.
+    It is read from the annotation and the owner that kube-controller-manager gives the claim. The
+    pod's status names the claim only later. If kube-controller-manager ends in between, it finds
+    the claim by these two and makes no other (findPodResourceClaim in its resourceclaim
+    controller.go, 1.36): the pod will get this claim, even before the pod's status says so.
     """
     metadata = obj["metadata"]
     entry = at(metadata, "annotations", POD_CLAIM, default="")

@@ -216,7 +216,11 @@ def _of_kubernetes(spec: Mapping[str, Any], namespace: str) -> Iterator[Membersh
 
 
 def _own(labels: Mapping[str, str], namespace: str, pod: str) -> Membership:
-    """The gang that our labels name; where they say only how many, that of the pod's owner."""
+    """The gang by this driver's own labels.
+
+    With a number of pods and no name, the gang is the pods of the same JobSet, LeaderWorkerSet
+    group or Job. A pod of none of these has a gang of its own, which no other pod can join.
+    """
     field, stated = f"label {COUNT_LABEL}", labels.get(COUNT_LABEL)
     if labels.get(NAME_LABEL):
         return Membership(GangKey("pod group", namespace, labels[NAME_LABEL]), field, stated)

@@ -33,7 +33,7 @@ def mode_label(driver: str) -> str:
 
 
 def class_label(driver: str) -> str:
-    """The label of a Node that names its class."""
+    """Key of the label by which a Node names its node class."""
     return f"{driver}/node-class"
 
 

@@ -119,10 +119,12 @@ def mig_device(
 
 @lru_cache(maxsize=4096)
 def parse_device(name: str) -> GpuDevice | MigDevice:
-    """The device that ``name`` stands for. Equal names of all nodes get the same object.
+    """The device that ``name`` stands for: ``gpu-<minor>``, or a name as of :class:`MigDevice`.
+
+    Answers are kept by name, so that devices of one name on several nodes are mostly one object.
 
     Raises:
-        DeviceNameError: the name has neither form, or a number with leading zeros.
+        DeviceNameError: the name has neither of these forms, or a number with leading zeros.
     """
     device: GpuDevice | MigDevice | None = None
     if match := _MIG_DEVICE.fullmatch(name):

@@ -66,9 +66,10 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of memory slices with one holder. ``label`` is its upper line, ``owner`` its lower.
+    """Neighbouring memory slices with one holder, as drawn: two lines above each other.
 
-    ``color`` is one of the 256 colours of terminals.
+    ``label``: text of the upper line. ``owner``: text of the lower line. ``color``: background, one
+    of the 256 colours of terminals.
     """
 
     placement: Placement

@@ -195,8 +195,8 @@ class HttpClient:
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """Send a request once; returns the answer and its body. ``observe`` is called in any case.
 
-        ``limit_bytes`` bounds the body. Without ``is_whole`` the body of an answer that is no
-        refusal is left unread.
+        ``limit_bytes`` bounds the body. ``is_whole``: False leaves the body of a successful answer
+        to be read by the caller; the body of a refusal is read all the same.
         """
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         headers |= {**self._connection.credentials(), **(more or {})}

@@ -199,7 +199,7 @@ def examine_runtime(notebook: Notebook, roots: Roots) -> None:
 
 
 def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Settings about CDI, at any depth, as their place depends on the configuration's version."""
+    """CDI settings in containerd's configuration, at any depth, which differs by version."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _settings(value)

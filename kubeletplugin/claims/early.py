@@ -58,10 +58,11 @@ _REFUSED = (
 
 @dataclass(slots=True)
 class _Reserved:
-    """A reservation and its result.
+    """A reservation, which asks for slices before their claim is allocated, and its outcome.
 
-    ``until``: monotonic time until which its slices are kept. ``is_allocated``: its claim is
-    allocated here by now. ``state``, ``message``: the answer, if no slices come of it.
+    ``until``: monotonic time until which the slices are kept. ``is_allocated``: the claim has been
+    allocated to this node. ``state``, ``message``: the answer to the controller if the slices
+    cannot be made; None and empty otherwise.
     """
 
     asked: Reservation

@@ -1,7 +1,8 @@
-"""The node's mode, brought to its GPUs: ready slices of a layout, whole GPUs, or slices on demand.
+"""Brings each GPU of the node to the node's mode: layout, whole GPUs, or slices on demand.
 
-A change of a GPU waits until no claim holds a part that has to go; nothing of the GPU is newly
-allocated meanwhile. Slices that belong to the new layout stay.
+In mode layout, ready slices are made. A change of a GPU waits until no claim holds a slice, or the
+whole GPU, that the change would remove; meanwhile the GPU is offered to no new claim. Slices that
+the new layout has too stay.
 """
 
 from __future__ import annotations
@@ -371,10 +372,10 @@ class ReadySlices:
         self._journal = slices.journal
 
     def in_the_way(self, unit: GpuUnit, slices: Collection[Occupant] | None) -> Iterator[str]:
-        """Texts that name the holders that are in the way of a change of a GPU.
+        """Texts that name the claims and GPU instances because of which a GPU cannot be changed.
 
-        ``slices``: only these may stay on the GPU; None: any slices may, but no holder of the whole
-        GPU.
+        ``slices``: the only slices that may stay; a claim with any other is in the way. None: all
+        slices may stay; only a claim with the whole GPU is in the way.
         """
         entries = self._journal.of_gpu(unit.uuid)
         for entry in entries:

@@ -49,11 +49,12 @@ class _AbsentError(HardwareError):
 
 
 class IdleSlices:
-    """GPU instances of released slices, kept for a while for claims of the same namespace.
+    """GPU instances whose claims are gone, kept for a while for claims of the same namespace.
 
-    The compute instance is destroyed: the next claim gets its own. If another slice needs the
-    memory slices, the GPU instance is destroyed first. ``seconds``: time for which one is kept; 0:
-    none is. ``leaves``: True for the name of a GPU that is to be released.
+    Their compute instances are destroyed: the next claim gets its own. A kept GPU instance is
+    destroyed early if another slice needs its memory slices. ``seconds``: how long one is kept; 0:
+    none is. ``leaves``: True for the name of a GPU that this program is to close, for a drain or
+    pause; nothing is kept on such a GPU.
     """
 
     def __init__(

@@ -153,11 +153,11 @@ def _device_plugin(node: Mapping[str, Any]) -> Conflict | None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Request of a Node's label that GPU clients pause.
+    """A pause that a label of the Node asks for: GPU clients of the node are to stop for a while.
 
-    ``label``: the label as it is on the Node, ``key=value``. NVIDIA's driver-manager and MIG
-    manager set labels ``nvidia.com/gpu.deploy.*`` to a value with ``paused-for-`` before they
-    unload the driver or change MIG mode, and put the former value back when they are done.
+    ``label``: that label, as ``key=value``. NVIDIA's driver-manager and MIG manager set labels
+    ``nvidia.com/gpu.deploy.*`` to a value with ``paused-for-`` before they unload the driver or
+    change MIG mode, and put the former value back when they are done.
     """
 
     label: str

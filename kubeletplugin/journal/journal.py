@@ -122,12 +122,12 @@ class Journal:
 
     @property
     def rebuild(self) -> bool:
-        """True if entries may be missing that are still to be found again."""
+        """True if the journal was lost, and entries of claims may still be missing."""
         return self._contents.rebuild
 
     @property
     def unadopted(self) -> bool:
-        """True if entries of ready slices may be missing that are still to be found again."""
+        """True if the journal was lost, and entries of ready slices may still be missing."""
         return self._contents.unadopted
 
     def put(self, *entries: Entry) -> None:

@@ -115,7 +115,10 @@ class Search:
 
     @cached_property
     def _policies(self) -> list[Policy]:
-        """Policies per type, which can be added up."""
+        """The placement policy of each type, in the order of ``types``.
+
+        Each policy has numbers of its own in a cost, so that costs of several types can be added.
+        """
         idle, names = self.fleet.has_idle, {kind.policy for kind in self.types}
         named = {n: find_policy(n, namespace=self.namespace, idle=idle) for n in names}
         return segmented([named[kind.policy] for kind in self.types])

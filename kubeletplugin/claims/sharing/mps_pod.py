@@ -275,5 +275,8 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
 
 
 def _on_host(files: DriverFiles, path: str) -> str:
-    """Path, in the daemon's container, of a file below the driver's root."""
+    """Path at which the MPS daemon's container sees a file of NVIDIA's driver.
+
+    ``path``: the file's path below the driver's root.
+    """
     return f"{_HOST}{files.driver_root / path.lstrip('/')}"

@@ -246,10 +246,10 @@ class DeviceSharing:
         self._hami_core.remove(uid)
 
     def end(self, entry: Entry) -> None:
-        """Put back the time slice of ``entry``, which is still in the journal.
+        """Undo the time slice that the claim of ``entry`` set on its GPU.
 
-        If another claim has set one on the GPU too, that one is set. If the driver refuses, the
-        time slice stays: the GPU works with any.
+        The one of another claim on the GPU is set, else the default. The journal still has
+        ``entry``. If the driver refuses, the time slice stays: the GPU works with any.
 
         Raises:
             PluginError: the driver does not answer; to be tried again.
