@@ -43,7 +43,6 @@ def configure(
     handler.addFilter(enriched)
     handler.setFormatter(_Line(style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("urllib3").setLevel(logging.WARNING)
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -317,10 +317,10 @@ class KubeApi:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_seconds))),
         }
-        response = self._http.stream(
+        answer = self._http.stream(
             path, query=query, silence_seconds=timeout_seconds + _WATCH_SLACK_SECONDS
         )
-        return WatchStream(response, what=str(resource))
+        return WatchStream(answer, what=str(resource))
 
 
 def _namespace(body: Obj) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException, IncompleteRead
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
-import urllib3
-from urllib3.connection import HTTPConnection
 
 from api.decoding import decodable
 from dra.common.resources import Obj
-from dra.kube.connection import Connection
+from dra.kube.connection import Answer, Connection
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
 from dra.kube.timing import Clock, SystemClock
 
@@ -25,7 +23,6 @@ _OK = range(200, 300)
 _THROTTLED = (429, 503)
 """Statuses of requests that were not carried out, unlike other refusals with Retry-After."""
 _QUOTED_TEXT = 300
-_NO_RETRIES = urllib3.Retry(False)
 _READ_SIZE = 1 << 20
 _SLOWEST = 2**20
 """Bytes of an answer for which its time limit grows by one second."""
@@ -86,7 +83,6 @@ class HttpClient:
         self._connection = connection
         self._user_agent = user_agent
         self._budget = timeout_seconds
-        self._timeout = urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds)
         self._clock = clock or SystemClock()
         self._observe = observe
         self._closed = threading.Event()
@@ -122,10 +118,9 @@ class HttpClient:
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
         """GET text, such as a log; returns at most ``limit_bytes`` of it."""
-        response, data = self._sent("GET", path, query, limit_bytes=limit_bytes)
-        response.close()
-        if response.status not in _OK:
-            raise _refusal(response, data, f"GET {path}")
+        answer, data = self._sent("GET", path, query, limit_bytes=limit_bytes)
+        if answer.status not in _OK:
+            raise _refusal(answer, data, f"GET {path}")
         return data
 
     def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
@@ -140,22 +135,17 @@ class HttpClient:
         except msgspec.DecodeError as error:
             raise UnavailableError(f"an item of a list is no JSON object: {error}") from error
 
-    def stream(
-        self, path: str, *, query: Mapping[str, str], silence_seconds: float
-    ) -> urllib3.BaseHTTPResponse:
+    def stream(self, path: str, *, query: Mapping[str, str], silence_seconds: float) -> Answer:
         """GET an answer whose body is still to be read; the caller closes it.
 
         The headers have to come within the budget of a call; reading the body fails after
         ``silence_seconds`` without data.
         """
-        response, data = self._sent("GET", path, query, is_whole=False)
-        if response.status not in _OK:
-            raise _refusal(response, data, f"GET {path}")
-        # An answer that ends its connection has none here: the usual timeout is for silence.
-        connection = response.connection
-        if isinstance(connection, HTTPConnection) and connection.sock is not None:
-            connection.sock.settimeout(silence_seconds)
-        return response
+        answer, data = self._sent("GET", path, query, is_whole=False)
+        if answer.status not in _OK:
+            raise _refusal(answer, data, f"GET {path}")
+        answer.allow_silence(silence_seconds)
+        return answer
 
     def _answered(
         self,
@@ -171,11 +161,11 @@ class HttpClient:
         more = {} if body is None else {"Content-Type": content_type}
         end = self._clock.monotonic() + self._budget
         while True:
-            response, data = self._sent(method, path, query, encoded, more)
-            if response.status in _OK:
+            answer, data = self._sent(method, path, query, encoded, more)
+            if answer.status in _OK:
                 return data
-            error = _refusal(response, data, f"{method} {path}")
-            if response.status not in _THROTTLED or error.retry_after is None:
+            error = _refusal(answer, data, f"{method} {path}")
+            if answer.status not in _THROTTLED or error.retry_after is None:
                 raise error
             if self._clock.monotonic() + error.retry_after >= end:
                 raise error
@@ -192,7 +182,7 @@ class HttpClient:
         *,
         is_whole: bool = True,
         limit_bytes: int | None = None,
-    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+    ) -> tuple[Answer, bytes]:
         """Send a request once; returns the answer and its body. ``observe`` is called in any case.
 
         ``limit_bytes`` bounds the body. ``is_whole``: False leaves the body of a successful answer
@@ -200,66 +190,59 @@ class HttpClient:
         """
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         headers |= {**self._connection.credentials(), **(more or {})}
-        target = self._connection.base + _target(path, query)
         began, status = self._clock.monotonic(), 0
 
-        def send() -> tuple[urllib3.BaseHTTPResponse, bytes]:
-            response = self._connection.pool.urlopen(
-                method,
-                target,
-                body=body,
-                headers=headers,
-                timeout=self._timeout,
-                retries=_NO_RETRIES,
-                redirect=False,
-                assert_same_host=False,
-                preload_content=False,
+        def send() -> tuple[Answer, bytes]:
+            answer = self._connection.ask(
+                method, _target(path, query), body=body, headers=headers, seconds=self._budget
             )
-            if response.status in _OK and not is_whole:
-                return response, b""
-            try:
-                return response, self._body(response, began + self._budget, limit_bytes)
-            except BaseException:
-                response.close()
-                raise
+            if answer.status in _OK and not is_whole:
+                return answer, b""
+            return answer, self._body(answer, began + self._budget, limit_bytes)
 
         try:
             try:
-                response, data = send()
-            except urllib3.exceptions.ProtocolError:
+                answer, data = send()
+            except (HTTPException, ConnectionError):
                 # The server may have closed a kept-alive connection in this very moment: a read
                 # can be repeated without harm, a write cannot.
                 if method != "GET":
                     raise
-                response, data = send()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(f"{method} {path}: {error}") from error
+                answer, data = send()
+        except (HTTPException, OSError) as error:
+            what = f"{method} {path}: {self._connection.host}"
+            raise UnavailableError(f"{what}: {error or type(error).__name__}") from error
         else:
-            status = response.status
-            return response, data
+            status = answer.status
+            return answer, data
         finally:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
 
-    def _body(
-        self, response: urllib3.BaseHTTPResponse, end: float, limit_bytes: int | None
-    ) -> bytes:
-        """The body, read within a time limit: the library's timeout is for each piece of it.
+    def _body(self, answer: Answer, end: float, limit_bytes: int | None) -> bytes:
+        """The body, read within a time limit: the connection's timeout is for each piece of it.
 
         ``end`` is the monotonic time at which an empty body has to be whole; each MiB adds a
         second.
 
         Raises:
             TimeoutError: it came too slowly.
+            HTTPException: it broke off.
         """
-        pieces, size = [], 0
-        while limit_bytes is None or size < limit_bytes:
-            piece = response.read1(_READ_SIZE)
-            if not piece:
-                break
-            pieces.append(piece)
-            size += len(piece)
-            if self._clock.monotonic() > end + size / _SLOWEST:
-                raise TimeoutError("the answer came too slowly to be whole in time")
+        pieces, size, is_whole = [], 0, False
+        try:
+            while limit_bytes is None or size < limit_bytes:
+                piece = answer.read(_READ_SIZE)
+                if not piece:
+                    if size < int(answer.header("Content-Length") or 0):
+                        raise IncompleteRead(b"".join(pieces))
+                    is_whole = True
+                    break
+                pieces.append(piece)
+                size += len(piece)
+                if self._clock.monotonic() > end + size / _SLOWEST:
+                    raise TimeoutError("the answer came too slowly to be whole in time")
+        finally:
+            answer.close(is_whole=is_whole)
         return b"".join(pieces)[:limit_bytes]
 
 
@@ -288,8 +271,8 @@ class WatchStream(Iterator[WatchEvent]):
     the connection breaks or stays silent for too long.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str) -> None:
-        self._response = response
+    def __init__(self, answer: Answer, *, what: str) -> None:
+        self._answer = answer
         self._what = what
         self._closed = threading.Event()
         self._reading = threading.Lock()
@@ -302,13 +285,11 @@ class WatchStream(Iterator[WatchEvent]):
     def close(self) -> None:
         """End the watch now, waking a reader that waits for data. Idempotent."""
         self._closed.set()
-        # These mean "not connected any more": the reader has seen the end already.
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
-            self._response.shutdown()
+        self._answer.wake()
         # A reader that was woken gives the connection back itself.
         if self._reading.acquire(blocking=False):
             try:
-                self._response.close()
+                self._answer.close()
             finally:
                 self._reading.release()
 
@@ -317,14 +298,14 @@ class WatchStream(Iterator[WatchEvent]):
             for line in self._lines():
                 yield self._decode(line)
         finally:
-            self._response.close()
+            self._answer.close()
 
     def _lines(self) -> Iterator[bytes]:
         pending = b""
         while not self._closed.is_set():
             try:
-                chunk = self._response.read1(_READ_SIZE)
-            except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+                chunk = self._answer.read(_READ_SIZE)
+            except (HTTPException, OSError, ValueError) as error:
                 if self._closed.is_set():
                     return
                 raise UnavailableError(f"watch of {self._what} broke: {error}") from error
@@ -359,8 +340,8 @@ def _decode(answer: bytes, what: str, kind: type[T]) -> T:
         raise UnavailableError(f"{what}: the answer is no JSON object: {error}") from error
 
 
-def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> KubeError:
-    waits = response.headers.get("Retry-After", "")
+def _refusal(answer: Answer, data: bytes, what: str) -> KubeError:
+    waits = answer.header("Retry-After") or ""
     retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
     try:
         status = msgspec.json.decode(data, type=dict[str, Any])
@@ -369,5 +350,5 @@ def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> Kube
         status = {}
     if status.get("kind") != "Status":
         text = data[:_QUOTED_TEXT].decode(errors="replace").strip()
-        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
-    return error_from_status(status, http_status=response.status, retry_after=retry_after)
+        status = {"message": f"{what}: HTTP {answer.status} {text}".rstrip()}
+    return error_from_status(status, http_status=answer.status, retry_after=retry_after)

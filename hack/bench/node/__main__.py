@@ -296,7 +296,7 @@ def _created_node(api: KubeApi) -> bool:
 
 def _machine() -> str:
     kind = "real API server" if os.environ.get(ASSETS_VARIABLE) else "simulated API server"
-    versions = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "urllib3", "PyYAML"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "PyYAML"))
     return (
         f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, "
         f"Python {platform.python_version()}, {versions}, {kind}"

@@ -153,7 +153,7 @@ def test_in_a_pod_it_stays_small_and_imports_neither_typed_models_nor_cel(
         modules = plugin.end()
     assert forbidden(modules) == []
     assert "kubernetes" not in modules
-    assert "urllib3" in modules, "the list is that of the plugin"
+    assert "http.client" in modules, "the list is that of the plugin"
     assert [m for m in modules if m.startswith("kubeletplugin.check")] == []
 
 

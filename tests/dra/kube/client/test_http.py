@@ -236,6 +236,23 @@ def test_a_proxy_sees_the_whole_url(stub: Stub, tmp_path: Path) -> None:
     assert stub.requests[0].headers["host"] == "kubernetes.invalid"
 
 
+def test_a_write_goes_by_a_new_connection_where_the_server_has_ended_the_kept_one(
+    stub: Stub, api: KubeApi
+) -> None:
+    ended = threading.Event()
+
+    def answer_and_end(handler: Handler) -> None:
+        handler.send_json(thing("n"), 200, {})
+        handler.cut_connection()
+        ended.set()
+
+    stub.calls += [answer_and_end, reply(thing("p"))]
+    api.get(NODES, "n")
+    assert ended.wait(PATIENCE)
+    assert api.create(PODS, thing("p")) == thing("p")
+    assert len(stub.requests) == 2
+
+
 _ASK: dict[str, Callable[[KubeApi], object]] = {
     "get": lambda api: api.get(NODES, "n"),
     "text": lambda api: api.text("/logs", query={}, limit_bytes=1000),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dra.kube.connection import Connection
 from dra.kube.errors import KubeConfigError, UnavailableError
 from dra.kube.kubeconfig import load_access
 from tests.dra.kube.connect.certificates import Certificates, make_certificates
+from tests.dra.kube.connect.tlsrelay import copy
 from tests.dra.kube.stub import Stub, events, eventually, reply, thing
 from tests.helpers.waiting import PATIENCE
 
@@ -178,6 +180,40 @@ def test_a_kubeconfigs_server_is_reached_by_the_proxy_of_the_environment(
     monkeypatch.setenv("no_proxy", "kubernetes.invalid")
     with pytest.raises(UnavailableError, match=r"kubernetes\.invalid"):
         KubeApi.connect(config, user_agent="t").get(NODES, "n")
+
+
+def test_a_server_with_tls_is_reached_through_the_tunnel_of_a_proxy(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path
+) -> None:
+    def tunnel(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client:
+            if not client.recv(65536).startswith(b"CONNECT kubernetes.invalid:6443 HTTP/1."):
+                return
+            with socket.create_connection(("127.0.0.1", tls_stub.port)) as server:
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                threading.Thread(target=copy, args=(server, client), daemon=True).start()
+                copy(client, server)
+
+    tls_stub.calls.append(reply(thing("n")))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=tunnel, args=(listener,), daemon=True).start()
+        cluster = certificates.cluster() | {
+            "server": "https://kubernetes.invalid:6443",
+            "tls-server-name": "127.0.0.1",
+            "proxy-url": f"http://127.0.0.1:{listener.getsockname()[1]}",
+        }
+        config = tls_stub.kubeconfig(tmp_path / "k", user=certificates.user(), cluster=cluster)
+        assert KubeApi.connect(config, user_agent="t").get(NODES, "n") == thing("n")
+
+
+@pytest.mark.parametrize("proxy", ["https://proxy:1", "socks5://proxy:1", "proxy:1"])
+def test_a_proxy_of_another_kind_is_an_error_of_the_kubeconfig(
+    stub: Stub, tmp_path: Path, proxy: str
+) -> None:
+    config = stub.kubeconfig(tmp_path / "k", cluster={"proxy-url": proxy})
+    with pytest.raises(KubeConfigError, match=rf"{proxy}.*http://"):
+        KubeApi.connect(config, user_agent="t")
 
 
 def test_another_name_of_the_server_may_be_expected(

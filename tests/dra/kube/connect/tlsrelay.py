@@ -53,13 +53,13 @@ def _relay(client: socket.socket, context: ssl.SSLContext, target: tuple[str, in
         socket.create_connection(target) as server,
         context.wrap_socket(client, server_side=True) as secure,
     ):
-        back = threading.Thread(target=_copy, args=(server, secure), daemon=True)
+        back = threading.Thread(target=copy, args=(server, secure), daemon=True)
         back.start()
-        _copy(secure, server)
+        copy(secure, server)
         back.join()
 
 
-def _copy(source: socket.socket, sink: socket.socket) -> None:
+def copy(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)
