@@ -211,7 +211,7 @@ class HttpClient:
                 answer, data = send()
         except (HTTPException, OSError) as error:
             what = f"{method} {path}: {self._connection.host}"
-            raise UnavailableError(f"{what}: {error or type(error).__name__}") from error
+            raise UnavailableError(f"{what}: {str(error) or type(error).__name__}") from error
         else:
             status = answer.status
             return answer, data
@@ -228,7 +228,8 @@ class HttpClient:
             TimeoutError: it came too slowly.
             HTTPException: it broke off.
         """
-        pieces, size, is_whole = [], 0, False
+        pieces: list[bytes] = []
+        size, is_whole = 0, False
         try:
             while limit_bytes is None or size < limit_bytes:
                 piece = answer.read(_READ_SIZE)
