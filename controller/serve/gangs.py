@@ -44,6 +44,10 @@ REST = 10
 _MOST_EXAMINED = 1000
 """Upper bound on the pods of a gang that are examined: that takes a tenth of a second."""
 
+_UNDER_WAY = Obstacle(
+    Reason.WAITING_FOR_GANG, "an allocation is being written for it, or may have been"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
@@ -111,8 +115,11 @@ def find_lacking(world: World, gang: Gang) -> Lacking:
     free = (pod for pod in lacking if pod.pending and pod.key not in gang.gated)
     for pod in islice(free, _MOST_EXAMINED):
         examined = examine(pod, world.cluster, world.reader)
-        if isinstance(examined.found, Problem):
-            problems.append(examined.found)
+        if isinstance(found := examined.found, Problem):
+            if any(world.cluster.fleet.counts(w.claim.ref.uid) for w in found.claims):
+                others[pod.key] = _UNDER_WAY  # to decide it anew would stop counting it
+                continue
+            problems.append(found)
             if len(problems) == MOST_PODS:
                 break
         else:
