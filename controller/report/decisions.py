@@ -309,8 +309,6 @@ class DecisionLog:
         asked = self._ask(pod, claims, time)
         del self._open[pod.uid]
         numbers = {w.claim.ref: c.number for w, c in zip(claims, asked.claims, strict=True)}
-        for uid in {ref.uid for ref in numbers} & self._held.keys():
-            self._end(uid)
         picks = [p for p in decision.picks if not p.admin]
         line = form.Placed(
             t=max(time, self._last),

@@ -18,7 +18,7 @@ from controller.queue.line import Need, gang_uid, gang_waiter
 from controller.queue.searches import PART_STEPS, Made, alike
 from controller.serve.allocations import allocate
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
-from controller.serve.placing import attempts, suited, without_excluded
+from controller.serve.placing import attempts, counts_already, suited, without_excluded
 from controller.serve.world import Act, Look, Wait, World, Write
 from dra.allocator.allocate import with_room_made
 from dra.allocator.problem import Problem, examine
@@ -116,8 +116,8 @@ def find_lacking(world: World, gang: Gang) -> Lacking:
     for pod in islice(free, _MOST_EXAMINED):
         examined = examine(pod, world.cluster, world.reader)
         if isinstance(found := examined.found, Problem):
-            if any(world.cluster.fleet.counts(w.claim.ref.uid) for w in found.claims):
-                others[pod.key] = _UNDER_WAY  # to decide it anew would stop counting it
+            if counts_already(world, found):
+                others[pod.key] = _UNDER_WAY
                 continue
             problems.append(found)
             if len(problems) == MOST_PODS:

@@ -186,6 +186,14 @@ def refs(problem: Problem) -> list[ClaimRef]:
     return [wants.claim.ref for wants in problem.claims]
 
 
+def counts_already(world: World, problem: Problem) -> bool:
+    """True if a claim of ``problem`` has an allocation that counts, written or reserved by us.
+
+    To decide such a claim anew would stop counting it.
+    """
+    return any(world.cluster.fleet.counts(wants.claim.ref.uid) for wants in problem.claims)
+
+
 def without_excluded(world: World, problem: Problem, suited: Collection[str] | None) -> Problem:
     """``problem`` without the nodes that are left out for its pod for a while.
 

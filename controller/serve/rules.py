@@ -27,7 +27,7 @@ from controller.serve.nudges import (
     have_scheduler_preempt,
     keep_claim_names,
 )
-from controller.serve.placing import place, refs, suited
+from controller.serve.placing import counts_already, place, refs, suited
 from controller.serve.world import DONE, Act, Look, Wait, World, Write
 from dra.allocator.problem import Decision, Problem, Satisfied
 from dra.cel.offers import UnansweredError
@@ -96,6 +96,13 @@ def rest(world: World, record: PodRecord) -> Iterator[Act]:
     if problem is not None and rested is not None:
         world.line.leaves(record.pod.uid)
         yield Wait(rested[1], refs(problem), at=rested[0])
+
+
+def await_another_pod(world: World, record: PodRecord) -> Iterator[Act]:
+    """Have a pod wait while slices are being made of a claim that another pod names too."""
+    problem = world.examined(record)
+    if problem is not None and record.reserved is None and counts_already(world, problem):
+        yield Wait(None, (), record.pod.key)
 
 
 def serve_gang(world: World, record: PodRecord) -> Iterator[Act]:
@@ -183,6 +190,7 @@ RULES: tuple[Rule, ...] = (
     partial(give_back_unused, causes=CAUSES),
     tell_what_it_lacks,
     rest,
+    await_another_pod,
     serve_gang,
     take_what_was_made,
     place_alone,

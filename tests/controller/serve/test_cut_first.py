@@ -8,6 +8,7 @@ from api.mignode import MOST_RESERVATIONS
 from controller import times
 from dra.common.resources import MIG_NODES, PODS, Obj
 from dra.gpu.inventory import Answer, AnswerState, FailedClaim
+from dra.gpu.mignode import reservations_of
 from dra.gpu.names import parse_device
 from dra.kube.errors import ConflictError, ForbiddenError
 from dra.kube.timing import FIRST_SECONDS
@@ -29,6 +30,7 @@ from tests.controller.serve.cutfirst import (
     site,
     waiting,
 )
+from tests.controller.world.worldchecks import check_held_once
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -83,6 +85,23 @@ def test_what_is_reserved_is_taken_for_all_others() -> None:
     bench.run()
     assert {*reserved(bench)} == {"b"}
     assert bench.devices("late")
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_claim_of_two_pods_is_reserved_once_and_for_either(*, goes: bool) -> None:
+    bench = waiting()
+    bench.pod(pod("pod-d", "c"))
+    bench.run()
+    assert len(reservations_of(bench.api.get(MIG_NODES, "node-a"))) == 1
+    if goes:
+        bench.remove_pod("pod-c")
+        bench.run()
+    assert len(reservations_of(bench.api.get(MIG_NODES, "node-a"))) == 1
+    for number in range(14):  # one of them has no room
+        bench.serve(f"p{number}", f"c{number}", request("r", "mig-1g.5gb"))
+    answers(bench, MADE)
+    assert bench.devices("c")
+    check_held_once([(n, o) for (k, n), o in bench.api.objects.items() if k == "resourceclaims"])
 
 
 def test_what_cannot_be_made_is_tried_on_another_gpu_at_once() -> None:
