@@ -69,10 +69,11 @@ class GeneratedClasses:
     def work_if_due(self) -> bool:
         if not self._objects.may_begin:
             return False
-        if self._is_asked:
+        now, name = self._now(), self._objects.next()
+        if name is None and self._is_asked:  # also by our own writes: once for all of them
             self._is_asked = False
             self._compare()
-        now, name = self._now(), self._objects.next()
+            name = self._objects.next()
         if name is not None:
             self._write(name, self._lacking[name])
             return True
@@ -175,6 +176,9 @@ class GeneratedClasses:
         self._reporter.on_class(found, "extended resource taken", obstacle)
 
     def _write(self, name: str, wanted: Obj) -> None:
+        found = self._cluster.class_objects.get(name)
+        if found is not None and not is_generated(found, self._cluster.driver):
+            return  # somebody has made it since; the next comparison tells so
         job = one(self._requests.apply, DEVICE_CLASSES, wanted)
         self._objects.write(name, job, self._cluster.set_class)
 

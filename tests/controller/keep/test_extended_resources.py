@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
+from dra.claims.classes import generated_classes
 from dra.common.resources import DEVICE_CLASSES, MIG_NODES, Obj
 from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.bench import Bench
@@ -141,6 +144,30 @@ def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(
     bench.cluster.set_class(versioned(foreign(name="mig-1g.5gb")))
     bench.run()
     assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
+
+
+def test_our_own_writes_have_all_classes_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = Mock(side_effect=generated_classes)
+    monkeypatch.setattr("controller.keep.classes.generated_classes", compared)
+    bench = Bench("node-a")
+    assert len(bench.classes()) > 10
+    assert compared.call_count <= 3, "the first time, with the node, and after the writes"
+
+
+def test_a_class_that_somebody_makes_while_ours_is_to_be_written_stays_theirs() -> None:
+    bench = Bench()
+    theirs = versioned(foreign(name="mig-7g.40gb"))
+
+    def meanwhile(what: str) -> None:
+        if what == DEVICE_CLASSES.plural:
+            bench.cluster.set_class(theirs)
+
+    bench.api.refuse = meanwhile
+    bench.add_node("node-a")
+    bench.run()
+    assert "mig-1g.5gb" in bench.classes()
+    assert "mig-7g.40gb" not in bench.classes()
+    assert bench.recorder.reasons("mig-7g.40gb") == ["DeviceClassConflict"]
 
 
 def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
