@@ -60,57 +60,11 @@ class Ranked(Generic[K]):
         return None
 
 
-class _Ready(Generic[K]):
-    """Keys that are due. Groups take turns, and within a group the least order goes first.
-
-    Keys of equal order come as they were added. ``rank`` is applied to the order of a group's first
-    key: groups with the least rank take turns, and all others come after them. A key may be there
-    more than once: the user passes over entries that are out of date.
-    """
-
-    def __init__(self, group: Callable[[K], str], rank: Callable[[Any], Any]) -> None:
-        self._group = group
-        self._rank = rank
-        self._groups: dict[str, list[tuple[Any, int, K]]] = {}
-        self._turns: Ranked[str] = Ranked()
-        self._ticket = 0
-
-    def put(self, key: K, order: Any) -> None:
-        group = self._group(key)
-        self._ticket += 1
-        heapq.heappush(self._groups.setdefault(group, []), (order, self._ticket, key))
-        self._wait(group)
-
-    def first(self) -> tuple[K, Any] | None:
-        """The key to look at next with its order, None when there is none."""
-        group = self._turns.first()
-        if group is None:
-            return None
-        order, _, key = self._groups[group][0]
-        return key, order
-
-    def drop(self, *, is_served: bool) -> None:
-        """Remove the first key; if it ``is_served``, its group goes behind groups of equal rank."""
-        group = self._turns.first()
-        if group is not None:
-            if is_served:
-                self._turns.discard(group)
-            heapq.heappop(self._groups[group])
-            self._wait(group)
-
-    def _wait(self, group: str) -> None:
-        if self._groups[group]:
-            self._turns.put(group, self._rank(self._groups[group][0][0]))
-        else:
-            del self._groups[group]
-            self._turns.discard(group)
-
-
 class WorkList(Generic[K]):
     """Keys that wait to be looked at. ``now`` gives monotonic seconds. Not thread-safe.
 
     A key is due at once or at a time; adding it again keeps the earlier time. Of the due keys, the
-    one with the least ``order`` goes first.
+    one with the least ``order`` goes first, of equals the one that was added first.
 
     ``group``: the group of a key; groups take turns.
     ``rank``: a number for an order; groups whose first key has the least rank go before others.
@@ -127,8 +81,13 @@ class WorkList(Generic[K]):
     ) -> None:
         self._now = now
         self._pauses = pauses
+        self._group = group
+        self._rank = rank
         self._order: dict[K, Any] = {}
-        self._ready: _Ready[K] = _Ready(group, rank)
+        self._ready: dict[str, list[tuple[Any, int, K]]] = {}
+        """By group, a heap of the keys that are due; entries may be out of date."""
+        self._turns: Ranked[str] = Ranked()
+        self._ticket = 0
         self._later: Ranked[K] = Ranked()
         self._failures: dict[K, Backoff] = {}
 
@@ -144,7 +103,7 @@ class WorkList(Generic[K]):
         elif key not in self._order or due is not None or self._order[key] != order:
             self._order[key] = order
             self._later.discard(key)
-            self._ready.put(key, order)
+            self._put(key, order)
 
     def retry(self, key: K, order: Any) -> float:
         """Add ``key`` after a pause, which doubles with each failure; returns its seconds."""
@@ -167,26 +126,18 @@ class WorkList(Generic[K]):
 
     def peek(self) -> Any | None:
         """The ``order`` of the next key that is due, None when none is."""
-        if not self._order:
-            return None
-        now = self._now()
-        while (late := self._later.first()) is not None and self._later.get(late) <= now:
-            self._later.discard(late)
-            self._ready.put(late, self._order[late])
-        while (found := self._ready.first()) is not None:
-            key, order = found
-            if key in self._order and self._order[key] == order and self._later.get(key) is None:
-                return order
-            self._ready.drop(is_served=False)
-        return None
+        group = self._next()
+        return None if group is None else self._ready[group][0][0]
 
     def pop(self) -> K | None:
-        found = None if self.peek() is None else self._ready.first()
-        if found is None:
+        group = self._next()
+        if group is None:
             return None
-        self._ready.drop(is_served=True)
-        del self._order[found[0]]
-        return found[0]
+        self._turns.discard(group)  # it goes behind groups of equal rank
+        _, _, key = heapq.heappop(self._ready[group])
+        self._wait(group)
+        del self._order[key]
+        return key
 
     def next_due(self) -> float | None:
         """The monotonic time of the next key, not in the future if one is due; None if empty."""
@@ -194,3 +145,33 @@ class WorkList(Generic[K]):
             return self._now()
         late = self._later.first()
         return None if late is None else self._later.get(late)
+
+    def _next(self) -> str | None:
+        """The group whose turn it is, with its next key first; None when no key is due."""
+        if not self._order:
+            return None
+        now = self._now()
+        while (late := self._later.first()) is not None and self._later.get(late) <= now:
+            self._later.discard(late)
+            self._put(late, self._order[late])
+        while (group := self._turns.first()) is not None:
+            order, _, key = self._ready[group][0]
+            if self._order.get(key) == order and self._later.get(key) is None:
+                return group
+            heapq.heappop(self._ready[group])
+            self._wait(group)
+        return None
+
+    def _put(self, key: K, order: Any) -> None:
+        group = self._group(key)
+        self._ticket += 1
+        heapq.heappush(self._ready.setdefault(group, []), (order, self._ticket, key))
+        self._wait(group)
+
+    def _wait(self, group: str) -> None:
+        """Give a group its turn, by the rank of its first key; an empty one waits for none."""
+        if waiting := self._ready[group]:
+            self._turns.put(group, self._rank(waiting[0][0]))
+        else:
+            del self._ready[group]
+            self._turns.discard(group)

@@ -6,8 +6,9 @@ Owned by one thread. Every change is noted in :class:`Effects` with what it may 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from api.mignode import RoomRequest
 from controller.cluster.claims import KnownClaims
@@ -23,8 +24,16 @@ from dra.claims.otherdevices import OtherDevices
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Reason
 from dra.common.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     STORAGE_CLASSES,
     Obj,
     ObjectKey,
@@ -34,6 +43,7 @@ from dra.common.resources import (
 from dra.gpu.inventory import ClaimRef, Inventory
 from dra.gpu.mignode import from_mignode
 from dra.gpu.names import defrag
+from dra.kube.reflector import Change
 from dra.pods.nodefit import read_node
 from dra.pods.pods import DEFAULT_SCHEDULER, Pod
 from dra.pods.residents import Hosts
@@ -129,6 +139,30 @@ class Cluster:
         """Note that pods may fit now on ``nodes``, or on any node if none is given."""
         self._effects.room.update(nodes)
         self._effects.room_anywhere = self._effects.room_anywhere or not nodes
+
+    def apply(self, resource: Resource, change: Change | None) -> None:
+        """Take a change that a mirror reports; an object that cannot be understood is left out.
+
+        None instead of a change says that all objects of the resource were listed.
+        """
+        if change is None:
+            self.note_listed(resource)
+            return
+        known, obj = _KINDS.get(resource), change.new or change.old or {}
+        try:
+            key = (obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
+            if known is None:
+                self.gangs.change_group(resource, key, change.new)
+            elif change.new is None:
+                known.remove(self, key if resource.namespaced else key[1])
+            elif change.rewound and resource == RESOURCE_CLAIMS:
+                self.set_claim(change.new, rewound=True)
+            else:
+                known.set(self, change.new)
+        except Exception:  # noqa: BLE001 - whatever an object says, the others are to be served
+            name = obj.get("metadata", {}).get("name")
+            fields = {"resource": str(resource), "object": name}
+            _log.exception("left out: an object that cannot be understood", extra=fields)
 
     def note_listed(self, resource: Resource) -> None:
         self._unlisted.discard(resource)
@@ -384,3 +418,31 @@ class Cluster:
         for allocation in self.claim_index.latest_allocations(_REMEMBERED):
             for profile in self.fleet.profiles_in(allocation):
                 self.fleet.demand.observe(profile)
+
+
+class _Kind(NamedTuple):
+    """Methods for the objects of a resource; ``remove`` takes the key, or the name alone."""
+
+    set: Callable[[Cluster, Obj], None]
+    remove: Callable[[Cluster, Any], object]
+
+
+_KINDS: Mapping[Resource, _Kind] = {
+    NODES: _Kind(Cluster.set_node, Cluster.remove_node),
+    MIG_NODES: _Kind(Cluster.set_mignode, Cluster.remove_mignode),
+    PODS: _Kind(Cluster.set_pod, Cluster.remove_pod),
+    RESOURCE_CLAIMS: _Kind(Cluster.set_claim, Cluster.remove_claim),
+    DEVICE_CLASSES: _Kind(Cluster.set_class, Cluster.remove_class),
+    PERSISTENT_VOLUME_CLAIMS: _Kind(Cluster.set_volume_claim, Cluster.remove_volume_claim),
+    PERSISTENT_VOLUMES: _Kind(Cluster.set_volume, Cluster.remove_volume),
+    STORAGE_CLASSES: _Kind(Cluster.set_storage_class, Cluster.remove_storage_class),
+    NAMESPACES: _Kind(Cluster.set_namespace, Cluster.remove_namespace),
+    RESOURCE_CLAIM_TEMPLATES: _Kind(
+        lambda cluster, obj: cluster.templates.set(obj),
+        lambda cluster, key: cluster.templates.remove(key),
+    ),
+    RESOURCE_SLICES: _Kind(
+        Cluster.set_slice, lambda cluster, name: cluster.others.remove_slice(name)
+    ),
+}
+"""Resources beside those of pod groups."""

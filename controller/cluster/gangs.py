@@ -124,19 +124,18 @@ class KnownGangs:
                 if place[0] == kind:
                     self._wake(gangs)
 
-    def set_group(self, resource: Resource, obj: Obj) -> None:
+    def change_group(self, resource: Resource, key: ObjectKey, obj: Obj | None) -> None:
+        """Take an object that says how large gangs are; ``obj`` is None if it is gone."""
         kind = kind_of(resource)
-        if kind is not None:
-            group = read_pod_group(kind, obj)
-            if self._groups.set(group):
-                self._wake(self._of_group.get((kind, group.namespace, group.name), ()))
-
-    def remove_group(self, resource: Resource, key: ObjectKey) -> None:
-        kind = kind_of(resource)
-        if kind is not None:
+        if kind is None:
+            return
+        gangs = self._of_group.get((kind, *key), ())
+        if obj is None:
             self._groups.remove(kind, *key)
-            for gang in self._of_group.get((kind, *key), ()):
+            for gang in gangs:
                 self._gangs[gang].version += 1
+        elif self._groups.set(read_pod_group(kind, obj)):
+            self._wake(gangs)
 
     def _join(self, key: ObjectKey, part: _Part) -> None:
         membership = part.membership

@@ -9,7 +9,6 @@ import threading
 import time
 
 from controller import times
-from controller.cluster.changes import apply
 from controller.cluster.cluster import Cluster
 from controller.leader.engine import Engine
 from controller.leader.fence import Fence
@@ -108,7 +107,7 @@ class Controller:
             requests, finalizer=options.finalizer, labels_nodes=options.eager_creation
         )
         try:
-            apply(cluster, inbox.take())
+            _apply(cluster, inbox)
             if self._was_settled:
                 _log.info("no fence: nothing is on its way that former leaders sent")
             else:
@@ -125,7 +124,7 @@ class Controller:
         finally:
             stop.set()
             senders.close()  # the next leader relies on it that nothing more is sent
-        apply(cluster, inbox.take())
+        _apply(cluster, inbox)
         return _is_settled(fence, cluster, writer)
 
     def _leads(self) -> bool:
@@ -197,10 +196,15 @@ class Controller:
         for resource, change in changes:
             name = mignode_of(resource, change)
             begun = time.thread_time() if name else 0.0  # each reading is a system call
-            apply(cluster, [(resource, change)])
+            cluster.apply(resource, change)
             if name:
                 inbox.charge(name, time.thread_time() - begun)
         worker.absorb()
+
+
+def _apply(cluster: Cluster, inbox: Inbox) -> None:
+    for resource, change in inbox.take():
+        cluster.apply(resource, change)
 
 
 def _is_settled(fence: Fence | None, cluster: Cluster, writer: ClaimWriter) -> bool:

@@ -16,16 +16,39 @@ from contextlib import contextmanager
 from functools import partial
 
 from controller import times
-from controller.cluster.changes import MIRRORED, OPTIONAL, POD_GROUPS, apply
-from controller.cluster.cluster import Cluster
+from controller.cluster.cluster import VOLUMES, Cluster
 from controller.cluster.trim import Trimmer, remembering
 from dra.claims.classes import generated_label
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, Resource
+from dra.common.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from dra.gangs.membership import KINDS
 from dra.kube.client import KubeApi, first_served
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Clock
 
 _log = logging.getLogger(__name__)
+
+MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
+"""Resources that are mirrored while leading."""
+
+OPTIONAL = (*VOLUMES, NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES)
+"""Resources that are mirrored where that is allowed.
+
+Of ResourceClaimTemplates only those that the controller made are mirrored, of ResourceSlices only
+those of other drivers.
+"""
+
+POD_GROUPS = tuple(tuple(map(kind.at_version, kind.versions)) for kind in KINDS)
+"""The versions of each kind of pod group; the first one that is served is mirrored."""
 
 _SHARE = 0.05
 """Share of the deciding thread's time that changes of one MigNode may take."""
@@ -168,7 +191,8 @@ class Mirrors:
         while not stop.is_set():
             missing = self._lacking()
             if changes := inbox.take(0.01):
-                apply(cluster, changes)
+                for each in changes:
+                    cluster.apply(*each)
                 # The garbage collector need not look at the mirrored objects again with each page.
                 gc.freeze()
             if not missing:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from controller.cluster.changes import MIRRORED
 from controller.cluster.cluster import Cluster
 from controller.cluster.trim import Trimmer, remembering
+from controller.leader.mirrors import MIRRORED
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain

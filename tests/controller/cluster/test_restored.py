@@ -6,7 +6,6 @@ import copy
 
 import pytest
 
-from controller.cluster.changes import apply
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.reflector import Change
 from tests.controller.helpers.bench import Bench
@@ -25,7 +24,7 @@ def test_an_allocation_of_later_than_the_snapshot_is_forgotten(*, rewound: bool)
     assert int(before["metadata"]["resourceVersion"]) < int(after["metadata"]["resourceVersion"])
     bench.api.objects["resourceclaims", "c"] = before
     change = Change("modified", after, before, rewound=rewound)
-    apply(bench.cluster, [(RESOURCE_CLAIMS, change)])
+    bench.cluster.apply(RESOURCE_CLAIMS, change)
     known = bench.cluster.claims["default", "c"].claim
     assert (known.allocation is None) == rewound
     bench.remove_pod("p")

@@ -8,7 +8,6 @@ import pytest
 
 from api.mignode import MOST_GEOMETRIES
 from controller import times
-from controller.cluster.changes import apply
 from controller.leader.mirrors import Inbox, mignode_of
 from dra.claims.classes import GPU_CLASS, MOST_OF_NODE
 from dra.common.resources import (
@@ -203,9 +202,9 @@ def _geometry(profiles: int, starts: int, *, size: int = 1) -> list[Obj]:
 def test_a_node_that_says_what_cannot_be_is_left_out_and_nobody_else_notices(said: Obj) -> None:
     bench = Bench("node-a")
     bench.cluster.set_node(node("evil"))
-    apply(bench.cluster, [(MIG_NODES, Change("added", None, mignode("evil")))])
+    bench.cluster.apply(MIG_NODES, Change("added", None, mignode("evil")))
     bench.run()
-    apply(bench.cluster, [(MIG_NODES, Change("modified", None, _said(**said)))])
+    bench.cluster.apply(MIG_NODES, Change("modified", None, _said(**said)))
     bench.run()
     assert bench.recorder.reasons("evil") == ["MigNodeUnreadable"]
     for number in range(2):
@@ -214,7 +213,7 @@ def test_a_node_that_says_what_cannot_be_is_left_out_and_nobody_else_notices(sai
     assert bench.devices("c0")
     assert bench.node_of("c0") == "node-a"
     assert not bench.devices("c1")
-    apply(bench.cluster, [(MIG_NODES, Change("modified", None, mignode("evil")))])
+    bench.cluster.apply(MIG_NODES, Change("modified", None, mignode("evil")))
     bench.run()
     assert bench.node_of("c1") == "evil"
 
@@ -241,7 +240,7 @@ def test_a_geometry_that_no_gpu_has_delays_nobody(profiles: list[Obj], told: lis
     body["status"]["gpus"] = [
         {**each, "geometry": name, "name": f"gpu-{n}"} for n, name in enumerate(names)
     ]
-    apply(bench.cluster, [(MIG_NODES, Change("added", None, body))])
+    bench.cluster.apply(MIG_NODES, Change("added", None, body))
     bench.serve("p", "c")
     assert bench.node_of("c") == "node-a"
     assert bench.recorder.reasons("evil") == told

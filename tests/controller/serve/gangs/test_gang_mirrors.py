@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.cluster.changes import POD_GROUPS, apply
 from controller.cluster.trim import Trimmer, remembering
+from controller.leader.mirrors import POD_GROUPS
 from dra.common.resources import PODS, Obj
 from dra.gangs.membership import KUBERNETES, VOLCANO, read_membership
 from dra.kube.client import KubeApi, first_served
@@ -78,10 +78,11 @@ def test_changes_of_each_kind_reach_the_gangs() -> None:
     (resource,) = [VOLCANO.at_version(version) for version in VOLCANO.versions]
     assert (resource,) in POD_GROUPS
     group = versioned({"metadata": {"namespace": "default", "name": "g"}, "spec": {"minMember": 5}})
-    apply(known, [(resource, Change("added", None, group)), (resource, None)])
+    known.apply(resource, Change("added", None, group))
+    known.apply(resource, None)
     assert known.gangs.minimum(gang) == 5
     assert ("default", "p") in known.take_effects().pods
-    apply(known, [(resource, Change("deleted", group, None))])
+    known.apply(resource, Change("deleted", group, None))
     assert known.gangs.minimum(gang) != 5
     known.remove_pod(("default", "p"))
     assert gang.key in known.take_effects().gone_gangs

@@ -19,7 +19,7 @@ def test_an_object_says_how_many_where_it_is_known() -> None:
     bench.run()
     assert not held(bench, "a")
     assert "PodGroup default/a of scheduling.k8s.io does not exist" in told(bench, "a-0")
-    bench.cluster.gangs.set_group(resource, group(3))
+    bench.cluster.gangs.change_group(resource, ("default", "a"), group(3))
     bench.run(seconds=11.0)
     assert "once 3 of its pods" in told(bench, "a-0")
     grouped(bench, 2)
@@ -55,10 +55,10 @@ def test_an_object_is_looked_for_by_its_name_however_many_gangs_there_are() -> N
     bench.run()
     gangs._of_group = _Scanned(gangs._of_group)
     for number in (3, 2):
-        gangs.set_group(resource, group(number))
+        gangs.change_group(resource, ("default", "a"), group(number))
         bench.run(seconds=11.0)
     assert len(held(bench, "a")) == 2
-    gangs.remove_group(resource, ("default", "a"))
+    gangs.change_group(resource, ("default", "a"), None)
 
 
 def test_pods_of_a_gang_that_are_bound_are_not_gone_through_when_it_changes() -> None:
@@ -66,7 +66,7 @@ def test_pods_of_a_gang_that_are_bound_are_not_gone_through_when_it_changes() ->
     resource = KUBERNETES.at_version("v1alpha2")
     bench = Bench(*NODES)
     bench.cluster.gangs.note_listed(resource)
-    bench.cluster.gangs.set_group(resource, group(3))
+    bench.cluster.gangs.change_group(resource, ("default", "a"), group(3))
     grouped(bench, 9, 0)
     bench.run()
     bench.remove_pod("a-9")

@@ -113,7 +113,7 @@ def test_an_object_of_another_namespace_says_nothing() -> None:
     bench.cluster.gangs.note_listed(resource)
     foreign = group(1)
     foreign["metadata"]["namespace"] = "other"
-    bench.cluster.gangs.set_group(resource, foreign)
+    bench.cluster.gangs.change_group(resource, ("other", "a"), foreign)
     grouped(bench, 0, 1)
     bench.run()
     assert not held(bench, "a")
