@@ -311,6 +311,8 @@ class Effects:
     reserved: set[str] = field(default_factory=set)
 
     def take(self) -> Effects:
+        if not self:
+            return _NONE  # as in most turns
         taken = Effects(*_ALL(self))
         Effects.__init__(self)
         return taken
@@ -320,3 +322,4 @@ class Effects:
 
 
 _ALL = attrgetter(*(each.name for each in fields(Effects)))
+_NONE = Effects()

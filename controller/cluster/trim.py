@@ -369,12 +369,16 @@ class Trimmer:
         Raises:
             CrowdedError: the objects of ``namespace`` hold too much already.
         """
-        if isinstance(value, dict | list):
-            text = msgspec.json.encode(value)
-            if decoded_weight(text) > self._large:
-                return self._allowance.share(namespace, text, lambda: value)
-            return self._known.get(text, lambda: value)
-        return self._known_equal(value)
+        if not isinstance(value, dict | list):
+            return self._known_equal(value)
+        text = msgspec.json.encode(value)
+        known = self._known.find(text)
+        if known is not None:
+            return known
+        if decoded_weight(text) > self._large:
+            return self._allowance.share(namespace, text, lambda: value)
+        self._known.put(text, value)
+        return value
 
     def _known_equal(self, value: Any) -> Any:
         """An equal value that is held already, else ``value``."""

@@ -176,9 +176,11 @@ class GeneratedClasses:
         self._reporter.on_class(found, "extended resource taken", obstacle)
 
     def _write(self, name: str, wanted: Obj) -> None:
-        found = self._cluster.class_objects.get(name)
-        if found is not None and not is_generated(found, self._cluster.driver):
-            return  # somebody has made it since; the next comparison tells so
+        driver, found = self._cluster.driver, self._cluster.class_objects.get(name)
+        if found is not None and not (
+            is_generated(found, driver) and needs_write(wanted, found, driver)
+        ):
+            return  # it has changed since the comparison; the next one sees to it
         job = one(self._requests.apply, DEVICE_CLASSES, wanted)
         self._objects.write(name, job, self._cluster.set_class)
 

@@ -69,7 +69,7 @@ class Keepers:
             NotLeadingError: nothing may be written any more.
         """
         for keeper in self.all:
-            if self._now() < self._rests.get(id(keeper), 0.0):
+            if self._rests and self._now() < self._rests.get(id(keeper), 0.0):
                 continue
             try:
                 if keeper.work_if_due():

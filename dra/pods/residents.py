@@ -122,31 +122,29 @@ class Residents:
         self._users: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
         self._namespaces: dict[str, Labels] = {}
 
-    def place(self, pod: Pod, node: str) -> bool:
-        """Put a pod on a node ("" for none); False if nothing changes that other pods look at."""
+    def place(self, pod: Pod, node: str) -> None:
+        """Put a pod on a node ("" for none); ``version`` stays if no other pod looks at that."""
         before = self._place.get(pod.key)
         if before is None and not node:
-            return False
-        same = (
-            before is not None
-            and before[0] == node
-            and before[1].needs is pod.needs
-            and alike(before[1]) == alike(pod)
-        )
+            return
         if before is not None:
             del self._place[pod.key]
             self._settle(before[1], before[0], comes=False)
         if node:
             self._place[pod.key] = node, pod
             self._settle(pod, node, comes=True)
-        if same:
-            return False
+        if (
+            before is not None
+            and before[0] == node
+            and before[1].needs is pod.needs
+            and alike(before[1]) == alike(pod)
+        ):
+            return
         if before is not None:
             self._count(before[1], before[0], -1)
         if node:
             self._count(pod, node, 1)
         self.version += 1
-        return True
 
     def set_namespace(self, name: str, labels: Labels | None) -> bool:
         """Take a namespace's labels, or None if it is gone; False if that is known already."""
@@ -380,14 +378,18 @@ class Hosts:
     def place(self, pod: Pod, node: str) -> str:
         """Put a pod on a node ("" for none); returns a node where that made room, or ""."""
         before, requests = self.residents.find(pod.key), pod.needs.requests
+        if before is None and not node:
+            return ""
+        if before is not None and before[0] == node and before[1] is pod:
+            return ""
         self.residents.place(pod, node)
+        if before is not None and before[0] == node and before[1].needs.requests == requests:
+            return ""
         if before is not None:
             self._book(before[0], before[1].needs.requests, sign=-1)
         if node:
             self._book(node, requests, sign=1)
-        if before is None or (before[0] == node and before[1].needs.requests == requests):
-            return ""
-        return before[0]
+        return before[0] if before is not None else ""
 
     def _book(self, node: str, requests: Amounts, *, sign: int) -> None:
         used = self._used.setdefault(node, {})

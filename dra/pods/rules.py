@@ -343,18 +343,19 @@ def find_victims(
 
     ``ports`` are the host ports of ``pod``, made once by callers that ask about many nodes.
     """
-    wanted = ports or WantedPorts(pod.needs.host_ports)
     there = hosts.residents.on(node.name)
     lower = [other for other in there if may_preempt(pod, other)]
-    higher = [o for o in there if o.key != pod.key and not may_preempt(pod, o)]
+    if not lower:
+        return None
+    wanted = ports or WantedPorts(pod.needs.host_ports)
+    higher = (o for o in there if o.key != pod.key and not may_preempt(pod, o))
+    if wanted.find_conflict(o.needs for o in higher) is not None:
+        return None
     taken = hosts.used(node.name, without=pod.key)
     asked = [name for name, amount in pod.needs.requests.items() if amount]
     used = {name: taken.get(name, 0) for name in asked}  # others may take dozens of resources
     for other in lower:
         _add(used, other.needs.requests, sign=-1)
-
-    if not lower or wanted.find_conflict(o.needs for o in higher) is not None:
-        return None
     if find_misfit(pod.needs, node, used, delegated=delegated) is not None:
         return None
     victims: list[Pod] = []
