@@ -12,7 +12,7 @@ from typing import Literal
 from cli.explaining.findings import Why
 from cli.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain.answers import Detail, Explanation, NodeAnswer
+from dra.allocator.explain.answers import Explanation, NodeAnswer
 from dra.allocator.explain.judge import explain
 from dra.allocator.fleet import Fleet
 from dra.allocator.moves import TooManyStatesError
@@ -90,7 +90,7 @@ class Judge:
     def explain(self, problem: Problem) -> Explanation:
         """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates."""
         outcome = self.allocator.outcome(problem)
-        found = explain(problem, self.allocator, given_up=outcome.given_up, detail=Detail.FULL)
+        found = explain(problem, self.allocator, given_up=outcome.given_up, full=True)
         over = outcome.over or found.obstacle
         return replace(found, obstacle=over, nodes=self._all_nodes(found.nodes))
 

@@ -101,6 +101,10 @@ class Weights(NamedTuple):
     wanted: int
 
 
+NO_WEIGHTS = Weights((), 0)
+"""Weights where no slices can be made."""
+
+
 class Situation(NamedTuple):
     """All that a policy may look at besides the move: the GPU before it, and what slices weigh.
 

@@ -8,24 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 
 from dra.claims.reasons import NodeReason, Obstacle, Reason
 from dra.gpu.holdings import Holding
 from dra.gpu.inventory import GpuReason
-
-
-class Detail(Enum):
-    """Amount of detail that an explanation has.
-
-    ``BRIEF``: answers of nodes without the names of GPUs and claims. ``EVENT``: what a message of
-    1,000 characters about an unsolved problem has room for. ``FULL``: every blocker on every node,
-    and the nodes that would do.
-    """
-
-    BRIEF = "brief"
-    EVENT = "event"
-    FULL = "full"
 
 
 class AnswerReason(StrEnum):
@@ -49,8 +36,8 @@ class AnswerReason(StrEnum):
 class GpuAnswer:
     """Answer of a GPU: it could serve what is asked for now, or why not and because of whom.
 
-    ``name``: empty where the answer is that of several GPUs. ``least``, in full detail: number of
-    the first ``blockers`` that would be enough if they went. ``cost``, in full detail: weight of
+    ``name``: empty where the answer is that of several GPUs. ``least``, of a full answer: number of
+    the first ``blockers`` that would be enough if they went. ``cost``, of a full answer: weight of
     these, to compare GPUs.
     """
 

@@ -5,58 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer
+from dra.allocator.explain.answers import AnswerReason, GpuAnswer
 from dra.allocator.gpustate import GpuState
 from dra.allocator.search.search import Search
-from dra.cel.kinds import Kinds
 from dra.cel.offers import SHARE_OF, Offer
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.holdings import Holding
 from dra.gpu.shares import NONE_HELD, Ask
 
 
-def in_the_way(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
+def answer_gpu(search: Search, state: GpuState, missing: Sequence[int], *, full: bool) -> GpuAnswer:
+    """Answer of a GPU that lacks the types ``missing``: reason, and what is in the way.
+
+    ``full``: as the command line shows it, with the fewest holdings that would have to go; else as
+    an event tells it, where also GPUs that could never serve are named by what blocks them now.
+    """
+    name = state.gpu.name
+    if state.blocked:
+        if full and not _possible(search, state, missing or search.indices):
+            return GpuAnswer(name, AnswerReason.NO_SUCH_DEVICE, "has no such device")
+        return GpuAnswer(name, _blocked_reason(state), state.blocked)
+    if not missing:
+        return GpuAnswer(name, AnswerReason.FITS, _where(search, state) if full else "")
+    offers = _offers(search, state, missing)
+    if not offers:
+        return _without(search, state, missing, full=full)
+    message = f"no room for {names(offers)}{_about_shares(search, state, missing)}"
+    if not full:
+        return GpuAnswer(name, _reason(state, ()), message, _in_the_way(state, offers))
+    ways = _ways(state, offers)
+    least = ways[0] if ways else []
+    everyone = dict.fromkeys(h for way in ways for h in way)
+    return GpuAnswer(
+        name, _reason(state, least), message, tuple(everyone), len(least), _cost(least)
+    )
+
+
+def _in_the_way(state: GpuState, offers: Iterable[Offer]) -> tuple[Holding, ...]:
     """Holdings of memory slices that ``offers`` could use; all holdings if those are no slices."""
     wanted = 0
     for offer in offers:
         for placement in offer.profile.placements if offer.profile else ():
             wanted |= placement.mask
-    return [
+    return tuple(
         h
         for h in state.holdings
         if h.occupant is None or not wanted or h.occupant.placement.mask & wanted
-    ]
+    )
 
 
-def ways(state: GpuState, offers: Sequence[Offer]) -> list[list[Holding]]:
+def _ways(state: GpuState, offers: Sequence[Offer]) -> list[list[Holding]]:
     """For each placement of ``offers``, the holdings that would have to go; the cheapest first."""
     found: list[list[Holding]] = []
     for offer in sorted(offers, key=lambda o: o.size):
-        if offer.profile is None or state.whole_held or state.gpu.geometry is None:
-            found.append(list(state.holdings))
-            continue
-        found += [
-            _to_go(state.holdings, offer.profile, at, state.gpu.geometry)
-            for at in offer.profile.placements
-        ]
-    found.sort(key=lambda way: (cost_of(way), len(way)))
-    return found
-
-
-def cost_of(holdings: Iterable[Holding]) -> int:
-    """Cost of having ``holdings`` go, to compare GPUs."""
-    return sum(map(_weight, holdings))
-
-
-def reason_of(state: GpuState, least: Sequence[Holding]) -> AnswerReason:
-    """Reason why a GPU has no room, where ``least`` would have to go."""
-    if state.whole_held:
-        return AnswerReason.HELD_WHOLE
-    if least and all(h.leaving for h in least):
-        return AnswerReason.RECLAIMING
-    if least and not any(h.claim_uid for h in least):
-        return AnswerReason.FOREIGN
-    return AnswerReason.NO_ROOM
+        profile, geometry = offer.profile, state.gpu.geometry
+        if profile is None or state.whole_held or geometry is None:
+            found.append([*state.holdings])
+        else:
+            found += [_to_go(state.holdings, profile, at, geometry) for at in profile.placements]
+    return sorted(found, key=lambda way: (_cost(way), len(way)))
 
 
 def _to_go(
@@ -78,6 +85,11 @@ def _to_go(
     return going
 
 
+def _cost(holdings: Iterable[Holding]) -> int:
+    """Cost of having ``holdings`` go, to compare GPUs."""
+    return sum(map(_weight, holdings))
+
+
 def _weight(holding: Holding) -> int:
     """Weight of a holding: least if it goes anyway, most if no claim holds it."""
     if holding.leaving:
@@ -85,35 +97,15 @@ def _weight(holding: Holding) -> int:
     return 2 if holding.claim_uid else 10
 
 
-def answer_gpu(
-    search: Search, state: GpuState, missing: Sequence[int], *, kinds: Kinds, detail: Detail
-) -> GpuAnswer:
-    """Answer of a GPU that lacks the types ``missing``: reason, and what is in the way."""
-    name, full = state.gpu.name, detail is Detail.FULL
-    if state.blocked:
-        if full and not _possible(search, state, missing or search.indices, kinds):
-            return GpuAnswer(name, AnswerReason.NO_SUCH_DEVICE, "has no such device")
-        return GpuAnswer(name, _blocked_reason(state), state.blocked)
-    if not missing:
-        return GpuAnswer(name, AnswerReason.FITS, _where(search, state) if full else "")
-    offers = _offers(search, state, missing)
-    if not offers:
-        return _without(search, state, missing, kinds=kinds, full=full)
-    message = f"no room for {names(offers)}{_about_shares(search, state, missing)}"
-    if not full:
-        held = in_the_way(state, offers) if detail is Detail.EVENT else ()
-        return GpuAnswer(name, reason_of(state, ()), message, tuple(held))
-    found = ways(state, offers)
-    least = found[0] if found else []
-    everyone = dict.fromkeys(h for way in [least, *found] for h in way)
-    return GpuAnswer(
-        name,
-        reason_of(state, least),
-        message,
-        tuple(everyone),
-        least=len(least),
-        cost=cost_of(least),
-    )
+def _reason(state: GpuState, least: Sequence[Holding]) -> AnswerReason:
+    """Reason why a GPU has no room, where ``least`` would have to go."""
+    if state.whole_held:
+        return AnswerReason.HELD_WHOLE
+    if least and all(h.leaving for h in least):
+        return AnswerReason.RECLAIMING
+    if least and not any(h.claim_uid for h in least):
+        return AnswerReason.FOREIGN
+    return AnswerReason.NO_ROOM
 
 
 def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> str:
@@ -160,27 +152,24 @@ def names(offers: Iterable[Offer]) -> str:
 
 
 def _offers(search: Search, state: GpuState, indices: Iterable[int]) -> list[Offer]:
-    matching = {i: search.match(state, i).offers for i in indices}
-    return [o for group in matching.values() for o in group]
+    return [offer for index in indices for offer in search.match(state, index).offers]
 
 
-def _without(
-    search: Search, state: GpuState, missing: Sequence[int], *, kinds: Kinds, full: bool
-) -> GpuAnswer:
+def _without(search: Search, state: GpuState, missing: Sequence[int], *, full: bool) -> GpuAnswer:
     """The answer of a GPU that has no such device, however empty."""
     reason, message = AnswerReason.NO_SUCH_DEVICE, "has no such device"
     if state.gpu.layout is not None:
         message += f" (its layout is {state.gpu.layout.name})"
     if not state.gpu.mig_enabled:
         message += " (MIG is off)"
-        if _is_off(state) and (not full or _possible(search, state, missing, kinds)):
+        if _is_off(state) and (not full or _possible(search, state, missing)):
             reason = AnswerReason.MIG_OFF
     return GpuAnswer(state.gpu.name, reason, message)
 
 
-def lacks_mig_mode(search: Search, state: GpuState, index: int, kinds: Kinds) -> bool:
+def lacks_mig_mode(search: Search, state: GpuState, index: int) -> bool:
     """True if a GPU would have devices of type ``index`` if its MIG mode were on."""
-    return _is_off(state) and _possible(search, state, (index,), kinds)
+    return _is_off(state) and _possible(search, state, (index,))
 
 
 def _is_off(state: GpuState) -> bool:
@@ -188,14 +177,14 @@ def _is_off(state: GpuState) -> bool:
     return not state.gpu.mig_enabled and state.gpu.reason in ("", AnswerReason.MIG_OFF)
 
 
-def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Kinds) -> bool:
+def _possible(search: Search, state: GpuState, indices: Sequence[int]) -> bool:
     """True if a GPU has devices of the types ``indices``, or would if it were usable in MIG mode.
 
     True also where its profiles are not known, as may be where it is not usable.
     """
     if state.gpu.geometry is None or _offers(search, state, indices):
         return True
-    gpu = replace(state.gpu, mig_enabled=True, mig_pending=True)
+    gpu, kinds = replace(state.gpu, mig_enabled=True, mig_pending=True), search.fleet.kinds
     kind = kinds.of(gpu, state.inventory)
     return any(kinds.match(search.types[i].expressions, kind, gpu).offers for i in indices)
 

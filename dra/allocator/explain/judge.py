@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
 
 from dra.allocator.admin_access import looks_only, picks_on
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain.answers import AnswerReason, Detail, Explanation, GpuAnswer, NodeAnswer
+from dra.allocator.explain.answers import AnswerReason, Explanation, GpuAnswer, NodeAnswer
 from dra.allocator.explain.gpus import answer_gpu, lacks_mig_mode, names
 from dra.allocator.fleet import Fleet, NodeGpus
 from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import GivenUp, Problem
 from dra.allocator.search.constraints import all_of
 from dra.allocator.search.search import Search
-from dra.cel.kinds import Kinds, Match
+from dra.cel.kinds import Match
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.reasons import Obstacle, Reason
@@ -27,7 +27,7 @@ from dra.pods.nodefit import Misfit
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 
 
-def find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
+def _find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
     """Reason why no node of ``fleet`` could ever serve ``search``; None where one could."""
     found = _unmatched(search, fleet) or _overlapping(search, fleet)
     return found or (None if fleet.schedulers else _too_many(search, fleet))
@@ -82,7 +82,7 @@ def _too_many(search: Search, fleet: Fleet) -> Obstacle | None:
 
     def most_of(state: GpuState, index: int) -> int:
         if state.kind not in known or index in search.telling:
-            known[state.kind] = _most_of(search, state, index, fleet)
+            known[state.kind] = _most_of(search, state, index)
         return known[state.kind]
 
     for index, number in enumerate(search.target):
@@ -102,7 +102,7 @@ def _too_many(search: Search, fleet: Fleet) -> Obstacle | None:
     return None
 
 
-def _most_of(search: Search, state: GpuState, index: int, fleet: Fleet) -> int:
+def _most_of(search: Search, state: GpuState, index: int) -> int:
     """Most devices that a GPU can give; the number wanted where that cannot be told."""
     offers = search.match(state, index).offers
     profiles = [o.profile for o in offers if o.profile is not None]
@@ -110,7 +110,7 @@ def _most_of(search: Search, state: GpuState, index: int, fleet: Fleet) -> int:
     if any(o.shared for o in offers):
         return search.target[index]
     if not offers:
-        is_unknown = geometry is None or lacks_mig_mode(search, state, index, fleet.kinds)
+        is_unknown = geometry is None or lacks_mig_mode(search, state, index)
         return search.target[index] * is_unknown
     return geometry.most(profiles) if profiles and geometry else 1
 
@@ -140,8 +140,10 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, reques
     if "memory" in expressions:
         have += _largest(fleet)
     unknown = sorted(set(asked) - set(offered))
-    reason = _reason(search, index, fleet)
-    if offered and reason is Reason.MIG_OFF:
+    states = (state for node in fleet.nodes.values() for state in node.gpus)
+    is_off = any(lacks_mig_mode(search, state, index) for state in states)
+    reason = Reason.MIG_OFF if is_off else Reason.NO_SUCH_PROFILE
+    if offered and is_off:
         have += "; GPUs whose MIG mode is off may have it"
     if unknown:
         message = f"request {request!r}: no node offers profile {', '.join(unknown)}; {have}"
@@ -149,7 +151,7 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, reques
     if failure.error:
         message = f"request {request!r}: no device is selected; a selector failed: {failure.error}"
         return Obstacle(Reason.COSTLY_SELECTOR if failure.costly else Reason.BAD_SELECTOR, message)
-    if others := about_schedulers(fleet):
+    if others := _about_schedulers(fleet):
         return Obstacle(
             Reason.WAITING,
             f"request {request!r}: no node that this controller allocates offers a device that its "
@@ -161,15 +163,7 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, reques
     )
 
 
-def _reason(search: Search, index: int, fleet: Fleet) -> Reason:
-    """Reason: ``MIG_OFF`` if a GPU would have it in MIG mode, else ``NO_SUCH_PROFILE``."""
-    states = (state for node in fleet.nodes.values() for state in node.gpus)
-    if any(lacks_mig_mode(search, state, index, fleet.kinds) for state in states):
-        return Reason.MIG_OFF
-    return Reason.NO_SUCH_PROFILE
-
-
-def about_schedulers(fleet: Fleet) -> str:
+def _about_schedulers(fleet: Fleet) -> str:
     """``; kube-scheduler allocates the GPUs of node a``; empty where it allocates none."""
     names = sorted(fleet.schedulers)
     if not names:
@@ -197,78 +191,65 @@ _NEVER_OR_NOW = (AnswerReason.NO_SUCH_DEVICE, AnswerReason.FITS)
 _NO_GPU = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "no GPU")
 
 
-class NodeAnswers:
-    """Answers to one search; brief ones are kept for nodes whose GPUs are in equal states."""
+class _Answers:
+    """Answers to one search; brief ones are kept for nodes whose GPUs are in equal states.
 
-    def __init__(self, search: Search, kinds: Kinds, detail: Detail) -> None:
+    ``full``: as ``answer_gpu`` has it.
+    """
+
+    def __init__(self, search: Search, *, full: bool) -> None:
         self._search = search
-        self._kinds = kinds
-        self._detail = detail
+        self._full = full
         self._gpus: dict[object, tuple[list[int], GpuAnswer]] = {}
         self._alike: dict[frozenset[object], NodeAnswer] = {}
         """By the set of fingerprints of a node's GPUs: brief answers do not tell their number."""
 
     def of(self, node: NodeGpus) -> NodeAnswer:
         """Answer of ``node``, GPU by GPU: why it does not serve now, and what is in the way."""
-        if not node.gpus:
-            return _NO_GPU
-        missing = [self._missing(state) for state in node.gpus]
-        gpus = tuple(
-            answer_gpu(self._search, state, lacks, kinds=self._kinds, detail=self._detail)
-            for state, lacks in zip(node.gpus, missing, strict=True)
-        )
-        if set.intersection(*map(set, missing)):
-            return _lacking(gpus)
-        if self._detail is Detail.FULL and self._search.solution(node.gpus) is not None:
-            return NodeAnswer(AnswerReason.FITS, "", gpus)
-        everything = any(kind.everything for kind in self._search.types)
-        told = gpus if everything or self._detail is Detail.FULL else ()
-        return self._not_together(node, told)
+        return self._answer(node, [self._gpu(state) for state in node.gpus])
 
     def brief(self, node: NodeGpus) -> NodeAnswer:
         """As ``of``, without names of GPUs and claims, for messages with no room for more."""
         if not self._search.by_fingerprint:
-            return self._told(node)
+            return self._answer(node, [self._nameless(state) for state in node.gpus])
         fingerprints = frozenset(node.fingerprints)
-        known = self._alike.get(fingerprints)
-        if known is None:
-            known = self._alike[fingerprints] = self._told(node)
-        return known
-
-    def _told(self, node: NodeGpus) -> NodeAnswer:
-        if not node.gpus:
-            return _NO_GPU
-        gpus = (
-            dict(zip(node.fingerprints, node.gpus, strict=True)).values()
-            if self._search.by_fingerprint
-            else node.gpus
-        )
-        known = [self._gpu(state) for state in gpus]
-        if not set(self._search.indices).intersection(*(missing for missing, _ in known)):
-            return self._not_together(node, ())
-        told = {answer.message: answer for _, answer in known}
-        return _lacking(tuple(told.values()))
+        if fingerprints not in self._alike:
+            found = [self._nameless(state) for state in node.gpus]
+            self._alike[fingerprints] = self._answer(node, found)
+        return self._alike[fingerprints]
 
     def _gpu(self, state: GpuState) -> tuple[list[int], GpuAnswer]:
+        """The types of which a GPU has no room for any, and its answer."""
+        missing = [i for i in self._search.indices if not self._search.has_room(state, i)]
+        return missing, answer_gpu(self._search, state, missing, full=self._full)
+
+    def _nameless(self, state: GpuState) -> tuple[list[int], GpuAnswer]:
         key = state.fingerprint if self._search.by_fingerprint else state.id
         if key not in self._gpus:
-            missing = self._missing(state)
-            found = answer_gpu(self._search, state, missing, kinds=self._kinds, detail=Detail.BRIEF)
+            missing, found = self._gpu(state)
             self._gpus[key] = missing, GpuAnswer("", found.reason, found.message)
         return self._gpus[key]
 
-    def _missing(self, state: GpuState) -> list[int]:
-        return [i for i in self._search.indices if not self._search.has_room(state, i)]
-
-    def _not_together(self, node: NodeGpus, gpus: tuple[GpuAnswer, ...]) -> NodeAnswer:
+    def _answer(self, node: NodeGpus, found: Sequence[tuple[list[int], GpuAnswer]]) -> NodeAnswer:
+        if not found:
+            return _NO_GPU
         search = self._search
+        gpus = tuple({(g.name, g.message): g for _, g in found}.values())
+        if set.intersection(*({*missing} for missing, _ in found)):
+            # The commonest reason among the GPUs that could give what is missing another time.
+            able = [g.reason for g in gpus if g.reason not in _NEVER_OR_NOW]
+            reason = max(dict.fromkeys(able), key=able.count, default=AnswerReason.NO_SUCH_DEVICE)
+            return NodeAnswer(reason, "", gpus)
+        if self._full and search.solution(node.gpus) is not None:
+            return NodeAnswer(AnswerReason.FITS, "", gpus)
+        is_told = self._full or (gpus[0].name and any(kind.everything for kind in search.types))
         wanted = ", ".join(self._wanted(node, i) for i in search.indices)
         bound = "".join(
             f" with {'different' if c.distinct else 'the same'} {c.attribute}"
             for c in search.constraints
         )
         message = f"no room for {wanted} together{bound}"
-        return NodeAnswer(AnswerReason.NO_ROOM_TOGETHER, message, gpus)
+        return NodeAnswer(AnswerReason.NO_ROOM_TOGETHER, message, gpus if is_told else ())
 
     def _wanted(self, node: NodeGpus, index: int) -> str:
         offers = {o.name: o for s in node.gpus for o in self._search.match(s, index).offers}
@@ -277,21 +258,11 @@ class NodeAnswers:
         return f"{number} x {names(offers.values())}"
 
 
-def _lacking(gpus: Sequence[GpuAnswer]) -> NodeAnswer:
-    """Answer of a node whose GPUs all lack something.
-
-    Its reason is the commonest among the GPUs that could give what is missing at another time.
-    """
-    able = [g.reason for g in gpus if g.reason not in _NEVER_OR_NOW]
-    reason = max(dict.fromkeys(able), key=able.count, default=AnswerReason.NO_SUCH_DEVICE)
-    return NodeAnswer(reason, "", tuple(gpus))
-
-
 _LOOKS = NodeAnswer(AnswerReason.FITS)
 _TOO_FEW = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "has fewer GPUs to look at than are asked for")
 
 
-def explain_view(problem: Problem, allocator: Allocator) -> Explanation:
+def _explain_view(problem: Problem, allocator: Allocator) -> Explanation:
     """Explanation of a problem that only looks (``adminAccess``): what each node has to look at."""
     nodes: dict[str, NodeAnswer] = {}
     fleet = allocator.fleet
@@ -323,12 +294,14 @@ def explain(
     allocator: Allocator,
     *,
     given_up: GivenUp | None = None,
-    detail: Detail = Detail.EVENT,
+    full: bool = False,
 ) -> Explanation:
     """Obstacles that keep ``problem`` from being solved; ``given_up`` is that of its ``Outcome``.
 
-    Of several alternatives the answer is about the first that could be served at another time; in
-    full detail about the first that a node could serve now, if there is one.
+    ``full``: every blocker on every node, and the nodes that would do; else what a message of 1,000
+    characters about an unsolved problem has room for. Of several alternatives the answer is about
+    the first that could be served at another time; if ``full``, about the first that a node could
+    serve now, if there is one.
 
     Raises:
         SelectorError: a selector does not compile.
@@ -336,40 +309,29 @@ def explain(
     """
     namespace, fleet = problem.pod.key[0], allocator.fleet
     if not fleet.nodes:
-        others = about_schedulers(fleet) or " (there is no MigNode)"
+        others = _about_schedulers(fleet) or " (there is no MigNode)"
         text = f"no node has GPUs that this controller allocates{others}"
         return Explanation(namespace, Obstacle(Reason.WAITING, text))
     if looks_only(problem):
-        return explain_view(problem, allocator)
-    found = _first(_alternatives(problem, allocator, detail), detail)
-    if detail is Detail.FULL and found.fits:
-        return found
-    if given_up is not None:
-        return replace(found, given_up=_about_steps(problem, given_up))
-    return replace(found, others=_about_others(problem))
-
-
-def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
-    """The explanation that is shown, of those of several alternatives (see ``explain``)."""
-    first: Explanation | None = None
-    waiting: Explanation | None = None
-    for each in found:
-        if detail is Detail.FULL and each.fits:
-            return each
-        first = first or each
-        if each.obstacle is None or each.obstacle.reason is Reason.WAITING:
-            waiting = waiting or each
-            if detail is not Detail.FULL:
-                break
-    return waiting or first or Explanation("")
-
-
-def _alternatives(problem: Problem, allocator: Allocator, detail: Detail) -> Iterable[Explanation]:
-    most = None if detail is Detail.FULL else _EXPLAINED
+        return _explain_view(problem, allocator)
+    found: list[Explanation] = []
     misfits: dict[str, Misfit | None] = {}
-    for claims in islice(choices(problem.claims), most):
-        chosen = replace(problem, claims=claims)
-        yield _explain_chosen(chosen, allocator, detail, misfits)
+    for claims in islice(choices(problem.claims), None if full else _EXPLAINED):
+        each = _explain_chosen(replace(problem, claims=claims), allocator, misfits, full=full)
+        if full and each.fits:
+            return each
+        found.append(each)
+        if not full and _may_be_served(each):
+            break
+    shown = next(filter(_may_be_served, found), found[0] if found else Explanation(namespace))
+    if given_up is not None:
+        return replace(shown, given_up=_about_steps(problem, given_up))
+    return replace(shown, others=_about_others(problem))
+
+
+def _may_be_served(found: Explanation) -> bool:
+    """True if what is explained could be served at another time."""
+    return found.obstacle is None or found.obstacle.reason is Reason.WAITING
 
 
 def _about_others(problem: Problem) -> str:
@@ -390,36 +352,33 @@ def _about_steps(problem: Problem, given_up: GivenUp) -> str:
 
 
 def _explain_chosen(
-    problem: Problem, allocator: Allocator, detail: Detail, fit: dict[str, Misfit | None]
+    problem: Problem, allocator: Allocator, fit: dict[str, Misfit | None], *, full: bool
 ) -> Explanation:
     """The explanation of one alternative; ``fit`` is filled with the misfits by node.
 
     These are the same for all alternatives, unless some are to share devices in another way.
     """
-    namespace, full, fleet = problem.pod.key[0], detail is Detail.FULL, allocator.fleet
+    namespace, fleet = problem.pod.key[0], allocator.fleet
     search = Search(problem, fleet)
-    impossible = find_impossible(search, fleet)
+    impossible = _find_impossible(search, fleet)
     if impossible is not None and not full:
         return Explanation(namespace, impossible)
     found: dict[str, NodeAnswer] = {}
     misfits: dict[Misfit, NodeAnswer] = {}
-    answers = NodeAnswers(search, fleet.kinds, detail)
+    answers = _Answers(search, full=full)
     told = 0
     if not fit or any(claim.sharing for claim in problem.claims):
         for name in sorted(fleet.nodes):
             fit[name] = allocator.find_misfit(problem, name)
     for name, misfit in fit.items():
         node = fleet.nodes[name]
-        if misfit is not None:
-            known = misfits.get(misfit)
-            if known is None:
-                gpus = answers.of(node).gpus if full else ()
-                known = NodeAnswer(misfit.reason, misfit.message, gpus)
-                if not full:
-                    misfits[misfit] = known
-            found[name] = known
+        if misfit is not None and full:
+            found[name] = NodeAnswer(misfit.reason, misfit.message, answers.of(node).gpus)
+        elif misfit is not None:
+            alone = NodeAnswer(misfit.reason, misfit.message)
+            found[name] = misfits.setdefault(misfit, alone)  # one object for equal answers
         elif full or told < _TOLD_NODES:
             found[name], told = answers.of(node), told + 1
         else:
             found[name] = answers.brief(node)
-    return Explanation(namespace, impossible, found, schedulers=about_schedulers(fleet))
+    return Explanation(namespace, impossible, found, schedulers=_about_schedulers(fleet))

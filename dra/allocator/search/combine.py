@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dra.allocator.gpustate import GpuState
 from dra.allocator.score import Cost
 from dra.allocator.search.constraints import (
-    NO_MEMBERS,
     NO_VALUES,
     Allowed,
     ConstraintRules,
@@ -20,18 +18,19 @@ from dra.allocator.search.constraints import (
     is_complete,
     joined,
 )
-from dra.allocator.search.options import WHOLE, Budget, ChosenDevice, Option, add
+from dra.allocator.search.options import WHOLE, Budget, ChosenDevice, Option, nothing, sum_of
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Placement, Usage
 
 _OPTIONS_PER_STEP = 8
 
 
+_Served = tuple[Vector, ConstraintValues, ConstraintValues]
+"""Devices given so far, and the values used and bound with them (``Option.key``)."""
+
+
 def combine(
-    gpus: Sequence[Sequence[Option]],
-    target: Vector,
-    members: Members = NO_MEMBERS,
-    budget: Budget | None = None,
+    gpus: Sequence[Sequence[Option]], target: Vector, members: Members, budget: Budget
 ) -> tuple[Cost, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
@@ -41,17 +40,11 @@ def combine(
     Raises:
         TooHardError: there are more choices than ``budget`` suffices for.
     """
-    budget = budget or Budget()
-    start = ((0,) * len(target), NO_VALUES, NO_VALUES)
-    reached: dict[
-        tuple[Vector, ConstraintValues, ConstraintValues], tuple[Cost, tuple[Option, ...]]
-    ] = {start: ((), ())}
+    reached: dict[_Served, tuple[Cost, tuple[Option, ...]]] = {nothing(len(target)).key: ((), ())}
     for options, needed in zip(gpus, _needed(gpus, target), strict=True):
-        following: dict[
-            tuple[Vector, ConstraintValues, ConstraintValues], tuple[Cost, tuple[Option, ...]]
-        ] = {}
+        following: dict[_Served, tuple[Cost, tuple[Option, ...]]] = {}
         for (served, used, bound), (cost, chosen) in sorted(
-            reached.items(), key=_most_served_first
+            reached.items(), key=lambda entry: -sum(entry[0][0])
         ):
             budget.spend(1 + len(options) // _OPTIONS_PER_STEP)
             for option in options:
@@ -70,7 +63,7 @@ def combine(
                         v for v in shared if not is_complete(v, total, target, members)
                     )
                 key = (total, used | option.used if option.used else used, shared)
-                price = add(cost, option.cost)
+                price = sum_of(cost, option.cost)
                 known = following.get(key)
                 if known is None or price < known[0]:
                     following[key] = (price, (*chosen, option))
@@ -91,21 +84,17 @@ def _needed(gpus: Sequence[Sequence[Option]], target: Vector) -> list[Vector]:
     return needed[::-1][: len(gpus)]
 
 
-def _most_served_first(
-    entry: tuple[tuple[Vector, ConstraintValues, ConstraintValues], object],
-) -> int:
-    return -sum(entry[0][0])
-
-
 _DEARER = 1e9
 """Cost added by ``first_fit``: more than any solution costs that is known to be the cheapest."""
 
 _Place = tuple[int, int, Placement | None]
 """Index of the GPU, rank of the offer, and placement (None for a whole GPU)."""
 
+_Given = tuple[tuple[int, ChosenDevice], ...]
+"""Devices that are given, each with the index of its GPU."""
 
-@dataclass(frozen=True, slots=True)
-class FittingGpu:
+
+class FittingGpu(NamedTuple):
     """A GPU that no claims share, with the offers allowed by type, and its constraints."""
 
     state: GpuState
@@ -121,11 +110,6 @@ class _Fill(NamedTuple):
     bound: ConstraintValues = NO_VALUES
 
 
-class _Chosen(NamedTuple):
-    gpu: int
-    device: ChosenDevice
-
-
 def first_fit(
     gpus: Sequence[FittingGpu], target: Vector, budget: Budget
 ) -> tuple[Cost, list[Option]] | None:
@@ -134,36 +118,34 @@ def first_fit(
     Raises:
         TooHardError: ``budget`` is used up before that is known.
     """
-    return _FirstFit(gpus, target, budget).found()
+    given = _FirstFit(gpus, target, budget).found()
+    if given is None:
+        return None
+    sizes = (WHOLE if d.placement is None else d.offer.size for _, d in given)
+    options = []
+    for number in range(len(gpus)):
+        devices = tuple(device for gpu, device in given if gpu == number)
+        types = [device.type for device in devices]
+        options.append(Option(tuple(map(types.count, range(len(target)))), (), devices))
+    return (_DEARER + sum(sizes),), options
 
 
 class _FirstFit:
     def __init__(self, gpus: Sequence[FittingGpu], target: Vector, budget: Budget) -> None:
-        self._gpus = gpus
-        self._types = len(target)
+        self._gpus = [g._replace(rules=g.rules.of_gpu(n)) for n, g in enumerate(gpus)]
         self._budget = budget
         rarest = sorted(range(len(target)), key=self._count)
         self._wanted = [index for index in rarest for _ in range(target[index])]
         self._failed: set[tuple[int, _Fill, _Place | None]] = set()
 
-    def found(self) -> tuple[Cost, list[Option]] | None:
-        chosen = self._serve(0, _Fill(tuple(_start(gpu.state) for gpu in self._gpus)), None)
-        if chosen is None:
-            return None
-        sizes = (WHOLE if c.device.placement is None else c.device.offer.size for c in chosen)
-        options = [self._option(gpu, chosen) for gpu in range(len(self._gpus))]
-        return (_DEARER + sum(sizes),), options
-
-    def _option(self, gpu: int, chosen: Sequence[_Chosen]) -> Option:
-        devices = tuple(c.device for c in chosen if c.gpu == gpu)
-        types = [device.type for device in devices]
-        return Option(tuple(map(types.count, range(self._types))), (), devices)
+    def found(self) -> _Given | None:
+        return self._serve(0, _Fill(tuple(_start(gpu.state) for gpu in self._gpus)), None)
 
     def _count(self, index: int) -> int:
         offers = (offer for gpu in self._gpus for offer in gpu.allowed[index])
         return sum(len(o.profile.placements) if o.profile is not None else 1 for o in offers)
 
-    def _serve(self, at: int, fill: _Fill, last: _Place | None) -> tuple[_Chosen, ...] | None:
+    def _serve(self, at: int, fill: _Fill, last: _Place | None) -> _Given | None:
         """Devices for the wants from index ``at`` on; None where there are none.
 
         Devices of one type are given in the order of their places, after ``last``.
@@ -177,7 +159,7 @@ class _FirstFit:
         for place, device, after in self._ways(index, fill, last):
             rest = self._serve(at + 1, after, None if is_last else place)
             if rest is not None:
-                return (_Chosen(place[0], device), *rest)
+                return ((place[0], device), *rest)
         self._failed.add((at, fill, last))
         return None
 
@@ -189,7 +171,7 @@ class _FirstFit:
             if usage is None or (last is not None and number < last[0]):
                 continue
             for rank, offer in enumerate(sorted(gpu.allowed[index], key=lambda o: o.size)):
-                values = self._values(number, (index, offer), fill)
+                values = gpu.rules.values_with(index, offer, fill.used, fill.bound)
                 if values is None:
                     continue
                 for placement, following in _room(gpu.state, usage, offer):
@@ -199,20 +181,6 @@ class _FirstFit:
                         usages = (*fill.usages[:number], following, *fill.usages[number + 1 :])
                         device = ChosenDevice(index, offer, placement)
                         yield place, device, _Fill(usages, *values)
-
-    def _values(
-        self, number: int, given: tuple[int, Offer], fill: _Fill
-    ) -> tuple[ConstraintValues, ConstraintValues] | None:
-        """Values used and bound once device ``given`` is; None where a constraint forbids it."""
-        rules = self._gpus[number].rules
-        new = _of_gpu(number, rules.distinct.get(given, NO_VALUES))
-        bound = joined(fill.bound, _of_gpu(number, rules.same.get(given, NO_VALUES)))
-        return None if new & fill.used or bound is None else (fill.used | new, bound)
-
-
-def _of_gpu(number: int, values: ConstraintValues) -> ConstraintValues:
-    """``values``; to those that only one GPU could have its number is added."""
-    return frozenset(v._replace(value=(number, v.value)) if v.local else v for v in values)
 
 
 def _start(state: GpuState) -> Usage | None:

@@ -69,9 +69,21 @@ class ConstraintRules:
             return None
         return used | new if new else used, together
 
+    def of_gpu(self, number: int) -> ConstraintRules:
+        """The same, with values that only one GPU could have told apart from those of others."""
+
+        def own(by_offer: Mapping[Any, ConstraintValues]) -> Mapping[Any, ConstraintValues]:
+            return {
+                key: frozenset(
+                    v._replace(value=(number, v.value)) if v.local else v for v in values
+                )
+                for key, values in by_offer.items()
+            }
+
+        return replace(self, distinct=own(self.distinct), same=own(self.same))
+
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-NO_MEMBERS: Members = _NOTHING
 UNCONSTRAINED = ConstraintRules(_NOTHING, _NOTHING, _NOTHING)
 """No constraints."""
 

@@ -1,29 +1,33 @@
 """Options: what one GPU could give, with its cost; and the budget of a decision.
 
-Costs can be added up over devices and GPUs. The budget is counted in steps of some microseconds, so
-that no clock decides what is found.
+A GPU gives itself whole, slices, or shares: of itself, or of slices that are there or could be
+made. Costs can be added up over devices and GPUs. The budget is counted in steps of some
+microseconds, so that no clock decides what is found.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
-from dra.allocator.moves import Move, MoveTable
+from dra.allocator.gpustate import GpuState
+from dra.allocator.moves import Move
 from dra.allocator.score import MOST_COSTS, Cost, Policy, Situation, Weights
 from dra.allocator.search.constraints import (
     NO_VALUES,
-    UNCONSTRAINED,
+    Allowed,
     ConstraintRules,
     ConstraintValues,
     Members,
     Vector,
+    WantType,
     is_complete,
 )
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
+from dra.gpu.shares import NONE_HELD, Share, SharesHeld
 
 NODE_STEPS = 10_000
 """Upper bound on the steps for one node; what people ask for takes tens of steps."""
@@ -80,14 +84,17 @@ class Budget:
 _COMPONENTS = MOST_COSTS + 1
 """Upper bound on the entries of a cost, with the one that idle slices add."""
 
+WHOLE = 1e6
+"""A whole GPU costs more than any set of slices, where either would do."""
 
-@dataclass(frozen=True, slots=True)
-class Pricing:
-    """Pricing of placements on the GPUs of one geometry: by type, each with its policy."""
+EMPTIEST = "spread"
+"""Name of the placement policy that spreads."""
 
-    table: MoveTable
-    policies: Sequence[Policy]
-    weights: Weights
+_FEW = 2
+"""Shares up to which each place for a new slice is tried; for more, only the best place."""
+
+_JOINED = 1e-6
+"""Factor on the price of a share of an existing slice; a slice to be made has factor 1."""
 
 
 def segmented(policies: Sequence[Policy]) -> list[Policy]:
@@ -106,57 +113,14 @@ def _shifted(policy: Policy, places: int) -> Policy:
     return lambda situation, move: (*padding, *policy(situation, move))
 
 
-def add(one: Cost, other: Cost) -> Cost:
+def sum_of(one: Cost, other: Cost) -> Cost:
     """The sum of two costs, component by component."""
     if len(one) < len(other):
         one, other = other, one
     return (*map(operator.add, one, other), *one[len(other) :])
 
 
-class Prices:
-    """Costs of the moves on one GPU, worked out once for every state that the GPU comes to."""
-
-    def __init__(self, pricing: Pricing) -> None:
-        self._pricing = pricing
-        self._known: dict[tuple[object, ...], tuple[tuple[Cost, Move], ...]] = {}
-
-    def of(
-        self, index: int, offer: Offer, situation: Situation, seen: Situation
-    ) -> tuple[tuple[Cost, Move], ...]:
-        """The moves that make ``offer``, as the policy of type ``index`` judges them.
-
-        ``situation``: the GPU with all that was chosen; ``seen``: the GPU as that policy sees it.
-        """
-        policy = self._pricing.policies[index]
-        key = (policy, offer, situation.usage, seen.usage, seen.instances)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = tuple(self._judged(policy, offer, situation, seen))
-        return known
-
-    def _judged(
-        self, policy: Policy, offer: Offer, situation: Situation, seen: Situation
-    ) -> Iterable[tuple[Cost, Move]]:
-        if offer.profile is None:
-            return
-        moves = self._pricing.table.moves
-        if seen is situation:
-            for move in moves(situation.usage, offer.profile):
-                yield (offer.size, *policy(seen, move)), move
-            return
-        judged = {m.placement: m for m in moves(seen.usage, offer.profile)}
-        for move in moves(situation.usage, offer.profile):
-            yield (offer.size, *policy(seen, judged[move.placement])), move
-
-
-K = TypeVar("K")
-
-WHOLE = 1e6
-"""A whole GPU costs more than any set of slices, where either would do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenDevice:
+class ChosenDevice(NamedTuple):
     """One device given to a want of type ``type``; no placement for a whole GPU."""
 
     type: int
@@ -164,8 +128,7 @@ class ChosenDevice:
     placement: Placement | None
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """Devices that one GPU could give together, with their cost.
 
     ``used``: values that no device of another GPU may have then. ``bound``: values that the other
@@ -183,145 +146,306 @@ class Option:
         """Equal for options that are alike to other GPUs."""
         return self.take, self.used, self.bound
 
+    def with_one(self, index: int) -> Vector:
+        """``take`` with one more device for a want of type ``index``."""
+        return tuple([n + (i == index) for i, n in enumerate(self.take)])
+
 
 def nothing(types: int) -> Option:
     """The option of giving nothing."""
     return Option((0,) * types, (), ())
 
 
-class Slices:
-    """The slices that a GPU could give to one want after another; ``empty``: the GPU before."""
+class Part(NamedTuple):
+    """A shared slice, or the whole GPU (no placement); ``held``: sum of its shares.
 
-    def __init__(
-        self,
-        empty: Situation,
-        pricing: Pricing,
-        *,
-        target: Vector,
-        allowed: Sequence[Iterable[Offer]],
-        rules: ConstraintRules,
-    ) -> None:
-        self._empty = empty
-        self._pricing = pricing
-        self._prices = Prices(pricing)
-        self._target = target
-        self._offers = [
-            [o for o in group if o.profile is not None and not o.shared] for group in allowed
-        ]
-        self._rules = rules
-        self._is_one_policy = len({*pricing.policies}) == 1
+    ``uids``: of the claims at hand that want several shares, those that have one of it.
+    """
 
-    def options(self, budget: Budget) -> list[Option]:
-        """Every combination of slices, up to the target, that fits the GPU.
+    placement: Placement | None
+    profile_id: int | None
+    held: SharesHeld
+    uids: frozenset[str] = frozenset()
 
-        Of combinations that are alike to other GPUs only the cheapest is returned, the one found
-        first (lowest starts) winning ties.
+    def joined_by(self, share: Share, uid: str) -> Part:
+        """The part with one more share; ``uid``: of the claim if it wants several, else empty."""
+        uids = self.uids | {uid} if uid else self.uids
+        return self._replace(held=self.held.add(share), uids=uids)
 
-        Raises:
-            TooHardError: there are more of them than ``budget`` suffices for.
-        """
-        layer = [(self._empty.usage, nothing(len(self._target)))]
-        best: dict[object, Option] = {}
+    @property
+    def start(self) -> int:
+        """The first memory slice."""
+        return self.placement.start if self.placement is not None else 0
+
+
+def parts_of(state: GpuState) -> tuple[Part, ...]:
+    """The parts of a GPU that more claims may share."""
+    parts = [Part(s.placement, s.profile_id, s.held) for s in state.shared_slices]
+    if state.gpu.sharing is not None:
+        parts.append(Part(None, None, state.shared or NONE_HELD))
+    return tuple(parts)
+
+
+class _Room(NamedTuple):
+    """The GPU after some devices were given: its usage, and the parts of it that are shared."""
+
+    usage: Usage
+    parts: tuple[Part, ...]
+
+
+_Longer = Iterator[tuple[_Room, Option]]
+"""An option with one more device, and the GPU then, for each device that would do."""
+
+_Found = dict[tuple[_Room, object], Option]
+"""Options by the GPU with their devices, and by ``Option.key``."""
+
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWants:
+    """Wants by type, how many devices of each (``target``), and what of one GPU would do.
+
+    ``allowed``: per type, the offers of that GPU. ``namespace``: the pod's. ``policies``: per type,
+    with costs that can be added up (``segmented``).
+    """
+
+    types: Sequence[WantType]
+    target: Vector
+    namespace: str
+    allowed: Allowed
+    rules: ConstraintRules
+    policies: Sequence[Policy]
+
+
+def find_options(
+    state: GpuState, wants: GpuWants, weights: Weights, budget: Budget
+) -> list[Option]:
+    """Every set of devices, up to the target, that the GPU could give.
+
+    Of sets that are alike to other GPUs only the cheapest is returned, the one found first (lowest
+    starts) winning ties. A claim has one share of a device at most. Of existing slices the fullest
+    is shared, or the emptiest by a policy that spreads. A policy that packs takes an empty shared
+    GPU last. ``weights``: those of the GPU's slices, of no matter where none can be made.
+
+    Raises:
+        TooHardError: there are more sets than ``budget`` suffices for.
+    """
+    sets = _Sets(state, wants, weights, budget)
+    best: dict[object, Option] = {}
+    for option in sets.every():
+        kept = _leaving(option, wants.target, wants.rules.members)
+        if kept is not None:
+            _keep(best, kept.key, kept)
+    return [*best.values()]
+
+
+class _WantedShare(NamedTuple):
+    """One more share for a want of type ``type``.
+
+    ``uid``: of the claim if it wants several shares, else empty.
+    """
+
+    type: int
+    share: Share
+    offer: Offer
+    uid: str
+
+
+class _Sets:
+    def __init__(self, state: GpuState, wants: GpuWants, weights: Weights, budget: Budget) -> None:
+        self._state = state
+        self._wants = wants
+        self._budget = budget
+        self._empty = state.situation(weights)
+        self._prices: dict[tuple[object, ...], tuple[tuple[Cost, Move], ...]] = {}
+        self._alone = [[o for o in group if not o.shared] for group in wants.allowed]
+        self._is_one_policy = len({*wants.policies}) == 1
+        shares = [i for i, group in enumerate(wants.allowed) if any(o.shared for o in group)]
+        self._shares = [index for index in shares for _ in range(wants.target[index])]
+        owners = [wants.types[index].uid for index in self._shares]
+        self._several = {uid for uid in owners if owners.count(uid) > 1}
+
+    def every(self) -> Iterator[Option]:
+        """The sets: devices that claims have alone first, then one share after the other."""
+        start = _Room(self._state.usage, parts_of(self._state) if self._shares else ())
+        option = nothing(len(self._wants.target))
+        layer: _Found = {(start, option.key): option}
+        sets: _Found = {}
         while layer:
-            following: dict[tuple[Usage, object], Option] = {}
-            for usage, option in layer:
-                known = leaving(option, self._target, self._rules.members)
-                if known is not None:
-                    keep(best, known.key, known)
-                for after, longer in self.with_one_more(usage, option, budget):
-                    keep(following, (after, longer.key), longer)
-            layer = [(after, option) for (after, _), option in following.items()]
-        return list(best.values())
+            sets |= layer
+            following: _Found = {}
+            for (room, _), option in layer.items():
+                for after, longer in self._with_one_alone(room, option):
+                    _keep(following, (after, longer.key), longer)
+            layer = following
+        for index in self._shares:
+            for (room, _), option in [*sets.items()]:
+                for after, longer in self._with_share(index, room, option):
+                    _keep(sets, (after, longer.key), longer)
+        yield from sets.values()
 
-    def with_one_more(
-        self, usage: Usage, option: Option, budget: Budget
-    ) -> Iterator[tuple[Usage, Option]]:
-        """``option`` with one more slice, for each that still fits, and the GPU's usage then."""
-        situation = self._empty._replace(
-            usage=usage, instances=self._empty.instances + len(option.devices)
-        )
-        for index, wanted in enumerate(self._target):
+    def _with_one_alone(self, room: _Room, option: Option) -> _Longer:
+        """``option`` with one more device that its claim has alone."""
+        situation = self._situation(room, option)
+        for index, wanted in enumerate(self._wants.target):
             if option.take[index] < wanted:
-                for offer in self._offers[index]:
-                    yield from self._with(index, offer, option, situation, budget=budget)
+                for offer in self._alone[index]:
+                    if offer.profile is None:
+                        yield from self._whole(index, offer, room, option)
+                    else:
+                        yield from self._making(index, offer, room, option, situation=situation)
 
-    def making(
-        self, index: int, offer: Offer, usage: Usage, option: Option, *, budget: Budget
-    ) -> Iterator[tuple[Usage, Option]]:
-        """``option`` with ``offer`` for a want of type ``index``, where it still fits."""
+    def _whole(self, index: int, offer: Offer, room: _Room, option: Option) -> _Longer:
+        values = self._wants.rules.values_with(index, offer, option.used, option.bound)
+        if values is not None and not option.devices and not self._state.holdings:
+            device = ChosenDevice(index, offer, None)
+            yield room, Option(option.with_one(index), (WHOLE,), (device,), *values)
+
+    def _situation(self, room: _Room, option: Option) -> Situation:
+        """The GPU with the devices of ``option``."""
         made = len({device.placement for device in option.devices})
-        situation = self._empty._replace(usage=usage, instances=self._empty.instances + made)
-        return self._with(index, offer, option, situation, budget=budget)
+        return self._empty._replace(usage=room.usage, instances=self._empty.instances + made)
 
-    def _with(
-        self, index: int, offer: Offer, option: Option, situation: Situation, *, budget: Budget
-    ) -> Iterator[tuple[Usage, Option]]:
-        """``option`` with ``offer`` for a want of type ``index``, at each of its placements."""
-        values = self._rules.values_with(index, offer, option.used, option.bound)
+    def _making(
+        self, index: int, offer: Offer, room: _Room, option: Option, *, situation: Situation
+    ) -> _Longer:
+        """``option`` with a slice that is made for a want of type ``index``, at each place."""
+        values = self._wants.rules.values_with(index, offer, option.used, option.bound)
         if values is None:
             return
-        used, bound = values
         seen = situation
         if not self._is_one_policy:
-            empty = self._empty.usage
-            seen = _seen_by(index, option, situation, pricing=self._pricing, empty=empty)
-        moves = self._prices.of(index, offer, situation, seen)
-        budget.spend(len(moves))
-        take = tuple(n + (i == index) for i, n in enumerate(option.take))
+            seen = self._seen_by(index, option, situation)
+        moves = self._priced(index, offer, situation, seen)
+        self._budget.spend(len(moves))
+        take = option.with_one(index)
         for price, move in moves:
             devices = (*option.devices, ChosenDevice(index, offer, move.placement))
-            yield move.after, Option(take, add(option.cost, price), devices, used, bound)
+            longer = Option(take, sum_of(option.cost, price), devices, *values)
+            yield _Room(move.after, room.parts), longer
+
+    def _priced(
+        self, index: int, offer: Offer, situation: Situation, seen: Situation
+    ) -> tuple[tuple[Cost, Move], ...]:
+        """The moves that make ``offer``, as the policy of type ``index`` judges them.
+
+        ``situation``: the GPU with all that was chosen; ``seen``: the GPU as that policy sees it.
+        Worked out once for every state that the GPU comes to.
+        """
+        policy, table = self._wants.policies[index], self._state.table
+        key = (policy, offer, situation.usage, seen.usage, seen.instances)
+        known = self._prices.get(key)
+        if known is None and table is not None and offer.profile is not None:
+            judged = {m.placement: m for m in table.moves(seen.usage, offer.profile)}
+            known = self._prices[key] = tuple(
+                ((offer.size, *policy(seen, judged[move.placement])), move)
+                for move in table.moves(situation.usage, offer.profile)
+            )
+        return known or ()
+
+    def _seen_by(self, index: int, option: Option, situation: Situation) -> Situation:
+        """The GPU as the policy of type ``index`` sees it: without what other policies chose.
+
+        Otherwise a policy that packs would draw slices of one that spreads to the GPU that it
+        fills.
+        """
+        policies, table = self._wants.policies, self._state.table
+        others = [g for g in option.devices if policies[g.type] is not policies[index]]
+        if not others or table is None:
+            return situation
+        empty, usage = (
+            self._empty.usage,
+            table.geometry.usage(
+                {
+                    Occupant(g.placement, g.offer.profile.id)
+                    for g in option.devices
+                    if g not in others and g.placement is not None and g.offer.profile is not None
+                }
+            ),
+        )
+        return situation._replace(
+            usage=Usage(
+                empty.mask | usage.mask,
+                empty.compute_slices + usage.compute_slices,
+                empty.engines + usage.engines,
+            ),
+            instances=situation.instances - len(others),
+        )
+
+    def _with_share(self, index: int, room: _Room, option: Option) -> _Longer:
+        """``option`` with a share for a want of type ``index``, of each device that would do."""
+        if option.take[index] >= self._wants.target[index]:
+            return
+        kind = self._wants.types[index]
+        uid = kind.uid if kind.uid in self._several else ""
+        begun = False
+        for offer in sorted(self._wants.allowed[index], key=lambda o: o.size):
+            share = self._state.share(kind.ask, self._wants.namespace, offer.profile)
+            if not offer.shared or share is None:
+                continue
+            self._budget.spend(1)
+            wanted = _WantedShare(index, share, offer, uid)
+            yield from self._joining(wanted, room, option)
+            if not begun and not self._state.why_full(share, offer.profile):
+                for found in self._beginning(wanted, room, option):
+                    begun = True
+                    yield found
+
+    def _joining(self, wanted: _WantedShare, room: _Room, option: Option) -> _Longer:
+        """``option`` with a share of a slice that is there, or of the GPU, where it has room."""
+        index, share, offer, uid = wanted
+        values = self._wants.rules.values_with(index, offer, option.used, option.bound)
+        if values is None:
+            return
+        profile_id = offer.profile.id if offer.profile is not None else None
+        for part in room.parts:
+            if part.profile_id != profile_id or uid in part.uids:
+                continue
+            self._budget.spend(1)
+            if self._state.why_full(share, offer.profile, part.held):
+                continue
+            cost = sum_of(option.cost, (self._price(wanted, part.held),))
+            devices = (*option.devices, ChosenDevice(index, offer, part.placement))
+            longer = Option(option.with_one(index), cost, devices, *values)
+            joined = part.joined_by(share, uid)
+            parts = tuple(joined if each is part else each for each in room.parts)
+            yield _Room(room.usage, parts), longer
+
+    def _beginning(self, wanted: _WantedShare, room: _Room, option: Option) -> _Longer:
+        """``option`` with a share of a new slice, at each place; of many at the best only."""
+        index, share, offer, uid = wanted
+        if self._state.table is None or offer.profile is None:
+            return
+        situation = self._situation(room, option)
+        made = [*self._making(index, offer, room, option, situation=situation)]
+        if len(self._shares) > _FEW and made:
+            made = [min(made, key=lambda found: found[1].cost)]
+        for (usage, parts), longer in made:
+            part = Part(longer.devices[-1].placement, offer.profile.id, NONE_HELD)
+            every = (*parts, part.joined_by(share, uid))
+            yield _Room(usage, tuple(sorted(every, key=lambda each: each.start))), longer
+
+    def _price(self, wanted: _WantedShare, held: SharesHeld) -> float:
+        """Price of a share of a slice that is there, or of the GPU; a new slice costs its size.
+
+        A share of the GPU costs about as much as a whole GPU, and the GPU counts as full as it was
+        before the decision.
+        """
+        is_spread = self._wants.types[wanted.type].policy == EMPTIEST
+        offer = wanted.offer
+        if offer.profile is None:
+            memory, given = self._state.gpu.memory_mib, self._state.shared or NONE_HELD
+            full = given.memory_mib / memory if memory else 0.0
+            return WHOLE + (full if is_spread else 1.0 - full)
+        memory = offer.profile.memory_mib
+        full = min(1.0, held.memory_mib / memory) if memory else 0.0
+        if is_spread:
+            return offer.size + 0.5 + full / 4
+        return (offer.size + (1.0 - full) / 2) * _JOINED
 
 
-def whole_options(
-    target: Vector, allowed: Sequence[Iterable[Offer]], rules: ConstraintRules = UNCONSTRAINED
-) -> list[Option]:
-    """Giving a whole GPU to each of the types that would take one."""
-    options = [nothing(len(target))]
-    for index, group in enumerate(allowed):
-        for offer in group:
-            if offer.profile is None and target[index]:
-                take = tuple(int(i == index) for i in range(len(target)))
-                used = rules.distinct.get((index, offer), NO_VALUES)
-                bound = rules.same.get((index, offer), NO_VALUES)
-                devices = (ChosenDevice(index, offer, None),)
-                option = leaving(
-                    Option(take, (WHOLE,), devices, used, bound), target, rules.members
-                )
-                options += [] if option is None else [option]
-    return options
-
-
-def _seen_by(
-    index: int, option: Option, situation: Situation, *, pricing: Pricing, empty: Usage
-) -> Situation:
-    """The GPU as the policy of type ``index`` sees it: without what other policies chose.
-
-    Otherwise a policy that packs would draw slices of one that spreads to the GPU that it fills.
-    ``empty``: state of the GPU before ``option``.
-    """
-    policy = pricing.policies[index]
-    others = [g for g in option.devices if pricing.policies[g.type] is not policy]
-    if not others:
-        return situation
-    usage = pricing.table.geometry.usage(
-        {
-            Occupant(g.placement, g.offer.profile.id)
-            for g in option.devices
-            if g not in others and g.placement is not None and g.offer.profile is not None
-        }
-    )
-    return situation._replace(
-        usage=Usage(
-            empty.mask | usage.mask,
-            empty.compute_slices + usage.compute_slices,
-            empty.engines + usage.engines,
-        ),
-        instances=situation.instances - len(others),
-    )
-
-
-def leaving(option: Option, target: Vector, members: Members) -> Option | None:
+def _leaving(option: Option, target: Vector, members: Members) -> Option | None:
     """``option`` with only the values that matter to other GPUs.
 
     None where it binds devices of other GPUs to a value that only this GPU has.
@@ -332,10 +456,10 @@ def leaving(option: Option, target: Vector, members: Members) -> Option | None:
     if any(value.local for value in bound):
         return None
     used = frozenset(v for v in option.used if not v.local)
-    return replace(option, used=used, bound=frozenset(bound))
+    return option._replace(used=used, bound=frozenset(bound))
 
 
-def keep(best: dict[K, Option], key: K, option: Option) -> None:
+def _keep(best: dict[_K, Option], key: _K, option: Option) -> None:
     """Take an option if it is cheaper than the one that is known for ``key``."""
     known = best.get(key)
     if known is None or option.cost < known.cost:

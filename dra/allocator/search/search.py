@@ -13,7 +13,7 @@ from dra.allocator.fleet import Fleet, GpuFingerprints, NodeGpus
 from dra.allocator.gpustate import GpuState
 from dra.allocator.places import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
-from dra.allocator.score import Cost, Policy, find_policy
+from dra.allocator.score import NO_WEIGHTS, Cost, Policy, find_policy
 from dra.allocator.search.combine import FittingGpu, combine, first_fit
 from dra.allocator.search.constraints import (
     Allowed,
@@ -26,15 +26,14 @@ from dra.allocator.search.constraints import (
 )
 from dra.allocator.search.options import (
     Budget,
+    GpuWants,
     Option,
-    Pricing,
-    Slices,
     TooHardError,
+    find_options,
     nothing,
+    parts_of,
     segmented,
-    whole_options,
 )
-from dra.allocator.search.shares import SharesWanted, share_options
 from dra.cel.kinds import Match
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
@@ -321,26 +320,16 @@ class Search:
         Raises:
             TooHardError: there are more sets than the budget suffices for.
         """
-        nothing_alone = [nothing(len(target))]
         if state.blocked or state.whole_held or not any(allowed):
-            return nothing_alone
-        gpu, table = state.gpu, state.table
-        pricing = None
-        if (gpu.sharing or gpu.slice_sharing) and any(o.shared for o in chain(*allowed)):
-            if table is not None:
-                pricing = Pricing(table, self._policies, self.fleet.weights(table))
-            wanted = SharesWanted(self.types, target, self.namespace, allowed, rules)
-            return share_options(state, wanted, pricing, self._budget)
-        if table is None:
-            return nothing_alone if state.holdings else whole_options(target, allowed, rules)
-        on_it = state.usage, state.instances, state.idle
-        key = (table, *on_it, tuple(allowed), target, rules.key)
+            return [nothing(len(target))]
+        parts = parts_of(state) if any(o.shared for o in chain(*allowed)) else ()
+        on_it = state.usage, state.instances, state.idle, parts
+        key = (state.table, *on_it, tuple(allowed), target, rules.key)
         known = self._options.get(key)
         if known is None:
-            pricing = Pricing(table, self._policies, self.fleet.weights(table))
-            situation = state.situation(pricing.weights)
-            slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
-            known = self._options[key] = slices.options(self._budget)
+            wants = GpuWants(self.types, target, self.namespace, allowed, rules, self._policies)
+            weights = self.fleet.weights(state.table) if state.table else NO_WEIGHTS
+            known = self._options[key] = find_options(state, wants, weights, self._budget)
         return known
 
     def _alike(self, allowed: Sequence[Allowed]) -> Sequence[int]:

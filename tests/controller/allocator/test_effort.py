@@ -12,12 +12,13 @@ from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Outcome
+from dra.allocator.score import NO_WEIGHTS, first_fit
 from dra.allocator.search import options as budget
 from dra.allocator.search.combine import combine
-from dra.allocator.search.options import Budget, TooHardError, whole_options
-from dra.cel.offers import Offer
+from dra.allocator.search.options import Budget, TooHardError, find_options
 from dra.claims.reasons import Reason
 from dra.claims.wants import MAX_CHOICES, choices
+from tests.controller.allocator.devices.options import WHOLE, gpu_state, wants
 from tests.controller.allocator.halffull import half_full
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, problem, why
@@ -75,9 +76,10 @@ def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyP
 def test_combining_gpus_takes_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "NODE_STEPS", 100)
     six = (1,) * 6
-    options = whole_options(six, [[Offer(None)]] * 6)
+    asked = wants(six, [(WHOLE,)] * 6, first_fit)
+    options = find_options(gpu_state(None), asked, NO_WEIGHTS, Budget())
     with pytest.raises(TooHardError):
-        combine([options] * 8, six, budget=Budget())
+        combine([options] * 8, six, {}, Budget())
 
 
 def test_first_fit_finds_what_takes_too_long_to_find_at_its_cheapest(

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain.answers import Detail
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision
 from tests.controller.helpers.deciding import decide, problem
@@ -44,7 +43,7 @@ def test_the_first_alternative_that_fits_is_found_and_nothing_is_given_up(part: 
             different.append(f"{seed}: {outcome.decision} instead of {asked}")
         if outcome.decision is not None and not can_be(gpus, claims, outcome.decision.picks):
             different.append(f"{seed}: {outcome.decision} cannot be")
-        if explain(found, allocator, detail=Detail.FULL).fits != bool(wanted):
+        if explain(found, allocator, full=True).fits != bool(wanted):
             different.append(f"{seed}: it is explained otherwise")
     assert not different
 

@@ -9,20 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.allocator.moves import MoveTable
-from dra.allocator.score import Cost, Situation, Weights, best_fit, first_fit, sws
+from dra.allocator.score import NO_WEIGHTS, Cost, Situation, Weights, best_fit, first_fit, sws
 from dra.allocator.search.combine import combine
-from dra.allocator.search.constraints import UNCONSTRAINED, Vector
-from dra.allocator.search.options import (
-    Budget,
-    Option,
-    Pricing,
-    Slices,
-    add,
-    nothing,
-    whole_options,
-)
+from dra.allocator.search.constraints import Vector
+from dra.allocator.search.options import Budget, Option, find_options, nothing, sum_of
 from dra.cel.offers import Offer
 from dra.gpu.geometry import EMPTY, Geometry, Usage
+from tests.controller.allocator.devices.options import WHOLE, gpu_state, wants
 from tests.dra.gpus import A100, THIRDS
 
 TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}
@@ -30,23 +23,14 @@ WEIGHTS = {
     id(A100): Weights((0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), 0b1111011),
     id(THIRDS): Weights((0.5, 0.2, 1.0), 0b111),
 }
-NO_WEIGHTS = Weights((), 0)
-
-
-def pricing(geometry: Geometry, types: int = 1) -> Pricing:
-    return Pricing(TABLES[id(geometry)], [sws] * types, WEIGHTS[id(geometry)])
 
 
 def offers(geometry: Geometry, *names: str) -> list[Offer]:
     return [Offer(p, p.memory_mib) for p in geometry.profiles if p.name in names]
 
 
-def slice_options(
-    usage: Usage, of: Pricing, *, target: Vector, allowed: list[list[Offer]]
-) -> list[Option]:
-    situation = Situation(usage, 0, of.weights)
-    slices = Slices(situation, of, target=target, allowed=allowed, rules=UNCONSTRAINED)
-    return slices.options(Budget())
+def together(gpus: list[list[Option]], target: Vector) -> tuple[Cost, list[Option]] | None:
+    return combine(gpus, target, {}, Budget())
 
 
 def served(
@@ -54,18 +38,16 @@ def served(
 ) -> tuple[Cost, list[Option]] | None:
     """``wanted`` are the profile names that would do, per type; one device each."""
     target = (1,) * len(wanted)
-    return combine(
-        [
-            slice_options(
-                usage,
-                pricing(g, len(wanted)),
-                target=target,
-                allowed=[offers(g, *w) for w in wanted],
-            )
-            for g, usage in gpus
-        ],
-        target,
-    )
+    options = [
+        find_options(
+            gpu_state(geometry, usage),
+            wants(target, [tuple(offers(geometry, *w)) for w in wanted], sws),
+            WEIGHTS[id(geometry)],
+            Budget(),
+        )
+        for geometry, usage in gpus
+    ]
+    return together(options, target)
 
 
 def by_trying(gpus: list[tuple[Geometry, Usage, int]], wanted: list[list[str]]) -> Iterator[Cost]:
@@ -82,7 +64,7 @@ def by_trying(gpus: list[tuple[Geometry, Usage, int]], wanted: list[list[str]]) 
                 after = [*gpus]
                 after[index] = (geometry, move.after, made + 1)
                 for rest in by_trying(after, wanted[1:]):
-                    yield add(cost, rest)
+                    yield sum_of(cost, rest)
 
 
 NAMES = [p.name for g in (A100, THIRDS) for p in g.profiles]
@@ -132,32 +114,24 @@ def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
 
 
 def test_ties_go_to_the_first_gpu() -> None:
-    table = MoveTable(A100)
-    options = slice_options(
-        EMPTY,
-        Pricing(table, [first_fit], NO_WEIGHTS),
-        target=(3,),
-        allowed=[[Offer(p) for p in A100.profiles if p.name == "1g.5gb"]],
-    )
-    found = combine([options, options], (3,))
+    asked = wants((3,), [tuple(offers(A100, "1g.5gb"))], first_fit)
+    options = find_options(gpu_state(A100), asked, NO_WEIGHTS, Budget())
+    found = together([options, options], (3,))
     assert found is not None
     assert [o.take for o in found[1]] == [(3,), (0,)]
     assert [str(g.placement) for g in found[1][0].devices] == ["0:1", "1:1", "2:1"]
 
 
 def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
-    whole = Offer(None)
-    options = whole_options((1, 1), [[whole], []])
+    asked = wants((1, 1), [(WHOLE,), ()], best_fit)
+    options = find_options(gpu_state(None), asked, NO_WEIGHTS, Budget())
     assert [o.take for o in options] == [(0, 0), (1, 0)]
-    slices = slice_options(
-        EMPTY,
-        Pricing(TABLES[id(A100)], [best_fit], NO_WEIGHTS),
-        target=(1,),
-        allowed=[offers(A100, "7g.40gb")],
-    )
-    found = combine([whole_options((1,), [[whole]]), slices], (1,))
+    of_slice = wants((1,), [tuple(offers(A100, "7g.40gb"))], best_fit)
+    slices = find_options(gpu_state(A100), of_slice, NO_WEIGHTS, Budget())
+    whole = find_options(gpu_state(None), wants((1,), [(WHOLE,)], best_fit), NO_WEIGHTS, Budget())
+    found = together([whole, slices], (1,))
     assert found is not None
     assert found[1][0] == nothing(1)
-    alone = combine([whole_options((1,), [[whole]])], (1,))
+    alone = together([whole], (1,))
     assert alone is not None
     assert alone[1][0].devices[0].placement is None
