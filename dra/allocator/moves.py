@@ -67,6 +67,7 @@ class MoveTable:
         self._usable: dict[tuple[Usage, int], int] = {}
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
         self._most: dict[tuple[Usage, int], int] = {}
+        self._fragmentation: dict[int, int] = {}
         self._covers: dict[tuple[int, int], bool] = {}
         # The expensive part is done now, and not at the first decision.
         self.usable(EMPTY, self.every)
@@ -115,8 +116,7 @@ class MoveTable:
         key = (usage, profile.id)
         known = self._most.get(key)
         if known is None:
-            after = (move.after for move in self.moves(usage, profile))
-            known = max((1 + self.most(u, profile) for u in after), default=0)
+            known = self.geometry.most([profile], usage)
             _keep(self._most, key, known)
         return known
 
@@ -140,14 +140,18 @@ class MoveTable:
         The metric of MFI (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for
         Multi-Tenant MIG-based Clouds", 2025): profiles larger than what is free do not count.
         """
-        free = self.geometry.memory_slices - usage.mask.bit_count()
-        return sum(
-            profile.memory_slices
-            for profile in self.geometry.profiles
-            if profile.memory_slices <= free
-            for placement in profile.placements
-            if usage.mask & placement.mask
-        )
+        known = self._fragmentation.get(usage.mask)
+        if known is None:
+            free = self.geometry.memory_slices - usage.mask.bit_count()
+            known = sum(
+                size
+                for size, profile in zip(self.geometry.sizes, self.geometry.profiles, strict=True)
+                if size <= free
+                for placement in profile.placements
+                if usage.mask & placement.mask
+            )
+            _keep(self._fragmentation, usage.mask, known)
+        return known
 
     def moves(self, usage: Usage, profile: Profile) -> tuple[Move, ...]:
         """Every way to make an instance of ``profile`` beside ``usage``, lowest start first."""

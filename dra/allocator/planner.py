@@ -9,7 +9,15 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,16 +35,17 @@ from dra.allocator.sites import (
     Way,
     add_costs,
     cost_of,
-    is_left,
     least_of,
     need,
+    openings,
     room,
+    shape_of,
     site_of,
     ways,
 )
 from dra.gpu.geometry import Occupant
 
-STEPS = 500
+STEPS = 300
 """Places looked at before a search gives up: less than a tenth of a second."""
 
 PART = 200
@@ -131,11 +140,7 @@ def plan_in_parts(
     """
     search = _Search(may_go)
     yield from search.take(fleet, movers)
-    found = yield from search.find(asked, most)
-    if found.bounded:
-        found = yield from search.find(asked, most, estimates=True)
-        return Planned(found.plan, bounded=True)
-    return found
+    return (yield from search.find(asked, most))
 
 
 _Held = dict[GpuId, list[Occupant]]
@@ -197,6 +202,11 @@ class _Search:
         self.steps = 0
         self._may_go = may_go
         self._sites: dict[GpuId, Site] = {}
+        """The GPUs, the fullest first."""
+        self._unlike: Collection[Site] = ()
+        """One of the GPUs that are alike but for who has what."""
+        self._leaving: Sequence[Site] = ()
+        """The GPUs from which somebody leaves."""
         self._costs: dict[Mover, Cost] = {}
         self._least = NOTHING
         """Lower bound, entry by entry, on the cost of a mover that does not leave by itself."""
@@ -212,7 +222,7 @@ class _Search:
         """Sum of ``need`` over those who ask and those who may move."""
         self._free: dict[str, list[Way]] = {}
         self._taken: dict[str, list[list[Way]]] = {}
-        self._changed: dict[Hashable, list[Way]] = {}
+        self._changed: dict[tuple[Site, str], list[Way]] = {}
         self._states: dict[Hashable, Site] = {}
         self._heap: list[tuple[tuple[Cost, int, int, int], Callable[[], _State | None]]] = []
         self._seen: set[Hashable] = set()
@@ -221,50 +231,52 @@ class _Search:
 
     def take(self, fleet: Fleet, movers: MoversOn) -> Generator[None, None, None]:
         """Take the GPUs of a fleet, and the movers on them."""
-        every = list[Mover]()
+        sites, every = list[Site](), list[Mover]()
         for state in [state for node in fleet.nodes.values() for state in node.gpus]:
             self.steps += 1
             if self.steps % PART == 0:
                 yield
             if not state.takes_slices or state.table is None:
                 continue
-            site = site_of(state, state.table, {m.uid: m for m in movers(state)})
-            self._sites[site.gpu] = site
-            every += site.loose
-        geometries = {site.table.geometry: None for site in self._sites.values()}
+            sites.append(site_of(state, state.table, {m.uid: m for m in movers(state)}))
+            every += sites[-1].loose
+        self._sites = {site.gpu: site for site in sorted(sites, key=lambda s: s.shape.free)}
+        self._leaving = [s for s in sites if any(m.is_leaving for m in s.loose)]
+        self._unlike = {(s.shape, tuple([m.stays for m in s.loose])): s for s in sites}.values()
+        rooms = Counter((site.shape.table, site.shape.firm) for site in sites)
+        geometries = {table.geometry: None for table, _ in rooms}
         self._names = tuple(dict.fromkeys(p.name for g in geometries for p in g.profiles))
         self._needs = {name: need(name, self._names, geometries) for name in self._names}
-        rooms = Counter((site.table, site.firm) for site in self._sites.values())
         each = ([number * n for n in room(*key, self._names)] for key, number in rooms.items())
         self._room = tuple(map(sum, zip(*each, strict=True)))
         latest = max((m.since for m in every), default=0.0)
         self._costs = {m: cost_of(m, latest) for m in every}
         self._least = least_of(c for m, c in self._costs.items() if not m.is_leaving)
 
-    def find(
-        self, asked: Sequence[str], most: int, *, estimates: bool = False
-    ) -> Generator[None, None, Planned]:
-        """The cheapest plan. ``estimates``: who waits counts as what it would cost by itself.
-
-        Estimates lead to a plan sooner, but to a dearer one where two make room for each other.
-        """
-        last, self._estimates = self.steps + most, estimates
-        self._heap.clear()
-        self._seen.clear()
+    def find(self, asked: Sequence[str], most: int) -> Generator[None, None, Planned]:
+        """The cheapest plan, or one by estimates where looking at ``most`` places finds none."""
         if not asked:
             return Planned(Plan(()))
-        if not self._needs.keys() >= {*asked}:
+        if not self._needs.keys() >= {*asked} or not self._could_serve(asked, with_ends=True):
             return Planned(None)
+        if not self._could_serve(asked, with_ends=False):
+            self._ending = least_of(c for m, c in self._costs.items() if m.ending is not None)
         stay = Counter(m.profile for m in self._costs if m.stays)
         stay.update(asked)
         each = ([number * n for n in self._needs[name]] for name, number in stay.items())
         self._needed = tuple(map(sum, zip(*each, strict=True)))
-        is_hopeless = not self._could_serve(asked, with_ends=True)
-        if not is_hopeless and not self._could_serve(asked, with_ends=False):
-            self._ending = least_of(c for m, c in self._costs.items() if m.ending is not None)
-        start = _State((), tuple((None, profile) for profile in asked))
-        if not is_hopeless:
-            self._open(start, NOTHING)
+        found = yield from self._find(asked, most)
+        if found.bounded:
+            self._estimates = True
+            found = yield from self._find(asked, most)
+            return Planned(found.plan, bounded=True)
+        return found
+
+    def _find(self, asked: Sequence[str], most: int) -> Generator[None, None, Planned]:
+        last = self.steps + most
+        self._heap.clear()
+        self._seen.clear()
+        self._open(_State((), tuple((None, profile) for profile in asked)), NOTHING)
         while self._heap:
             if self.steps > last:
                 return Planned(None, bounded=True)
@@ -328,49 +340,29 @@ class _Search:
         key = state.gone, state.made
         if key not in self._seen:
             self._seen.add(key)
-            if all(self._has_free_way(state, profile) for _, profile in state.waiting):
+            touched, waiting = state.touched, {profile for _, profile in state.waiting}
+            if all(self._has_free_way(state, touched, profile) for profile in waiting):
                 self._open(state, cost)
             else:
                 self._later(cost, partial(self._open, state, cost))
         return None
 
-    def _has_free_way(self, state: _State, profile: str) -> bool:
+    def _has_free_way(self, state: _State, touched: AbstractSet[GpuId], profile: str) -> bool:
         """True if there may be a place for the profile at which nobody has to leave."""
-        touched = state.touched
-        if any(way.gpu not in touched for way in self._free_ways(profile)):
-            return True
-        for gpu in touched:
-            site = self._now(state, gpu)
-            known = site.table.geometry.by_name(profile)
-            if any(m.is_leaving for m in site.loose) or (
-                known is not None and site.table.moves(site.usage, known)
-            ):
-                return True
-        return False
+        return any(way.gpu not in touched for way in self._free_ways(profile)) or any(
+            way.cost == NOTHING for gpu in touched for way in self._ways_now(state, gpu, profile)
+        )
 
     def _could_serve(self, asked: Sequence[str], *, with_ends: bool) -> bool:
         """False if no order of moves (``with_ends``: or ends) gives each of ``asked`` a place."""
-        served = {name for name in self._names if self._free_ways(name)}
-        shapes = {
-            (
-                site.table,
-                site.firm,
-                *((m.occupant, m.stays, m.is_leaving) for m in site.loose),
-            ): site
-            for site in (self._sites.values() if not served.issuperset(asked) else ())
-        }
-        left = [name for name in {*asked, *(m.profile for m in self._costs)} if name not in served]
-        while not served.issuperset(asked):
-            found = [
-                name
-                for name in left
-                if any(is_left(s, name, served, with_ends=with_ends) for s in shapes.values())
-            ]
-            if not found:
-                return False
-            served.update(found)
-            left = [name for name in left if name not in served]
-        return True
+        served, before = set[str](), -1
+        while len(served) > before:
+            before = len(served)
+            for site in self._unlike:
+                served |= openings(site, served, with_ends=with_ends)
+                if served.issuperset(asked):
+                    return True
+        return False
 
     def _could_hold(self, state: _State) -> bool:
         """False where those who ask or move lack room even if all who may move were away.
@@ -381,9 +373,9 @@ class _Search:
         for step in state.steps:
             needed = tuple(map(sub, needed, self._needs[step.profile]))
         for gpu in {gpu for gpu, _ in state.made}:
-            site, made = self._sites[gpu], tuple(o for at, o in state.made if at == gpu)
-            with_made = room(site.table, (*site.firm, *made), self._names)
-            without = room(site.table, site.firm, self._names)
+            shape, made = self._sites[gpu].shape, tuple(o for at, o in state.made if at == gpu)
+            with_made = room(shape.table, (*shape.firm, *made), self._names)
+            without = room(shape.table, shape.firm, self._names)
             left = tuple(map(add, left, map(sub, with_made, without)))
         return all(map(le, needed, left))
 
@@ -401,16 +393,15 @@ class _Search:
         if profile not in self._free:
             found = list[Way]()
             for site in self._sites.values():
-                if any(mover.is_leaving for mover in site.loose):
-                    found += (w for w in self._ways_of(site, profile) if w.cost == NOTHING)
-                    continue
-                geometry = site.table.geometry
-                known = geometry.by_name(profile)
-                free = geometry.memory_slices - site.usage.mask.bit_count()
-                for move in site.table.moves(site.usage, known) if known is not None else ():
+                shape = site.shape
+                known = shape.table.geometry.by_name(profile)
+                for move in shape.table.moves(shape.usage, known) if known is not None else ():
                     occupant = Occupant(move.placement, move.profile_id)
-                    found.append(Way(site.gpu, occupant, (), NOTHING, free))
-            found.sort(key=lambda way: (len(way.blockers), way.free))
+                    found.append(Way(site.gpu, occupant, (), NOTHING, shape.free))
+            awaited = (w for s in self._leaving for w in self._ways_of(s, profile) if w.blockers)
+            found += sorted(
+                (w for w in awaited if w.cost == NOTHING), key=lambda w: (len(w.blockers), w.free)
+            )
             self._free[profile] = found
         return self._free[profile]
 
@@ -423,37 +414,31 @@ class _Search:
                     if way.cost != NOTHING:
                         found.setdefault(way.cost[:2], []).append(way)
             for ways in found.values():
-                ways.sort(key=lambda way: (way.cost, len(way.blockers), way.free))
+                ways.sort(key=lambda way: (way.cost, len(way.blockers)))
             self._taken[profile] = [*found.values()]
         return self._taken[profile]
 
     def _ways_now(self, state: _State, gpu: GpuId, profile: str) -> Sequence[Way]:
         """Places on a GPU as the state has left it."""
-        site = self._now(state, gpu)
-        key = gpu, site.firm, site.loose, profile
-        if key not in self._changed:
-            self._changed[key] = [*self._ways_of(site, profile)]
-        return self._changed[key]
-
-    def _now(self, state: _State, gpu: GpuId) -> Site:
         site, gone = self._sites[gpu], state.gone
-        firm = (*site.firm, *(occupant for at, occupant in state.made if at == gpu))
+        made = tuple([occupant for at, occupant in state.made if at == gpu])
         loose = tuple([m for m in site.loose if m not in gone])
-        key = firm, loose
-        if key not in self._states:
-            usage = site.table.geometry.usage((*firm, *(m.occupant for m in loose)))
-            self._states[key] = Site(gpu, site.table, firm, loose, usage)
-        return self._states[key]
+        if (key := (gpu, made, loose)) not in self._states:
+            occupants = tuple([m.occupant for m in loose])
+            shape = shape_of(site.shape.table, (*site.shape.firm, *made), occupants)
+            self._states[key] = Site(gpu, shape, loose)
+        left = self._states[key]
+        if (left, profile) not in self._changed:
+            self._changed[left, profile] = [*self._ways_of(left, profile)]
+        return self._changed[left, profile]
 
     def _ways_of(self, site: Site, profile: str) -> Iterator[Way]:
-        free = site.table.geometry.memory_slices - site.usage.mask.bit_count()
-        occupants = tuple([m.occupant for m in site.loose])
-        for occupant, numbers in ways(site.table.geometry, site.firm, occupants, profile):
-            blockers = tuple([site.loose[i] for i in numbers])
-            cost = NOTHING
+        gpu, loose, free = site.gpu, site.loose, site.shape.free
+        for occupant, numbers in ways(site.shape, profile):
+            blockers, cost = tuple([loose[n] for n in numbers]), NOTHING
             for mover in blockers:
                 cost = add_costs(cost, self._costs[mover])
-            yield Way(site.gpu, occupant, blockers, cost, free)
+            yield Way(gpu, occupant, blockers, cost, free)
 
     def _in_order(self, state: _State) -> tuple[Step, ...] | None:
         """Steps to the same places in an order in which each has room; None if there is none.
@@ -465,7 +450,8 @@ class _Search:
         held: _Held = {}
         for gpu in touched:
             site = self._sites[gpu]
-            held[gpu] = [*site.firm, *(m.occupant for m in site.loose if m not in ends)]
+            stay = (m.occupant for m in site.loose if m not in ends)
+            held[gpu] = [*site.shape.firm, *stay]
         movers = [s.mover for s in steps if s.mover is not None]
         found = self._moved(movers, [s for s in steps if s.mover is not None], held)
         return None if found is None else (*found, *(s for s in steps if s.mover is None))
@@ -492,7 +478,7 @@ class _Search:
         return None
 
     def _has_room(self, place: Step, held: _Held) -> bool:
-        geometry = self._sites[place.gpu].table.geometry
+        geometry = self._sites[place.gpu].shape.table.geometry
         profile = geometry.by_name(place.profile)
         usage = geometry.usage(held[place.gpu])
         return profile is not None and geometry.fits(usage, profile, place.occupant.placement)

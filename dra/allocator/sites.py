@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.moves import MoveTable
-from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
+from dra.gpu.geometry import Geometry, Occupant, Usage
 
 
 class Ending(NamedTuple):
@@ -95,58 +95,107 @@ class Way(NamedTuple):
     free: int
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A GPU: its ``firm`` occupants stay, the ``loose`` may be moved; ``usage`` is of both."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Occupants of a GPU: the ``firm`` stay, the ``loose`` may leave; ``usage`` is of both.
 
-    gpu: GpuId
+    ``shape_of`` gives the same shape for equal occupants, so that shapes are compared by identity.
+    ``kept``: memory slices of the firm, ``masks``: of each of the loose. ``takes``: what each of
+    the loose takes, ``spare``: what is left, of compute slices and each kind of engine.
+    """
+
     table: MoveTable
     firm: tuple[Occupant, ...]
-    loose: tuple[Mover, ...]
     usage: Usage
+    kept: int
+    masks: tuple[int, ...]
+    takes: tuple[tuple[int, ...], ...]
+    spare: tuple[int, ...]
+
+    @property
+    def free(self) -> int:
+        """Number of free memory slices."""
+        return self.table.geometry.memory_slices - self.usage.mask.bit_count()
 
 
 @lru_cache(maxsize=2**14)
-def ways(
-    geometry: Geometry, firm: tuple[Occupant, ...], loose: tuple[Occupant, ...], name: str
-) -> tuple[tuple[Occupant, tuple[int, ...]], ...]:
-    """Every place for a slice of profile ``name``, with each smallest set in its way of ``loose``.
+def shape_of(table: MoveTable, firm: tuple[Occupant, ...], loose: tuple[Occupant, ...]) -> Shape:
+    geometry = table.geometry
+    kept, each = geometry.usage(firm), [geometry.usage((occupant,)) for occupant in loose]
+    usage = geometry.add(kept, *loose)
+    takes = tuple([(alone.compute_slices, *alone.engines) for alone in each])
+    totals = (geometry.compute_slices, *geometry.engine_totals)
+    spare = tuple(map(sub, totals, (usage.compute_slices, *usage.engines)))
+    return Shape(table, firm, usage, kept.mask, tuple([u.mask for u in each]), takes, spare)
 
-    A set has the indices of its members in ``loose``.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A GPU; ``loose``: who has the loose occupants of its shape, in their order."""
+
+    gpu: GpuId
+    shape: Shape
+    loose: tuple[Mover, ...]
+
+
+def site_of(state: GpuState, table: MoveTable, movers: Mapping[str, Mover]) -> Site:
+    loose, firm = list[Mover](), dict[Occupant, None]()
+    for holding in state.holdings:
+        mover, occupant = movers.get(holding.claim_uid), holding.occupant
+        may_leave = mover is not None and (mover.is_leaving or not holding.leaving)
+        if mover is not None and may_leave and mover.occupant == occupant:
+            loose.append(mover)
+        elif occupant is not None:
+            firm[occupant] = None
+    loose.sort(key=lambda m: m.occupant.placement.start)
+    stay = tuple(sorted(firm, key=lambda o: o.placement.start))
+    return Site(state.id, shape_of(table, stay, tuple([m.occupant for m in loose])), tuple(loose))
+
+
+@lru_cache(maxsize=2**15)
+def ways(shape: Shape, name: str) -> Sequence[tuple[Occupant, tuple[int, ...]]]:
+    """Every place for a slice of profile ``name``, with each smallest set in its way.
+
+    A set has the numbers of its members among the loose.
     """
-    profile = geometry.by_name(name)
+    profile = shape.table.geometry.by_name(name)
     if profile is None:
         return ()
-    kept = geometry.usage(firm).mask
-    return tuple(
-        (Occupant(placement, profile.id), numbers)
-        for placement in profile.placements
-        if not kept & placement.mask
-        for numbers in _blockers(geometry, firm, loose, profile, placement)
-    )
+    wanted = (profile.compute_slices, *profile.engines)
+    lacks = [(i, n - s) for i, (n, s) in enumerate(zip(wanted, shape.spare, strict=True)) if n > s]
+    found = list[tuple[Occupant, tuple[int, ...]]]()
+    for placement in profile.placements:
+        taken = placement.mask
+        if not shape.kept & taken:
+            over = tuple([n for n, mask in enumerate(shape.masks) if mask & taken])
+            place = Occupant(placement, profile.id)
+            more = _beside(shape.takes, over, lacks) if lacks else [()]
+            found += [(place, over + beside) for beside in more]
+    return found
 
 
-def _blockers(
-    geometry: Geometry,
-    firm: tuple[Occupant, ...],
-    loose: tuple[Occupant, ...],
-    profile: Profile,
-    placement: Placement,
-) -> Iterator[tuple[int, ...]]:
-    mask = placement.mask
-    over = tuple([i for i, o in enumerate(loose) if o.placement.mask & mask])
-    beside = tuple([i for i in range(len(loose)) if i not in over])
-    found: list[frozenset[int]] = []
-    for number in range(len(beside) + 1):
+def _beside(
+    takes: Sequence[Sequence[int]], over: Collection[int], lacks: Iterable[tuple[int, int]]
+) -> Sequence[tuple[int, ...]]:
+    """The smallest sets that have to leave beside ``over``.
+
+    ``lacks``: numbers in ``takes`` of what is too little with none gone, and by how much.
+    """
+    left = [(i, lack - sum([takes[n][i] for n in over])) for i, lack in lacks]
+    left = [(i, lack) for i, lack in left if lack > 0]
+    if not left:
+        return [()]
+    beside = [
+        n for n, taken in enumerate(takes) if n not in over and any(taken[i] for i, _ in left)
+    ]
+    found: list[tuple[int, ...]] = []
+    for number in range(1, len(beside) + 1):
         for more in itertools.combinations(beside, number):
-            if any(known <= {*more} for known in found):
-                continue
-            usage = geometry.usage((*firm, *(loose[i] for i in beside if i not in more)))
-            if geometry.fits(usage, profile, placement):
-                found.append(frozenset(more))
-                yield (*over, *more)
-        if frozenset() in found:  # memory alone decides, as for nearly all profiles
-            return
+            if not any({*more}.issuperset(known) for known in found) and all(
+                sum(takes[n][i] for n in more) >= lack for i, lack in left
+            ):
+                found.append(more)
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -172,39 +221,25 @@ def need(name: str, names: tuple[str, ...], geometries: Iterable[Geometry]) -> t
     return (*(int(other == name) for other in names), *map(min, zip(*each, strict=True)))
 
 
-def is_left(site: Site, name: str, served: AbstractSet[str], *, with_ends: bool) -> bool:
-    """True if there is a place for profile ``name`` whose blockers may all leave it.
+def openings(site: Site, served: AbstractSet[str], *, with_ends: bool) -> set[str]:
+    """The profiles that have a place on a GPU whose blockers may all leave it.
 
-    A blocker leaves by itself, for a place of a profile in ``served``, or for another place of its
-    own profile ``name``; ``with_ends``: also if its pod is ended.
+    A blocker leaves by itself, for a place of a profile in ``served``, or for another place of the
+    profile of which it has one; ``with_ends``: also if its pod is ended.
     """
-    geometry, occupants = site.table.geometry, tuple([m.occupant for m in site.loose])
-
-    def leaves(mover: Mover, occupant: Occupant) -> bool:
-        if not mover.stays:
-            return with_ends or mover.is_leaving
-        is_own = mover.profile == name and mover.occupant != occupant
-        return is_own or mover.profile in served
-
-    return any(
-        all(leaves(site.loose[number], occupant) for number in numbers)
-        for occupant, numbers in ways(geometry, site.firm, occupants, name)
-    )
-
-
-def site_of(state: GpuState, table: MoveTable, movers: dict[str, Mover]) -> Site:
-    there = (
-        movers[h.claim_uid]
-        for h in state.holdings
-        if h.claim_uid in movers and h.occupant == movers[h.claim_uid].occupant
-        if movers[h.claim_uid].is_leaving or not h.leaving
-    )
-    loose = tuple(sorted(there, key=lambda m: _start(m.occupant)))
-    moved = {m.uid for m in loose}
-    held = (h.occupant for h in state.holdings if h.claim_uid not in moved)
-    firm = sorted(dict.fromkeys(o for o in held if o is not None), key=_start)
-    return Site(state.id, table, tuple(firm), loose, state.usage)
-
-
-def _start(occupant: Occupant) -> int:
-    return occupant.placement.start
+    table, stay = site.shape.table, list[Mover]()
+    for mover in site.loose:
+        if mover.profile not in served if mover.stays else not (with_ends or mover.is_leaving):
+            stay.append(mover)
+    geometry, firm = table.geometry, site.shape.firm
+    usage = geometry.usage((*firm, *(m.occupant for m in stay)))
+    fits = zip(geometry.profiles, table.feasible(usage), strict=True)
+    found = {profile.name for profile, number in fits if number}
+    for name in {m.profile for m in stay if m.stays} - found:
+        own = {m.occupant.placement for m in stay if m.profile == name}
+        others = (m.occupant for m in stay if m.profile != name or not m.stays)
+        profile, left = geometry.by_name(name), geometry.usage((*firm, *others))
+        free = geometry.free_placements(left, profile) if profile is not None else ()
+        if any(placement not in own for placement in free):
+            found.add(name)
+    return found

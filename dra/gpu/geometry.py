@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import add, le
+from operator import le
 from typing import NamedTuple
 
 from api.mignode import Occupant, Placement
@@ -37,7 +37,9 @@ class Engines(NamedTuple):
     ofa_engines: int = 0
 
     def __add__(self, other: Engines) -> Engines:  # type: ignore[override]
-        return Engines._make(map(add, self, other))
+        a, b, c, d, e = self
+        v, w, x, y, z = other
+        return Engines(a + v, b + w, c + x, d + y, e + z)
 
     def within(self, total: Engines) -> bool:
         """True if no count exceeds that of ``total``."""
@@ -109,7 +111,7 @@ class Geometry:
 
     profiles: tuple[Profile, ...]
     slices: int = 0
-    _by_id: Mapping[int, Profile] = field(init=False, repr=False, compare=False)
+    _by_id: Mapping[int | None, Profile] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Profile] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -189,21 +191,20 @@ class Geometry:
         """The profile called ``name`` (``1g.5gb``), if this GPU has it."""
         return self._by_name.get(name)
 
-    def add(self, usage: Usage, occupant: Occupant) -> Usage:
-        """``usage`` with one more occupant, whether it fits or not."""
-        profile = self._by_id.get(occupant.profile_id) if occupant.profile_id is not None else None
-        return Usage(
-            mask=usage.mask | occupant.placement.mask,
-            compute_slices=usage.compute_slices + (profile.compute_slices if profile else 0),
-            engines=usage.engines + profile.engines if profile else usage.engines,
-        )
+    def add(self, usage: Usage, *occupants: Occupant) -> Usage:
+        """``usage`` with more occupants, whether they fit or not."""
+        mask, compute, engines = usage
+        for occupant in occupants:
+            mask |= occupant.placement.mask
+            profile = self._by_id.get(occupant.profile_id)
+            if profile is not None:
+                compute += profile.compute_slices
+                engines += profile.engines
+        return Usage(mask, compute, engines)
 
     def usage(self, occupants: Iterable[Occupant]) -> Usage:
         """Slices and engines that ``occupants`` take together."""
-        total = EMPTY
-        for occupant in occupants:
-            total = self.add(total, occupant)
-        return total
+        return self.add(EMPTY, *occupants)
 
     def fits(self, usage: Usage, profile: Profile, placement: Placement) -> bool:
         """True if an instance of ``profile`` can be made at ``placement`` beside ``usage``.
@@ -222,17 +223,16 @@ class Geometry:
         """The placements of ``profile`` that still fit, in NVML's order."""
         return tuple(p for p in profile.placements if self.fits(usage, profile, p))
 
-    def most(self, profiles: Sequence[Profile]) -> int:
-        """Most instances of one profile that an empty GPU has room for.
+    def most(self, profiles: Sequence[Profile], usage: Usage = EMPTY) -> int:
+        """Most instances of one profile that fit beside ``usage``.
 
         Of several ``profiles``, an upper bound on the number of their instances together.
         """
-        least = replace(
-            profiles[0],
-            compute_slices=min(p.compute_slices for p in profiles),
-            engines=Engines._make(map(min, *(p.engines for p in profiles), profiles[0].engines)),
-        )
-        count, usage = 0, EMPTY
+        least, count = profiles[0], 0
+        for other in profiles[1:]:
+            compute = min(least.compute_slices, other.compute_slices)
+            engines = Engines._make(map(min, least.engines, other.engines))
+            least = replace(least, compute_slices=compute, engines=engines)
         placements = {q for p in profiles for q in p.placements}
         for placement in sorted(placements, key=lambda q: q.start + q.size):
             if self.fits(usage, least, placement):

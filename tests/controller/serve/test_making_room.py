@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,13 +13,9 @@ from prometheus_client import CollectorRegistry
 from api.mignode import RoomRequest
 from controller import times
 from controller.report.metrics import ControllerMetrics
-from dra.allocator.gpustate import GpuId
 from dra.allocator.movers import Leave, is_possible, movers_on
 from dra.allocator.planner import find_plan
-from dra.allocator.sites import Ending, Mover
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.geometry import Occupant, Usage
-from dra.gpu.inventory import ClaimRef, Instance, InstanceState
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
@@ -31,7 +25,6 @@ from tests.controller.helpers.objects import (
     copied,
     gpu,
     instance,
-    inventory,
     mignode,
     node,
     pod,
@@ -615,70 +608,3 @@ def test_a_leader_that_dies_in_between_leaves_nothing_half_done() -> None:
     successor.wait(5)
     assert successor.seen == ["p1"]
     assert new.devices("urgent")
-
-
-# -- the planner
-
-
-def cost(ended: Sequence[Mover]) -> tuple[int, float, int]:
-    """Order of kube-scheduler: against budgets, the highest priority, the sum of all."""
-    known = [m.ending for m in ended if m.ending is not None]
-    highest = max((e.priority for e in known), default=float("-inf"))
-    return sum(e.is_against_budget for e in known), highest, sum(e.priority + 2**31 for e in known)
-
-
-def enough(profile: str, gpus: list[Any], ended: Sequence[Mover]) -> bool:
-    known = A100.by_name(profile)
-    assert known is not None
-    for each in gpus:
-        gone = {m.uid for m in ended}
-        held = [
-            Occupant(i.placement, i.profile_id)
-            for i in each.instances
-            if i.claim is None or i.claim.uid not in gone
-        ]
-        if A100.free_placements(A100.usage(held), known):
-            return True
-    return False
-
-
-def sets_of(movers: Sequence[Mover]) -> Iterator[tuple[Mover, ...]]:
-    for number in range(5):
-        yield from itertools.combinations(movers, number)
-
-
-def test_no_set_of_victims_is_better_than_the_one_that_is_found() -> None:
-    fleet, ended = with_gpus().fleet, 0
-    for seed in range(120):
-        draw = random.Random(seed)
-        gpus, movers = [], list[Mover]()
-        for minor in range(draw.choice((1, 2))):
-            usage, instances = Usage(), list[Instance]()
-            for _ in range(draw.randrange(3, 7)):
-                free = [(p, q) for p in A100.profiles for q in A100.free_placements(usage, p)]
-                small = [(p, q) for p, q in free if p.memory_slices <= 2]
-                if not small:
-                    break
-                profile, placement = draw.choice(small)
-                occupant = Occupant(placement, profile.id)
-                usage = A100.add(usage, occupant)
-                uid = f"u-{minor}-{placement.start}"
-                ref = ClaimRef("default", uid, uid)
-                instances.append(
-                    Instance(placement, InstanceState.PREPARED, claim=ref, profile_id=profile.id)
-                )
-                ending = Ending(draw.randrange(4), is_against_budget=draw.random() < 0.3)
-                site = GpuId("node-a", minor)
-                movers.append(Mover(uid, site, profile.name, occupant, 0.0, ending=ending))
-            gpus.append(replace(gpu(minor), instances=tuple(instances)))
-        fleet.set_inventory(inventory("node-a", *gpus))
-        profile_name = draw.choice(("1g.5gb", "2g.10gb", "3g.20gb"))
-        found = find_plan(fleet, [profile_name], movers).plan
-        best = min(
-            (cost(s) for s in sets_of(movers) if enough(profile_name, gpus, s)), default=None
-        )
-        assert best is not None, seed
-        assert found is not None, seed
-        assert cost(found.ends) == best, seed
-        ended += bool(found.ends)
-    assert ended > 20
