@@ -9,6 +9,10 @@ import pytest
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision
+from dra.allocator.search.combine import FittingGpu, first_fit
+from dra.allocator.search.constraints import ConstraintRules
+from dra.allocator.search.options import Budget
+from dra.cel.offers import Offer
 from tests.controller.helpers.deciding import decide, problem
 from tests.controller.helpers.objects import claim, cluster, gpu, mignode, request, with_gpus
 from tests.dra.allocator.smallstates import (
@@ -90,3 +94,10 @@ def test_empty_gpus_serve_what_first_fit_would_serve(name: str) -> None:
     gpus, requests = HARD[name]
     known = with_gpus(*(gpu(n) for n in range(gpus)))
     assert decide(known, claim("c", *requests)) is not None
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_gpu_is_given_whole_once(gpus: int) -> None:
+    [state] = with_gpus(gpu(0)).fleet.nodes["node-a"].gpus
+    fitting = FittingGpu(state, [[Offer(None)], [Offer(None)]], ConstraintRules({}, {}, ()))
+    assert (first_fit([fitting] * gpus, (1, 1), Budget()) is not None) is (gpus == 2)

@@ -162,8 +162,8 @@ def test_mig_mode_is_tried_again_until_no_monitor_has_the_gpu_open(
 
 
 def test_pauses_between_attempts_grow(folder: Path) -> None:
-    machine = Machine.create(folder / "hw", [GpuSpec(H100, mig=False)])
-    machine.start_monitor(0, 4711)
+    machine = Machine.create(folder / "hw", [GpuSpec(H100), GpuSpec(H100, mig=False)])
+    machine.start_monitor(1, 4711)
     sim.nvml.install(machine.directory)
     none, clock = Path("/nonexistent"), FakeClock()
     roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=folder)
@@ -186,5 +186,5 @@ def test_pauses_between_attempts_grow(folder: Path) -> None:
     machine.end_monitor(4711)
     clock.at += 600
     mode.settle(lambda _: True)
-    assert machine.gpu(0).mig
+    assert machine.gpu(1).mig, "of a GPU after one that is as it is wanted"
     session.close()
