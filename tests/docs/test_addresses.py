@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,10 @@ _PATH = re.compile(r"\b(docs|deploy|api/crds|hack)/\w|\bhandbook\b", re.IGNORECA
 _ADDRESS = re.compile(re.escape(HANDBOOK) + r"/([\w#.-]+)")
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@functools.cache
+def trees() -> list[tuple[str, ast.Module]]:
+    paths = (p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py")))
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
 
 def named() -> Iterator[str]:

@@ -106,7 +106,7 @@ def test_pods_that_are_made_anew_keep_little_idle(*, waiter_too: bool, at_first:
     stream = Stream(bench, life=10)
     for _ in range(20):
         stream.second()
-    seconds, idle, small, waiter = 700, 0, "", ""
+    seconds, idle, small, waiter = 350, 0, "", ""
     for second in range(seconds):
         if second % 50 == 0:
             last, small = small, f"blocks-{second}"

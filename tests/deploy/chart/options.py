@@ -45,6 +45,9 @@ PROGRAMS = {
 Given = tuple[str, Any, Any]
 """A value's path in values.yaml, one that is not the default, and what the program makes of it."""
 
+_PAGE = "mig-dra-driver-nvidia-mig-page.mig-dra-driver.svc"
+"""Name of the page in the cluster, which it has with TLS."""
+
 BY_VALUE: dict[str, dict[str, Given]] = {
     "controller": {
         "--driver-name": ("driverName", "a.example", "a.example"),
@@ -84,7 +87,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
     "cli.page": {
         "--driver-name": ("driverName", "a.example", "a.example"),
         "--tls": ("page.tlsSecret", "page-tls", Path("/etc/mig.dra.dev/tls")),
-        "--host-name": ("page.hostNames", ["a.example"], ("a.example",)),
+        "--host-name": ("page.hostNames", ["a.example"], (_PAGE, "a.example")),
         "--log-level": ("logLevel", "debug", "debug"),
         "--log-format": ("logFormat", "json", "json"),
     },

@@ -17,7 +17,6 @@ from tests.deploy.chart.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program
 HERE = "tests/deploy/chart/options.py"
 MINE = CHART.relative_to(REPOSITORY)
 PAGE = "docs/configuration.md"
-ROWS = [(name, option) for name, given in BY_VALUE.items() for option in given]
 
 
 def started(program: Program, values: Obj) -> dict[str, Any]:
@@ -61,16 +60,19 @@ def test_every_option_is_a_value_of_the_chart_or_has_a_reason(name: str) -> None
         )
 
 
-@pytest.mark.parametrize(("name", "option"), ROWS)
-def test_the_value_reaches_the_program(name: str, option: str) -> None:
-    program = PROGRAMS[name]
-    path, value, expected = BY_VALUE[name][option]
-    parameter = options(program)[option].name
-    assert parameter
-    assert defaults(name)[parameter] != expected, f"{path}: {value} is the default"
-    assert started(program, nested(path, value))[parameter] == expected, (
-        f"{path} of values.yaml does not set {option}: {MINE}/templates/{program.template}"
-    )
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_value_reaches_the_program(name: str) -> None:
+    program, values = PROGRAMS[name], dict[str, Any]()
+    for path, value, _ in BY_VALUE[name].values():
+        values = _merged(values, nested(path, value))
+    seen = started(program, values)
+    for option, (path, value, expected) in BY_VALUE[name].items():
+        parameter = options(program)[option].name
+        assert parameter
+        assert defaults(name)[parameter] != expected, f"{path}: {value} is the default"
+        assert seen[parameter] == expected, (
+            f"{path} of values.yaml does not set {option}: {MINE}/templates/{program.template}"
+        )
 
 
 OWN_DEFAULTS = {
@@ -79,16 +81,19 @@ OWN_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "option"), [row for row in ROWS if row[1] not in OWN_DEFAULTS])
-def test_the_chart_and_the_program_have_the_same_default(name: str, option: str) -> None:
-    program, chosen = PROGRAMS[name], options(PROGRAMS[name])[option].name
-    required = [f"{key}=x" for key, each in options(program).items() if each.required]
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_chart_and_the_program_have_the_same_defaults(name: str) -> None:
+    program = PROGRAMS[name]
+    known = options(program)
+    required = [f"{key}=x" for key, each in known.items() if each.required]
     own = program.command.make_context("program", required).params
-    assert chosen
-    assert defaults(name)[chosen] == own[chosen], (
-        f"{BY_VALUE[name][option][0]} in {MINE}/values.yaml and {option} of `python -m {name}` "
-        "have different defaults"
-    )
+    for option in BY_VALUE[name].keys() - OWN_DEFAULTS:
+        chosen = known[option].name
+        assert chosen
+        assert defaults(name)[chosen] == own[chosen], (
+            f"{BY_VALUE[name][option][0]} in {MINE}/values.yaml and {option} of `python -m {name}` "
+            "have different defaults"
+        )
 
 
 def test_every_option_is_in_the_handbook_beside_its_value() -> None:

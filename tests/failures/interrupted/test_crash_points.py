@@ -72,7 +72,7 @@ CONTAINED = (
     "leave a slice of a layout",
 )
 """The same is done after a reboot, for the first of two slices, for one made ahead or kept."""
-SPREAD = 8
+SPREAD = 4
 BRIEFLY = {
     "make a slice that is reserved": 2,
     "share a slice that another claim has": 2,

@@ -130,9 +130,15 @@ def test_a_check_that_is_told_to_end_leaves_nothing(make_node: MakeNode, number:
     assert_clean(node)
 
 
-@pytest.mark.parametrize("action", ["crash-before", "crash-after"])
 @pytest.mark.parametrize(
-    "function", [GI_CREATE, CI_CREATE, "nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"]
+    ("function", "action"),
+    [
+        (GI_CREATE, "crash-before"),
+        (GI_CREATE, "crash-after"),
+        (CI_CREATE, "crash-after"),
+        ("nvmlComputeInstanceDestroy", "crash-after"),
+        ("nvmlGpuInstanceDestroy", "crash-after"),
+    ],
 )
 def test_what_a_killed_check_has_left_is_known_and_removed(
     make_node: MakeNode, function: str, action: Action
