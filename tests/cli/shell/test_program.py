@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -95,16 +94,6 @@ def test_what_is_wrong_with_a_kubeconfig_is_named_and_3(
 
 
 # -- what is loaded
-
-
-def test_the_heavy_client_library_is_not_loaded(world: World) -> None:
-    code = (
-        "import sys; from cli.program import main; code = main(['map']); "
-        "assert not {'kubernetes', 'grpc', 'cel_expr_python'} & set(sys.modules); "
-        "sys.exit(code)"
-    )
-    env = {**os.environ, "KUBECONFIG": str(world.kubeconfig)}
-    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
 
 
 def test_help_loads_neither_network_nor_model() -> None:

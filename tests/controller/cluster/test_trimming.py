@@ -11,7 +11,6 @@ from controller.cluster.trim import Trimmer, remembering
 from dra.claims.claims import read_claim
 from dra.claims.conditions import PREPARE_FAILED, failed_prepare
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Obj
-from dra.gpu.mignode import from_mignode
 from dra.kube.reflector import Store
 from dra.pods.pods import Pod, read_pod
 from dra.pods.selectors import Company, NodeTerm, PodTerm, Spread
@@ -20,13 +19,9 @@ from tests.controller.helpers.objects import (
     DRIVER,
     allocated,
     claim,
-    cluster,
-    gpu,
-    instance,
     mignode,
     node,
     pod,
-    versioned,
 )
 
 
@@ -182,49 +177,6 @@ def test_the_pod_that_owns_a_claim_is_kept_and_the_rest_of_its_owner_is_not() ->
         {"kind": "Pod", "uid": "u", "controller": True}
     ]
     assert read_claim(trimmed).owner_pod_uid == "u"
-
-
-def test_a_claim_is_called_by_the_same_strings_wherever_it_is_named() -> None:
-    body = claim("made")
-    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "uid-of-p", "controller": True}]
-    user = pod("p", "c", nodeName="node-a")
-    user["metadata"]["uid"] = "uid-of-p"
-    user["status"] = {
-        "phase": "Running",
-        "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}],
-    }
-    known = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))["metadata"]
-    one, other = (Trimmer(PODS, DRIVER)(as_stored(PODS, user, n)) for n in (2, 3))
-    (made,) = one["status"]["resourceClaimStatuses"]
-    assert made["resourceClaimName"] is known["name"]
-    assert known["ownerReferences"][0]["uid"] is one["metadata"]["uid"]
-    assert one["spec"]["nodeName"] is other["spec"]["nodeName"]
-    assert one["status"]["phase"] is other["status"]["phase"]
-
-
-def test_the_holder_of_a_slice_is_called_by_the_strings_of_its_claim() -> None:
-    body, held = claim("c-uid"), instance("1g.5gb", 0, uid="uid")
-    body["metadata"]["uid"] = "uid"
-    known = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))["metadata"]
-    sent = json.loads(json.dumps(mignode("node-a", gpu(instances=(held,)))))
-    shown = from_mignode(sent).gpus[0].instances[0]
-    assert shown.claim is not None
-    assert shown.claim.name is known["name"]
-    assert shown.claim.uid is known["uid"]
-
-
-def test_what_many_pods_and_claims_ask_for_is_read_once() -> None:
-    known = cluster("node-a")
-    for name in ("a", "b"):
-        known.set_claim(versioned(claim(name)))
-        known.set_pod(versioned(pod(name, name)))
-    first, second = (known.pods["default", name] for name in ("a", "b"))
-    assert first.needs is second.needs
-    one, other = (known.claims["default", name].claim for name in ("a", "b"))
-    assert one.requests is other.requests
-    assert one.ref != other.ref
-    known.set_pod(versioned(pod("c", "a", cpu="2")))
-    assert known.pods["default", "c"].needs.requests["cpu"] == 2000
 
 
 def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:

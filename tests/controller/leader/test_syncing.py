@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import weakref
@@ -94,24 +93,6 @@ def syncing(api: SlowApi, clock: SystemClock, probes: Probes | None = None) -> I
         stop.set()
         api.answer.set()
         thread.join()
-
-
-def test_what_is_listed_is_not_held_until_all_is_listed() -> None:
-    api = SlowApi()
-    with syncing(api, SystemClock()):
-        wait_for("the list of nodes", lambda: api.made)
-        wait_for("its objects to be released", lambda: all(ref() is None for ref in api.made))
-        assert not api.answer.is_set()
-
-
-def test_what_was_mirrored_is_not_looked_at_by_the_collector_while_the_rest_is() -> None:
-    api = SlowApi()
-    gc.unfreeze()
-    with syncing(api, SystemClock()):
-        wait_for("the list of nodes", lambda: api.made)
-        wait_for("its objects", gc.get_freeze_count)
-        assert not api.answer.is_set()
-    gc.unfreeze()
 
 
 class HastyClock(SystemClock):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import cast
 
 import pytest
@@ -114,23 +113,6 @@ def test_a_later_key_waits_and_the_earlier_time_holds() -> None:
     assert work.pop() == "a"
     now.time += 10
     assert work.pop() is None
-
-
-def test_keys_that_are_looked_at_again_and_again_leave_nothing_behind_and_stay_due() -> None:
-    now = Hand()
-    work: WorkList[str] = WorkList(now)
-    keys = [f"key-{number}" for number in range(3)]
-    for _ in range(1000):
-        now.time += 0.05
-        for key in keys:
-            work.add(key, 0)
-        while (due := work.pop()) is not None:
-            work.add(due, 0, at=now.time + 60)
-    assert all(sys.getrefcount(key) < 100 for key in keys)
-    now.time += 59.9
-    assert work.pop() is None
-    now.time += 0.1
-    assert [work.pop() for _ in range(4)] == [*keys, None]
 
 
 def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:

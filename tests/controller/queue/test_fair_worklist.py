@@ -6,12 +6,9 @@ from typing import cast
 
 from controller.cluster.cluster import Cluster
 from controller.queue.agenda import Agenda, urgency
-from controller.worklist import WorkList
-from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod, read_pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, versioned
-from tests.helpers.ranks import Rank
 
 LATER = "2026-01-01T01:00:00Z"
 
@@ -89,25 +86,6 @@ def test_pods_of_one_namespace_are_looked_at_oldest_first_and_each_once() -> Non
     looks = [queue.pop() for _ in range(3)]
     assert [look and look.key for look in looks] == [old.key, young.key, None]
     assert queue.next_due() is None
-
-
-def compared_per_pod(namespaces: int) -> float:
-    """Comparisons of ranks for each pod that is looked at and comes back."""
-    work: WorkList[ObjectKey] = WorkList(lambda: 0.0, group=lambda key: key[0], rank=Rank)
-    for number in range(namespaces):
-        for name in ("a", "b"):
-            work.add((f"n-{number}", name), 0)
-    Rank.compared = 0
-    for _ in range(1000):
-        key = work.pop()
-        assert key is not None
-        work.add(key, 0)
-        assert work.next_due() == 0.0
-    return Rank.compared / 1000
-
-
-def test_a_look_costs_about_as_much_among_thousands_of_namespaces_as_among_a_few() -> None:
-    assert compared_per_pod(10_000) < compared_per_pod(10) + 100
 
 
 def test_a_pod_that_has_become_less_urgent_is_looked_at_after_others() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 from controller.worklist import Ranked
-from tests.helpers.ranks import Rank
 
 
 def served(keys: Ranked[str]) -> str:
@@ -26,28 +23,3 @@ def test_the_least_rank_comes_first_and_equals_by_how_long_they_wait() -> None:
     assert (len(keys), keys.get("c"), keys.get("e")) == (4, 0, None)
     assert served(keys) == "bcda"
     assert (len(keys), keys.first()) == (0, None)
-
-
-def compared_per_turn(number: int) -> float:
-    keys: Ranked[str] = Ranked()
-    for each in range(number):
-        keys.put(f"key-{each}", Rank(0))
-    Rank.compared = 0
-    for _ in range(1000):
-        first = keys.first()
-        assert first is not None
-        keys.discard(first)
-        keys.put(first, Rank(0))
-    return Rank.compared / 1000
-
-
-def test_a_turn_costs_about_as_much_among_thousands_as_among_a_few() -> None:
-    assert compared_per_turn(10_000) < compared_per_turn(10) + 80
-
-
-def test_a_key_that_changes_its_rank_all_the_time_leaves_nothing_behind() -> None:
-    keys, key = Ranked[str](), f"n-{len(Ranked.__name__)}"
-    for number in range(1000):
-        keys.put(key, number % 7)
-    assert sys.getrefcount(key) < 100
-    assert keys.first() == key

@@ -10,9 +10,8 @@ from controller.serve import placing, rules
 from controller.serve.world import World
 from dra.allocator.allocate import Allocator
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
+from tests.controller.helpers.objects import claim, gpu, mignode, pod, request
 
-Obj = dict[str, Any]
 MANY = 100
 
 
@@ -86,18 +85,6 @@ def busy(*, alike: bool) -> Bench:
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_unrelated_pods_that_end_have_nothing_searched(looks: Looks, *, alike: bool) -> None:
-    bench = busy(alike=alike)
-    looks.clear()
-    for number in range(20):
-        ends(bench, f"other-{number}", "node-a")
-        bench.run(seconds=0.05)
-    assert looks.searches == 0
-    if alike:
-        assert len(looks.at) <= 20
-
-
-@pytest.mark.parametrize("alike", [True, False])
 def test_a_pod_that_fits_is_looked_at_among_the_first(looks: Looks, *, alike: bool) -> None:
     """However many wait before it, and although room is made before every look."""
     bench = busy(alike=alike)
@@ -127,17 +114,6 @@ def test_a_sweep_ends_although_room_is_made_again_and_again(looks: Looks) -> Non
         bench.engine.absorb()
         bench.engine.work()
     assert {*looks.at} == {f"p-big-{n:04}" for n in range(30) if n != first}
-
-
-def test_room_on_a_node_without_gpus_is_nothing_to_those_that_wait(looks: Looks) -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_node(node("cpu-only"))
-    waiting(bench, 5)
-    bench.run()
-    looks.clear()
-    ends(bench, "other", "cpu-only")
-    bench.run(seconds=1.0)
-    assert looks.at == []
 
 
 def test_who_lacks_cpu_alone_is_served_when_a_pod_without_claims_ends() -> None:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-
-import pytest
-
 from controller import times
-from controller.serve import claims
-from controller.serve.claims import name_node
-from controller.serve.world import LABELS_AT_ONCE, Look, World, Write
+from controller.serve.world import LABELS_AT_ONCE
 from dra.claims.allocation import label_of, node_label
-from dra.claims.reader import KnownClaim
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -84,25 +76,6 @@ def test_the_others_get_theirs_once_the_burst_is_over_as_long_as_their_pods_wait
     for _ in range(5):
         bench.run(seconds=times.LABEL_LATER)
     assert labelled(bench, *names) == names[:-1]
-
-
-def test_each_is_looked_at_for_it_once_or_twice_however_many_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench(*(f"node-{n}" for n in range(10)), finalizer_at_creation=True)
-    names = [f"c{number:03}" for number in range(60)]
-    with_finalizers(bench, *names)
-    looks: Counter[str] = Counter()
-
-    def counted(world: World, known: KnownClaim) -> Iterator[Look | Write]:
-        looks[known.claim.ref.name] += 1
-        return name_node(world, known)
-
-    rules = tuple(counted if rule is name_node else rule for rule in claims.RULES)
-    monkeypatch.setattr(claims, "RULES", rules)
-    bench.run(seconds=times.BURST_OVER + len(names) * times.LABEL_LATER)
-    assert labelled(bench, *names) == names
-    assert max(looks.values()) <= 2, "at its time, and once it is labelled"
 
 
 def labelled(bench: Bench, *names: str) -> list[str]:

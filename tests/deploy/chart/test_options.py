@@ -117,27 +117,6 @@ def _section(page: str, heading: str) -> str:
     return match[1]
 
 
-def test_every_value_has_its_reason() -> None:
-    """A comment of its own; of a group it may stand above the group."""
-    lines = (CHART / "values.yaml").read_text().splitlines()
-    for given in BY_VALUE.values():
-        for path, _, _ in given.values():
-            places = [_place(lines, each) for each in (path, path.rpartition(".")[0]) if each]
-            if path.startswith(("kubeletPlugin.", "webhook.")):
-                places = places[:1]
-            assert any(lines[number - 1].strip().startswith("#") for number in places), path
-
-
-def _place(lines: list[str], path: str) -> int:
-    tree: list[str] = []
-    for number, line in enumerate(lines):
-        if match := re.match(r"((?:  )*)([A-Za-z]+):", line):
-            tree = [*tree[: len(match[1]) // 2], match[2]]
-            if ".".join(tree) == path:
-                return number
-    raise AssertionError(f"{path} is not in values.yaml")
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_further_arguments_and_variables_reach_the_program(name: str) -> None:
     program = PROGRAMS[name]

@@ -22,7 +22,6 @@ PARTS = {
 """Reasons of each table, and what holds of a row that does not say otherwise."""
 
 _REASON = re.compile(r"`([A-Z][A-Za-z]+)`")
-_NAMED = re.compile(r"^\| (`[A-Z][A-Za-z`, ]+`)", flags=re.MULTILINE)
 OF_KUBERNETES = {
     *("Terminating", "Ready", "Unknown", "FailedPrepareDynamicResources", "FailedScheduling")
 }
@@ -64,28 +63,11 @@ def test_every_reason_of_the_code_has_one_row_and_every_row_is_one(title: str) -
     )
 
 
-@pytest.mark.parametrize("title", PARTS)
-def test_a_row_says_type_object_meaning_and_remedy(title: str) -> None:
-    for row in rows(title):
-        _, words, meaning, remedy = row
-        about(words, PARTS[title][1])
-        assert meaning, row
-        assert remedy, row
-
-
 def test_every_reason_that_a_symptom_or_a_failure_names_has_a_row() -> None:
     symptoms, _, rest = TEXT.partition("## The node offers nothing")
     reasons, _, failures = rest.partition("## Permanent failures of Prepare")
     named = set(_REASON.findall(symptoms + failures)) - OF_KUBERNETES - CONDITIONS
     assert named <= set(_REASON.findall(reasons))
-
-
-def test_no_other_page_says_what_an_event_s_reason_means() -> None:
-    """A table whose first column is a reason of an event."""
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        if page != PAGE:
-            told = {name for cell in _NAMED.findall(page.read_text()) for name in cell.split("`")}
-            assert not told & {*Reason, *NodeReason}, page.name
 
 
 _MEMBER = re.compile(r"NodeReason\.([A-Z_]+)")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from kubeletplugin.telemetry.telemetry import Telemetry
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/observability.md"
-PACKAGES = ("controller", "kubeletplugin", "dra")
 Described = dict[str, tuple[str, frozenset[str]]]
 
 
@@ -128,28 +126,3 @@ def test_every_notice_is_given(package: str) -> None:
 def test_every_action_is_explained() -> None:
     (row,) = (r for r in rows("Metrics of the plugin") if "recovery_actions" in r[0])
     assert {action.value for action in Action} <= set(re.findall(r"`(\w+)`", row[-1]))
-
-
-def extras(path: Path) -> Iterator[str]:
-    """The fields of every ``extra`` of a module's log calls."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        given: Iterable[ast.expr | str | None] = ()
-        match node:
-            case ast.keyword(arg="extra", value=ast.Dict(keys=keys)):
-                given = keys
-            case ast.Assign(targets=[ast.Name(id="fields")], value=ast.Dict(keys=keys)):
-                given = keys
-            case ast.Call(func=ast.Name(id="about" | "device" | "device_fields"), keywords=more):
-                given = [k.arg for k in more]
-        for key in given:
-            name = ast.literal_eval(key) if isinstance(key, ast.expr) else key
-            if name is not None:
-                yield name
-
-
-def test_every_field_of_the_page_is_one_of_log_lines() -> None:
-    found = {name for p in PACKAGES for path in (ROOT / p).rglob("*.py") for name in extras(path)}
-    named = {row[0].strip("`") for row in rows("Logs")}
-    assert len(named) > 10
-    # What logfields adds to a claim and a device, and to a line about a claim in the plugin.
-    assert named <= found | {"claim", "uid", "pod", "gi", "ci"}

@@ -99,5 +99,5 @@ def test_empty_gpus_serve_what_first_fit_would_serve(name: str) -> None:
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_gpu_is_given_whole_once(gpus: int) -> None:
     [state] = with_gpus(gpu(0)).fleet.nodes["node-a"].gpus
-    fitting = FittingGpu(state, [[Offer(None)], [Offer(None)]], ConstraintRules({}, {}, ()))
+    fitting = FittingGpu(state, [(Offer(None),)] * 2, ConstraintRules({}, {}, {}))
     assert (first_fit([fitting] * gpus, (1, 1), Budget()) is not None) is (gpus == 2)

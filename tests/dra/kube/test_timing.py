@@ -1,12 +1,10 @@
-import threading
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 from dra.kube.timing import (
     FIRST_SECONDS,
     LONGEST_SECONDS,
     Backoff,
     LeftOut,
-    SystemClock,
     rfc3339,
     rfc3339_micro,
 )
@@ -68,20 +66,6 @@ def test_what_fails_once_it_was_let_in_stays_out_longer_until_it_has_been_well_f
     assert not left_out.remembered()
     left_out.fail("a")
     assert left_out.due == now + FIRST_SECONDS
-
-
-def test_the_system_clock_sleeps_until_the_event_is_set() -> None:
-    clock = SystemClock()
-    event = threading.Event()
-    before = clock.monotonic()
-    assert not clock.wait(event, 0.05)
-    assert not clock.wait(event, -1)
-    clock.sleep(-1)
-    clock.sleep(0.01)
-    assert clock.monotonic() - before >= 0.06
-    threading.Timer(0.05, event.set).start()
-    assert clock.wait(event, threading.TIMEOUT_MAX)
-    assert datetime.now(UTC) <= clock.now() <= datetime.now(UTC)
 
 
 def test_times_are_written_in_utc_whatever_zone_they_are_in() -> None:

@@ -163,24 +163,6 @@ def test_what_is_said_twice_is_written_twice() -> None:
     assert b"&" not in data
 
 
-@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"\\\n\t\x1f',
-        "a\x7fb",
-        "a\x80b",
-        "a\x85b",
-        "a\u2028b",
-        "a\ufeffb",
-        "a\uffffb",
-        "\U0001f600",
-    ],
-)
-def test_every_character_is_read_again(text: str, loader: type[yaml.SafeLoader]) -> None:
-    assert yaml.load(render(saying(text)), Loader=loader) == encode(saying(text))
-
-
 def with_device(name: str, edits: Edits | None = None) -> Spec:
     return replace(SPEC, devices=(Device(name, edits or Edits(nodes=(NODE,))),))
 

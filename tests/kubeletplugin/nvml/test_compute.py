@@ -189,20 +189,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return enums
 
 
-def test_profiles_that_were_told_twice_alike_are_not_asked_for_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine, session = bench(H100)
-    gpu, wanted = machine.gpu(0).uuid, double(session)
-    make(session, gpu, wanted)
-    enums = asked(monkeypatch)
-    assert make(session, gpu, wanted)[0] == 26
-    assert not enums
-    other = next(p for p in profiles(session) if p.name == "1g.10gb")
-    assert make(session, gpu, other)[0] == other.multiprocessors
-    assert enums, "those of another profile are"
-
-
 def test_profiles_are_asked_for_again_once_an_instance_was_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

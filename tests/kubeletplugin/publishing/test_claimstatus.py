@@ -43,23 +43,6 @@ def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
     assert f"{DRIVER}/kubelet-plugin" in {f["manager"] for f in claim["metadata"]["managedFields"]}
 
 
-def test_a_claim_is_read_once_for_prepare_and_its_statuses(rig: Rig) -> None:
-    assert rig.daemon is not None
-    rig.daemon.claims.janitor.thread.stop()  # which asks what has become of claims
-    ref = rig.claim(SLICE)
-    asked: list[str] = []
-    rig.http.refuse = lambda method, path: asked.append(f"{method} {path.rpartition('/')[2]}")
-    rig.prepared(ref)
-    assert rig.claim_status(ref)
-    assert asked.count(f"GET {ref.name}") == 1
-    assert asked.count("PATCH status") == 1
-    asked.clear()
-    assert rig.unprepare(ref) == ""
-    assert rig.claim_status(ref) == []
-    assert [a for a in asked if ref.name in a] == []
-    assert asked.count("PATCH status") == 1
-
-
 def test_a_status_is_written_with_other_changes_unless_somebody_waits_for_it() -> None:
     told: list[str] = []
     common: Any = SimpleNamespace(

@@ -6,18 +6,14 @@ from typing import Any
 
 import pytest
 
-from controller.cluster import gangs as known_gangs
 from controller.queue.line import OVERTAKEN
 from controller.serve import gangs as gang_counts
-from controller.serve.gangs import REST
 from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
 from tests.controller.queue.test_overtaking import Stream
 from tests.controller.serve.gangs.gangpods import NODES, create, group, grouped, held, told
 from tests.controller.serve.gangs.test_gangs_hostile import Counted, single
-
-MANY = 200
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
@@ -40,31 +36,6 @@ def labelled(bench: Bench, name: str, **labels: str) -> None:
     known = body["metadata"].get("labels", {})
     new = known | {names[k]: v for k, v in labels.items()}
     bench.pod({**body, "metadata": {**body["metadata"], "labels": new}})
-
-
-def test_a_look_at_one_of_many_pods_does_not_count_them_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench("node-a")
-    create(bench, "a", *range(MANY), size="2", profile="7g.40gb")
-    bench.run()
-    lacks = calls_of(monkeypatch, gang_counts, "lacks")
-    for _ in range(12):
-        bench.run(seconds=10.0)
-    assert 0 < len(lacks) <= 20 * MANY
-
-
-def test_their_differing_sizes_are_not_compared_for_each_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench("node-a")
-    for number in range(MANY):
-        create(bench, "a", number, size=str(2 + number))
-    found = calls_of(monkeypatch, known_gangs, "find_minimum")
-    for _ in range(12):
-        bench.run(seconds=10.0)
-    assert len(found) <= 2
-    assert "differ in label" in told(bench, "a-0")
 
 
 def test_no_more_pods_than_a_bound_are_examined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,19 +110,3 @@ def test_a_label_that_changes_again_and_again_keeps_nobody_waiting(
         bench.delete_pod(f"p-{number}")
         bench.change_claim(f"p-{number}", allocation=None)
     assert (counted.parts - before) * 0.1 <= (bench.time - began) / 2 + 0.1
-
-
-def test_pods_that_join_a_gang_one_after_the_other_do_not_have_it_decided_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench, counted = Bench("node-a"), Counted(monkeypatch)
-    counted.bench = bench
-    create(bench, "a", 0, 1, size="2", profile="7g.40gb")
-    bench.run()
-    began = bench.time
-    for number in range(2, 60):
-        create(bench, "a", number, size="2", profile="7g.40gb")
-        bench.run(seconds=0.05)
-    assert counted.parts <= 1 + (bench.time - began) / REST / 0.1
-    for name in ("a-0", "a-59"):
-        assert "needs slices for 2 pods at once, and 1 fit" in told(bench, name)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.serve import gangs as gang_counts
-from controller.serve.world import World
 from dra.gangs.decision import GangDecision, Trial
 from dra.pods import selectors as labelselector
-from dra.pods.pods import Pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.needs import affine, selector
 from tests.controller.helpers.objects import node, pod, request
@@ -52,36 +49,6 @@ def step(bench: Bench) -> None:
     bench.engine.work()
 
 
-def test_a_gang_is_decided_once_for_all_its_pods(counted: Counted) -> None:
-    bench = Bench("node-a")
-    create(bench, "a", *range(80), size="80")
-    bench.run()
-    assert counted.begun == 1
-    assert not held(bench, "a")
-    single(bench, "p")
-    bench.run()
-    assert bench.devices("p")
-
-
-def test_room_that_is_of_no_use_to_a_gang_does_not_have_it_decided_anew(counted: Counted) -> None:
-    bench = Bench("node-a", "node-b")
-    for name in ("large-0", "large-1"):
-        bench.ask(name, name, request("r", "mig-4g.20gb"))
-    single(bench, "p")
-    bench.run()
-    create(bench, "a", *range(2), size="2", profile="7g.40gb")
-    bench.run()
-    begun = counted.begun
-    for _ in range(5):
-        bench.delete_pod("p")
-        bench.change_claim("p", allocation=None)
-        bench.run(seconds=1.0)
-        bench.pod(pod("p", "p"))
-        bench.run(seconds=1.0)
-        assert bench.devices("p")
-    assert counted.begun == begun == 1
-
-
 def test_others_are_served_between_the_parts_of_a_long_decision(counted: Counted) -> None:
     bench = Bench(*(f"node-{n:03}" for n in range(71)))
     counted.bench = bench
@@ -111,32 +78,6 @@ def test_thousands_of_pods_with_one_label_are_served_like_others(counted: Counte
     single(bench, "p")
     bench.run()
     assert "WaitingForSlice" in bench.recorder.reasons("p")
-
-
-def test_a_look_at_each_of_many_does_not_look_at_each_of_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench, looks, lacks = Bench("node-a"), [0], gang_counts.lacks
-    single(bench, "p")
-    single(bench, "q")
-    bench.run()
-    create(bench, "a", *range(200), size="2", profile="7g.40gb")
-    create(bench, "a", 200, 201, size="2", profile="1g.5gb")
-    bench.run()
-    assert held(bench, "a") == ["a-200", "a-201"]
-
-    def counted(world: World, pod: Pod, *, certain: bool = False) -> bool:
-        looks[0] += 1
-        return lacks(world, pod, certain=certain)
-
-    monkeypatch.setattr(gang_counts, "lacks", counted)
-    bench.run(seconds=61.0)
-    assert 200 <= looks[0] < 2000
-    bench.delete_pod("a-200")
-    bench.delete_pod("a-201")
-    create(bench, "a", 202, 203, size="2", profile="1g.5gb")
-    bench.run(seconds=61.0)
-    assert held(bench, "a")[-2:] == ["a-202", "a-203"]
 
 
 def test_pods_of_a_gang_are_compared_together_as_much_as_one(

@@ -189,30 +189,6 @@ def test_list_follows_pages_and_names_the_kind_of_each_item(stub: Stub, api: Kub
     ]
 
 
-def test_of_a_list_no_more_than_a_page_is_held_whole(stub: Stub, api: KubeApi) -> None:
-    stub.calls += [listing(thing("a"), version=5, token="more"), listing(thing("b"), version=5)]
-    asked_by_then = []
-
-    def keep(obj: Obj) -> Obj:
-        asked_by_then.append(len(stub.requests))
-        return {"kind": obj["kind"], "metadata": {"name": obj["metadata"]["name"]}}
-
-    listed = api.list(PODS, namespace="ns", keep=keep)
-    assert listed.items == [{"kind": "Pod", "metadata": {"name": name}} for name in "ab"]
-    assert asked_by_then == [1, 2], "each page is released before the next is asked for"
-
-
-def test_pages_grow_as_long_as_they_are_small(stub: Stub, api: KubeApi) -> None:
-    large = {"metadata": {"name": "large", "annotations": {"a": "x" * 5 * 2**20}}}
-    pages = [thing("a")] * 5 + [large] * 2 + [thing("z")]
-    stub.calls += [listing(each, version=5, token="more") for each in pages[:-1]]
-    stub.calls.append(listing(pages[-1], version=5))
-    listed = api.list(PODS, namespace="ns")
-    assert len(listed.items) == len(pages)
-    limits = [int(request.query["limit"]) for request in stub.requests]
-    assert limits == [25, 50, 100, 200, 250, 250, 125, 62]
-
-
 def test_list_takes_everything_at_once_when_the_continue_token_expired(
     stub: Stub, api: KubeApi
 ) -> None:

@@ -404,30 +404,3 @@ def test_a_certificate_that_is_none_is_an_error_of_the_kubeconfig(
         path = tls_stub.kubeconfig(tmp_path / "k", user=user or None, cluster=cluster)
         with pytest.raises(KubeConfigError, match=r"a certificate .* cannot be used"):
             KubeApi.connect(path, user_agent="t")
-
-
-_PROBE = """
-import sys
-from dra.kube.client import KubeApi
-from dra.kube.reflector import Reflector
-from dra.kube.lease import LeaderElector
-from dra.kube.events import EventRecorder
-KubeApi.connect(sys.argv[1], user_agent="probe")
-print("kubernetes" in sys.modules)
-print([line for line in open("/proc/self/status") if line.startswith("VmRSS")][0].split()[1])
-"""
-
-
-def test_the_transport_stays_small(stub: Stub, tmp_path: Path) -> None:
-    """The kubernetes package costs 20 MiB, and a node's plugin has 70 MiB for everything."""
-    probe = subprocess.run(
-        [sys.executable, "-c", _PROBE, stub.kubeconfig(tmp_path / "k")],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    imported, resident = probe.stdout.splitlines()
-    mebibytes = int(resident) / 1024
-    print(f"RSS with all of dra.kube connected: {mebibytes:.1f} MiB")  # noqa: T201 - for -s
-    assert imported == "False"
-    assert mebibytes < 38

@@ -252,19 +252,6 @@ def test_a_driver_without_events_is_said_once(
     wait_for("the MigNode", lambda: reason(rig) == "GpuLost")
 
 
-def test_at_rest_health_changes_nothing_and_writes_nothing(rig: Rig) -> None:
-    rig.prepared(rig.claim(FIRST))
-    wait_for("claim statuses", rig.statuses_idle)
-    wait_for("the MigNode", rig.published)
-    assert rig.daemon is not None
-    before, mutations = len(rig.http.writes), rig.mutations()
-    for _ in range(20):
-        rig.daemon.gpus.monitor.review()
-    assert rig.statuses_idle()
-    assert len(rig.http.writes) == before
-    assert rig.mutations() == mutations
-
-
 # -- rules
 
 

@@ -44,7 +44,7 @@ def watching(session: Session, gpu: str) -> Iterator[None]:
         session.close()
 
 
-@pytest.mark.parametrize("deadline", [0.05, 0.4, 10.0])
+@pytest.mark.parametrize("deadline", [0.05, 0.4])
 def test_waiting_for_events_is_not_taken_for_a_hang_however_short_the_deadline(
     deadline: float, tmp_path: Path
 ) -> None:
