@@ -15,7 +15,7 @@ def test_an_object_says_how_many_where_it_is_known() -> None:
     bench.run()
     assert not held(bench, "a")
     assert "PodGroup default/a of scheduling.k8s.io does not exist" in told(bench, "a-0")
-    bench.cluster.gangs.set_group(resource, group(3))
+    bench.cluster.gangs.change_group(resource, ("default", "a"), group(3))
     bench.run(seconds=11.0)
     assert "once 3 of its pods" in told(bench, "a-0")
     grouped(bench, 2)
