@@ -151,7 +151,9 @@ async def collect_garbage(registry: Registry, catalogue: Catalogue) -> None:
 
     def see(change: Change) -> None:
         metadata = change.new.obj["metadata"]
-        if change.type == "DELETED" or metadata.keys() & {"deletionTimestamp", "ownerReferences"}:
+        before = change.old.obj["metadata"] if change.old else {}
+        is_owned_anew = metadata.get("ownerReferences") != before.get("ownerReferences")
+        if change.type == "DELETED" or "deletionTimestamp" in metadata or is_owned_anew:
             pending.set()
 
     registry.store.listen(see)

@@ -72,7 +72,7 @@ def _begin(registry: Registry, target: Target, request: Request) -> tuple[int, l
     if (asked := request.number("resourceVersion")) > store.version:
         raise errors.too_large_version(asked, store.version)
     selection = registry.selection(target, request)
-    records = store.records(target.resource.family, target.namespace)
+    records = store.records(target.resource.family, target.namespace, names=selection.names)
     return store.version, [r for r in records if selection.takes(r.obj, kind.select)]
 
 

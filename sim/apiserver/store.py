@@ -73,10 +73,13 @@ class Store:
         """The current record, if there is one."""
         return self._objects[family].get(key)
 
-    def records(self, family: Family, namespace: str = "") -> list[Record]:
-        """The records of a resource in key order; an empty namespace means all."""
+    def records(
+        self, family: Family, namespace: str = "", *, names: frozenset[str] = frozenset()
+    ) -> list[Record]:
+        """The records of a resource in key order; an empty namespace, or no names, means all."""
         objects = self._objects[family]
-        return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
+        keys = (k for k in objects if not namespace or k[0] == namespace)
+        return [objects[k] for k in sorted(k for k in keys if not names or k[1] in names)]
 
     def families(self) -> Iterator[Family]:
         """Every resource that holds an object."""
@@ -169,6 +172,12 @@ class Selection:
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The only names that an object may have; empty if it may have others."""
+        named = (f for f in self.fields if (f.key, f.operator) == ("metadata.name", "in"))
+        return next((f.values for f in named), frozenset())
 
     def takes(self, obj: Obj, fields_of: Callable[[Obj], Obj]) -> bool:
         """True if an object is selected; `fields_of` gives its selectable fields."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.keep.labels import DISCOVERED, NodeLabels
+from controller.keep.labels import NodeLabels
 from controller.options import Options
 from controller.serve.world import World
 from controller.write.in_flight import InFlight
@@ -105,31 +105,6 @@ def test_they_come_and_go_with_the_mignode(kept: Site) -> None:
     assert before.items() <= found.items()
     kept.cluster.remove_mignode("plain")
     assert kept.look("plain") == before
-
-
-def test_a_label_of_somebody_else_stays_his_and_is_not_fought_for(kept: Site) -> None:
-    kept.label("shared", **{COUNT: "3"})
-    kept.cluster.set_mignode(mignode("shared"))
-    found = kept.look("shared")
-    assert (found[COUNT], found["nvidia.com/gpu.count"]) == ("3", "1")
-    kept.label("shared", **{"nvidia.com/gpu.count": "9"})
-    assert kept.look("shared")["nvidia.com/gpu.count"] == "9"
-    kept.cluster.remove_mignode("shared")
-    left = kept.look("shared")
-    assert {key: v for key, v in left.items() if key.startswith("nvidia.com/")} == {
-        COUNT: "3",
-        "nvidia.com/gpu.count": "9",
-    }
-
-
-def test_nothing_of_ours_stays_where_gpu_feature_discovery_comes(kept: Site) -> None:
-    kept.cluster.set_mignode(mignode("found"))
-    assert COUNT in kept.look("found")
-    kept.label("found", **{DISCOVERED: "1767225600", "nvidia.com/gpu.product": "theirs"})
-    left = kept.look("found")
-    assert left["nvidia.com/gpu.product"] == "theirs"
-    assert COUNT not in left
-    assert MARK not in left
 
 
 @pytest.mark.parametrize(

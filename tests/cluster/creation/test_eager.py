@@ -64,13 +64,3 @@ def test_prepare_makes_nothing_of_what_was_made_before(stage: Stage) -> None:
     api.delete("ConfigMap", "comes-later")
     assert creations(agreement) == before
     assert len(agreement.settle(context=workload.describe)) == 1
-
-
-@pytest.mark.timeout(240)
-def test_the_slice_of_a_pod_that_is_deleted_before_kubelet_asks_is_given_back(stage: Stage) -> None:
-    agreement, api, workload = stage.agreement, stage.api, stage.workload
-    claim = waiting_pod("given-up", stage)
-    wait_for_slice(claim, stage)
-    api.delete("Pod", "given-up")
-    workload.wait_for_end(claim, timeout=60)
-    assert agreement.settle(context=workload.describe) == {}

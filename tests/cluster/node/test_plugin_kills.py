@@ -7,22 +7,14 @@ from typing import Any
 import pytest
 
 from hack.cluster.machine import Process
-from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from tests.cluster.harness.daemons import start_registered
 from tests.cluster.harness.stage import Stage
-from tests.cluster.harness.workload import SLEEPING
 
 RETRY_SECONDS = 60.0
 """Kubelet repeats a failed Prepare after up to 7.5 s here, and an Unprepare after 2 s."""
 
-PREPARING = [
-    ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-before"),
-    ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-after"),
-    ("nvmlGpuInstanceCreateComputeInstance", "crash-before"),
-    ("nvmlGpuInstanceCreateComputeInstance", "crash-after"),
-]
 UNPREPARING = [
     ("nvmlComputeInstanceDestroy", "crash-before"),
     ("nvmlComputeInstanceDestroy", "crash-after"),
@@ -34,21 +26,6 @@ def restart(plugin: Process) -> None:
     """What the DaemonSet's controller does once the plugin has died."""
     wait_for("end of the plugin", lambda: not plugin.running, timeout=60, context=plugin.tail)
     start_registered(plugin)
-
-
-@pytest.mark.parametrize(("function", "action"), PREPARING)
-def test_kubelet_tries_again_after_the_plugin_was_killed_in_a_prepare(
-    *, function: str, action: Any, stage: Stage
-) -> None:
-    agreement, workload, where = stage.agreement, stage.workload, stage.where
-    claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
-    agreement.machine.inject(Fault(function=function, action=action))
-
-    workload.create(pod("killed", SLEEPING, claims=claims, **where))
-    restart(stage.plugin)
-
-    workload.wait_for_phase("killed", "Running", timeout=RETRY_SECONDS)
-    assert len(agreement.settle(context=workload.describe)) == 1
 
 
 @pytest.mark.parametrize(("function", "action"), UNPREPARING)

@@ -11,7 +11,7 @@ from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
-from tests.cluster.harness.workload import SLEEPING, Workload, node_of
+from tests.cluster.harness.workload import Workload
 
 SHOW = (
     'echo "devices=$NVIDIA_VISIBLE_DEVICES"; '
@@ -169,26 +169,3 @@ def test_a_deleted_pod_leaves_no_slice_no_spec_and_no_claim(
         timeout=CLEANUP_SECONDS,
         context=workload.describe,
     )
-
-
-def test_a_claim_waits_with_a_reason_while_nothing_is_free(
-    api: Api, kubelet: KubeletNode, workload: Workload
-) -> None:
-    claims = {"gpu": workload.template("whole", device_class="mig-7g.40gb")}
-    workload.run("first", claims=claims, **real_node(kubelet))
-    workload.create(pod("second", SLEEPING, claims=claims, **real_node(kubelet)))
-    claim = wait_for("claim of the second pod", lambda: workload.claim_of("second"))
-    name = claim["metadata"]["name"]
-    wait_for(
-        "event that says why the claim waits",
-        lambda: [
-            event
-            for event in api.list("Event", fieldSelector=f"involvedObject.name={name}")
-            if event["type"] == "Warning"
-        ],
-        context=workload.describe,
-    )
-    assert node_of(api.get("ResourceClaim", name)) == ""
-
-    api.delete("Pod", "first")
-    workload.wait_for_phase("second", "Running")

@@ -111,9 +111,14 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     folder = rig.machine.host_root / "usr/lib/x86_64-linux-gnu"
     moved = rig.machine.host_root / "usr/lib64"
     folder.rename(moved)
-    rig.daemon.claims.janitor.tend(everything=True)
     library = f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
-    assert library in sources(rig)
+
+    def right() -> bool:
+        assert rig.daemon is not None
+        rig.daemon.claims.janitor.tend(everything=True)
+        return library in sources(rig)
+
+    wait_for("the spec", right)  # files that were found are looked for again after a while
     assert rig.common() != old
 
 

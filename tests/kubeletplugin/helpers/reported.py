@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dra.claims.conditions import failed_prepare
 from dra.common.resources import EVENTS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
@@ -12,8 +10,8 @@ from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 def events(rig: Rig, name: str) -> list[tuple[str, str]]:
     """Reason and message of all events about an object of this name."""
-    found: list[dict[str, Any]] = rig.api.list(EVENTS).items
-    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
+    found = rig.api.list(EVENTS, field_selector=f"involvedObject.name={name}").items
+    return [(e["reason"], e["message"]) for e in found]
 
 
 def verdict(rig: Rig, ref: ClaimRef) -> str:

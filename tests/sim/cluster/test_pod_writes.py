@@ -145,4 +145,6 @@ def test_a_pods_life_costs_at_most_eight_writes_of_both_programs() -> None:
         made_first = life(cluster.api, "made")
     assert made == WRITES
     assert made.total() <= MOST
-    assert made_first == MADE_FIRST
+    # The end of a reservation is told with what follows, or by itself on a slow machine.
+    told = Counter({f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 1})
+    assert MADE_FIRST <= made_first <= MADE_FIRST + told
