@@ -117,10 +117,7 @@ def test_the_cluster_without_a_registry_has_the_images_of_all_pages() -> None:
     assert {f"docker.io/library/{image}" for image in asked} <= set(references())
 
 
-@pytest.mark.parametrize(
-    "product", [name for name in product_names() if load_product(name).gi_profiles]
-)
-def test_every_product_can_serve_the_first_pod(product: str) -> None:
+def test_every_product_can_serve_the_first_pod() -> None:
     (first,) = {
         name
         for page in PAGES
@@ -128,8 +125,8 @@ def test_every_product_can_serve_the_first_pod(product: str) -> None:
         if block.argument == "first-slice.yaml"
         for name in re.findall(r"deviceClassName: ([\w.-]+)", block.text)
     }
-    profiles = load_product(product).gi_profiles
-    made = generated_classes(DEFAULT_DRIVER, {profile.name for profile in profiles})
-    (selected,) = (c["spec"]["selectors"] for c in made if c["metadata"]["name"] == first)
-    least = int(re.findall(r"quantity\('(\d+)Mi'\)", selected[0]["cel"]["expression"])[0])
-    assert any(profile.memory_mib >= least for profile in profiles)
+    for profiles in filter(None, (load_product(name).gi_profiles for name in product_names())):
+        made = generated_classes(DEFAULT_DRIVER, {profile.name for profile in profiles})
+        (selected,) = (c["spec"]["selectors"] for c in made if c["metadata"]["name"] == first)
+        least = int(re.findall(r"quantity\('(\d+)Mi'\)", selected[0]["cel"]["expression"])[0])
+        assert any(profile.memory_mib >= least for profile in profiles)
