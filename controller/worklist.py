@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from controller import times
@@ -115,7 +116,7 @@ class WorkList(Generic[K]):
 
     def rests_until(self, key: K) -> float:
         """The monotonic time at which the pause after the last failure of ``key`` is over."""
-        return self._failures[key].until if key in self._failures else float("-inf")
+        return self._failures[key].until if key in self._failures else -inf
 
     def discard(self, key: K) -> None:
         self._order.pop(key, None)
@@ -139,12 +140,13 @@ class WorkList(Generic[K]):
         del self._order[key]
         return key
 
-    def next_due(self) -> float | None:
-        """The monotonic time of the next key, not in the future if one is due; None if empty."""
+    @property
+    def due(self) -> float:
+        """The monotonic time of the next key, not in the future if one is due; inf if empty."""
         if len(self._order) > len(self._later):
             return self._now()
         late = self._later.first()
-        return None if late is None else self._later.get(late)
+        return inf if late is None else float(self._later.get(late))
 
     def _next(self) -> str | None:
         """The group whose turn it is, with its next key first; None when no key is due."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from math import inf
 
 from controller import times
 from controller.cluster.records import Effects
@@ -54,30 +55,27 @@ class GeneratedClasses:
         self._next_look = 0.0
 
     @property
-    def due(self) -> float | None:
-        """Monotonic time of the next piece of work; None if only an answer brings any."""
+    def due(self) -> float:
+        """Monotonic time of the next piece of work; inf if only an answer brings any."""
         if not self._objects.may_begin:
-            return None
-        due = [self._objects.due]
-        due += [self._now()] if self._is_asked else []
-        due += [self._next_look] if self._unused_since else []
-        return min((each for each in due if each is not None), default=None)
+            return inf
+        if self._is_asked:
+            return self._now()
+        return min(self._objects.due, self._next_look if self._unused_since else inf)
 
     def note(self, effects: Effects) -> None:
         self._is_asked = self._is_asked or effects.classes
 
-    def work_if_due(self) -> bool:
-        if not self._objects.may_begin:
-            return False
-        now, name = self._now(), self._objects.next()
+    def work(self) -> None:
+        name = self._objects.next()
         if name is None and self._is_asked:  # also by our own writes: once for all of them
             self._is_asked = False
             self._compare()
             name = self._objects.next()
         if name is not None:
             self._write(name, self._lacking[name])
-            return True
-        return bool(self._unused_since) and now >= self._next_look and self._look(now)
+        elif self._unused_since and self._now() >= self._next_look:
+            self._look(self._now())
 
     def _compare(self) -> None:
         """Find the classes that are to be written, and those whose profile no node has."""
@@ -184,8 +182,8 @@ class GeneratedClasses:
         job = one(self._requests.apply, DEVICE_CLASSES, wanted)
         self._objects.write(name, job, self._cluster.set_class)
 
-    def _look(self, now: float) -> bool:
-        """Begin to remove classes that were unused for long; returns False if there are none.
+    def _look(self, now: float) -> None:
+        """Begin to remove classes that were unused for long.
 
         The youngest is removed first. If there are as many classes as there may be, a class is
         removed after a minute without use.
@@ -206,7 +204,6 @@ class GeneratedClasses:
         )
         if old:
             self._remove({name: str(objects[name]["metadata"]["uid"]) for name in old})
-        return bool(old)
 
     def _named(self) -> frozenset[str]:
         """Names of classes that claims name, or whose extended resource a pod asks for."""

@@ -165,27 +165,26 @@ class NodeLabels:
         self._applied: dict[str, dict[str, str]] = {}
 
     @property
-    def due(self) -> float | None:
+    def due(self) -> float:
         return self._objects.due
 
     def note(self, effects: Effects) -> None:
         for node in sorted(effects.labels):
             self._objects.add(node)
 
-    def work_if_due(self) -> bool:
+    def work(self) -> None:
         node = self._objects.next()
         if node is None:
-            return False
+            return
         facts = self._cluster.hosts.facts.get(node)
         if facts is None:
             self._applied.pop(node, None)
             self._objects.discard(node)
-            return True
+            return
         applied, wanted = self._applied.get(node), self._wanted(node, facts.labels)
         was_written = wanted or self._mark in facts.labels or applied
         if applied != wanted and was_written:
             self._apply(node, wanted)
-        return True
 
     def _wanted(self, node: str, labels: Mapping[str, str]) -> dict[str, str]:
         inventory = self._cluster.inventory(node)

@@ -31,17 +31,15 @@ class NodeClasses:
         self._known: Classes | None = None
         self._changed: set[str] = set()
         self._told: dict[str, str] = {}
-        self.due: float | None = world.now()
+        self.due = world.now()
 
     def note(self, effects: Effects) -> None:
         if effects.labels:
             self._changed |= effects.labels
             self.due = self._now()
 
-    def work_if_due(self) -> bool:
-        """Read the files, and check the Nodes that may be concerned; returns False if not due."""
-        if self.due is None or self.due > self._now():
-            return False
+    def work(self) -> None:
+        """Read the files, and check the Nodes that may be concerned."""
         self.due = self._now() + times.CLASS_FILES
         found = self._read()
         if found is not None and found != self._known:
@@ -50,11 +48,10 @@ class NodeClasses:
             for name, problem in found.problems.items():
                 _log.error("class %s of nodes: %s", name, problem)
         if self._known is None:
-            return True
+            return
         changed, self._changed = self._changed | self._told.keys(), set()
         for node in sorted(changed):
             self._tell(node, self._problem(node, self._known))
-        return True
 
     def _read(self) -> Classes | None:
         """Content of all files, valid or not; None while the directory cannot be read."""

@@ -54,13 +54,12 @@ class LimitTemplates:
         self._next_look = world.now() + times.UNUSED_LOOK
 
     @property
-    def due(self) -> float | None:
+    def due(self) -> float:
         if not self._objects.may_begin:
-            return None
-        due = [self._objects.due]
-        due += [self._now()] if self._given_up else []
-        due += [self._next_look] if self._templates.present else []
-        return min((each for each in due if each is not None), default=None)
+            return inf
+        if self._given_up:
+            return self._now()
+        return min(self._objects.due, self._next_look if self._templates.present else inf)
 
     def note(self, effects: Effects) -> None:
         known = self._templates
@@ -82,10 +81,11 @@ class LimitTemplates:
             for name in {*self._lasting, *known.named_in(namespace)}:
                 self._want_missing((namespace, name))
 
-    def work_if_due(self) -> bool:
+    def work(self) -> None:
         key = self._objects.next()
         if key is None:
-            return self._objects.may_begin and self._remove_unused()
+            self._remove_unused()
+            return
         namespace, name = key
         if not self._templates.lacks(key) or not self._is_needed(key):
             self._objects.discard(key)
@@ -95,7 +95,6 @@ class LimitTemplates:
             self._write(key)
         else:
             self._make_room(key)
-        return True
 
     # -- what is lacking
 
@@ -211,8 +210,8 @@ class LimitTemplates:
         known = self._templates
         return key in known.present and key[1] not in self._lasting and not known.users(key)
 
-    def _remove_unused(self) -> bool:
-        """Begin to remove a template that was unused for long; returns False if there is none."""
+    def _remove_unused(self) -> None:
+        """Begin to remove a template that was unused for long, if there is one."""
         now = self._now()
         if not self._given_up and now >= self._next_look:
             self._next_look = now + times.UNUSED_LOOK
@@ -225,8 +224,7 @@ class LimitTemplates:
             key = self._given_up.pop()
             if self._is_unused(key):
                 self._remove(key)
-                return True
-        return False
+                return
 
     def _remove(self, key: ObjectKey) -> None:
         uid = self._templates.present[key]

@@ -190,8 +190,7 @@ class Controller:
         if worker.work():
             changes = inbox.take()
         else:
-            due = worker.next_due()
-            wait = times.IDLE if due is None else due - self._clock.monotonic()
+            wait = worker.due - self._clock.monotonic()
             changes = inbox.take(min(times.IDLE, max(0.0, wait)))
         for resource, change in changes:
             name = mignode_of(resource, change)

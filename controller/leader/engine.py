@@ -38,14 +38,14 @@ class Keeper(Protocol):
     """Keeper of objects of a kind; it begins one write at a time, and makes no request itself."""
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time of the next piece of work; None where there is none."""
+    def due(self) -> float:
+        """The monotonic time of the next piece of work; inf where there is none."""
 
     def note(self, effects: Effects) -> None:
         """Note changes for which the kept objects may have to change."""
 
-    def work_if_due(self) -> bool:
-        """Do one piece of work, such as to begin a write; returns False if nothing is due."""
+    def work(self) -> None:
+        """Do one piece of work that is due, such as to begin a write."""
 
 
 class Keepers:
@@ -57,10 +57,9 @@ class Keepers:
         self._rests: dict[int, float] = {}
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time of the next piece of work; None where there is none."""
-        found = ((each.due, self._rests.get(id(each), 0.0)) for each in self.all)
-        return min((max(due, rests) for due, rests in found if due is not None), default=None)
+    def due(self) -> float:
+        """The monotonic time of the next piece of work; inf where there is none."""
+        return min(map(self._due, self.all))
 
     def work_if_due(self) -> bool:
         """Have the first keeper work that is due; returns False if none is.
@@ -68,20 +67,20 @@ class Keepers:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        for keeper in self.all:
-            if self._rests and self._now() < self._rests.get(id(keeper), 0.0):
-                continue
+        keeper = next((each for each in self.all if self._due(each) <= self._now()), None)
+        if keeper is not None:
             try:
-                if keeper.work_if_due():
-                    return True
+                keeper.work()
             except NotLeadingError:
                 raise
             except Exception:  # noqa: BLE001 - it may be anything
                 # One object that we cannot handle must not keep pods from being served.
                 _log.exception("objects not kept for a while", extra={"pause": times.KEEPER_FAILED})
                 self._rests[id(keeper)] = self._now() + times.KEEPER_FAILED
-                return True
-        return False
+        return keeper is not None
+
+    def _due(self, keeper: Keeper) -> float:
+        return max(keeper.due, self._rests.get(id(keeper), 0.0))
 
 
 class Engine:
@@ -129,15 +128,16 @@ class Engine:
         self._is_keepers_turn = True
         return self._serve() or self._keepers.work_if_due()
 
-    def next_due(self) -> float | None:
-        """The monotonic time of the next piece of work, None when only an answer brings any."""
+    @property
+    def due(self) -> float:
+        """The monotonic time of the next piece of work, inf when only an answer brings any."""
         world = self._world
-        due = [self._keepers.due, world.line.due, world.refusals.due]
-        due += [world.evaluations.due] if world.evaluations is not None else []
-        if not world.in_flight.full:
-            due += [world.agenda.next_due()]
-            due += [world.now()] if world.decisions.are_ongoing else []
-        return min((t for t in due if t is not None), default=None)
+        due = min(self._keepers.due, world.line.due, world.refusals.due)
+        if world.evaluations is not None:
+            due = min(due, world.evaluations.due)
+        if world.in_flight.full:
+            return due
+        return min(due, world.now() if world.decisions.are_ongoing else world.agenda.due)
 
     # -- work
 
@@ -153,7 +153,7 @@ class Engine:
         return (
             self._go_on_deciding(idle=False)
             or self._look()
-            or world.reservations.work_if_due(idle=True)
+            or world.reservations.work_if_idle()
             or self._go_on_deciding(idle=True)
         )
 

@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
@@ -101,7 +102,7 @@ class Fence:
             key for key in lacking if any(pod.live for pod in cluster.pod_index.of_claim(key))
         )
         self._named = dict.fromkeys(living)
-        self._rest_until: float | None = None
+        self._rest_until = inf
         self._gaps = False
         for key in self._named:
             self._work.add(key, 0)
@@ -110,8 +111,7 @@ class Fence:
         self._begin_rest()
 
     def stands(self) -> bool:
-        is_over = self._rest_until is not None and self._now() >= self._rest_until
-        return is_over or not self._open
+        return not self._open or self._now() >= self._rest_until
 
     def has_no_gap(self) -> bool:
         """True if every claim was changed, so that no late allocation of any fits."""
@@ -135,14 +135,13 @@ class Fence:
         self._send(key, self._open[key])
         return True
 
-    def next_due(self) -> float | None:
-        """The monotonic time of the next attempt or of the end; None while answers are awaited."""
-        due = None if self._in_flight.full else self._work.next_due()
-        times = (due, self._rest_until)
-        return min((time for time in times if time is not None), default=None)
+    @property
+    def due(self) -> float:
+        """The monotonic time of the next attempt or of the end; inf while answers are awaited."""
+        return min(inf if self._in_flight.full else self._work.due, self._rest_until)
 
     def _begin_rest(self) -> None:
-        if self._open and not self._named and self._rest_until is None:
+        if self._open and not self._named and self._rest_until == inf:
             self._rest_until = self._now() + times.FENCE_OF_OTHERS
             for key in self._open:
                 self._work.add(key, 0)

@@ -17,6 +17,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 from controller import times
@@ -50,7 +51,7 @@ class Sweeps:
         self._left: list[tuple[_Place, int, Hashable]] = []
         self._ticket = 0
         self._wanted = False
-        self._began = float("-inf")
+        self._began = -inf
 
     def __contains__(self, key: ObjectKey) -> bool:
         return key in self._places
@@ -74,11 +75,12 @@ class Sweeps:
         """Have a sweep begin once the present one has ended."""
         self._wanted = self._wanted or bool(self._groups)
 
-    def next_due(self) -> float | None:
-        """The monotonic time of the next look; in the past during a sweep, None if none is due."""
+    @property
+    def due(self) -> float:
+        """The monotonic time of the next look; in the past during a sweep, inf without one."""
         if self._left:
             return self._began
-        return self._began + times.SWEEP if self._wanted and self._groups else None
+        return self._began + times.SWEEP if self._wanted and self._groups else inf
 
     def peek(self) -> Urgency | None:
         """The urgency of the next pod to look at, as far as is known; None when there is none."""
@@ -197,10 +199,10 @@ class Agenda:
                 return found
         return None
 
-    def next_due(self) -> float | None:
+    @property
+    def due(self) -> float:
         """The monotonic time of the next look, not in the future if one is due."""
-        due = (each.next_due() for each in (self.claims, self.changed, self._again, self._sweeps))
-        return min((t for t in due if t is not None), default=None)
+        return min(self.claims.due, self.changed.due, self._again.due, self._sweeps.due)
 
     def hold_up(self, key: ObjectKey, *, is_claim: bool) -> None:
         """Look at a pod, or a claim, again when the next answers have come."""

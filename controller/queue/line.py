@@ -288,8 +288,8 @@ class WaitingLine:
     # -- time passes
 
     @property
-    def due(self) -> float | None:
-        return min((h.since + h.lasts for h in self._holds.values()), default=None)
+    def due(self) -> float:
+        return min((h.since + h.lasts for h in self._holds.values()), default=inf)
 
     def note_room(self, nodes: AbstractSet[str]) -> None:
         """Note that something became free on ``nodes``.

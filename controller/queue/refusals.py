@@ -202,7 +202,7 @@ class Refusals:
     # -- GPUs
 
     @property
-    def due(self) -> float | None:
+    def due(self) -> float:
         """The monotonic time at which the next GPU is let in again, or its failure is forgotten."""
         return self._gpus.due
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from controller import times
@@ -84,7 +85,7 @@ class DecisionLog:
         self._dropped = 0
         self._not_before: float | None = float("-inf")
         """Monotonic time before which nothing is recorded, after an error; None while recording."""
-        self._due: float | None = None
+        self._due = inf
         self._observed = -1
         self._limits: dict[str, Quota] = {}
         self._held: dict[str, form.Held] = {}
@@ -96,11 +97,11 @@ class DecisionLog:
     # -- what others tell
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time at which changes are to be recorded; None if there are none."""
+    def due(self) -> float:
+        """The monotonic time at which changes are to be recorded; inf if there are none."""
         if self._not_before is not None:
             return self._not_before
-        return self._due if self._cluster.fleet.changed else None
+        return self._due if self._cluster.fleet.changed else inf
 
     def note(self, effects: Effects) -> None:
         """Record that pods which waited are gone."""
@@ -110,12 +111,9 @@ class DecisionLog:
             if (asked := self._open.pop(record.pod.uid, None)) is not None:
                 self._leave(asked.line)
 
-    def work_if_due(self) -> bool:
-        """Record changes if it is time. Returns False, so that another keeper has its turn too."""
-        due = self.due
-        if due is not None and due <= self._now():
-            self._guarded(self._note_state)
-        return False
+    def work(self) -> None:
+        """Record changes."""
+        self._guarded(self._note_state)
 
     def waits(self, pod: Pod, problem: Problem) -> None:
         """Record that a pod waits for the claims of ``problem``."""

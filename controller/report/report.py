@@ -59,10 +59,9 @@ class PodConditions:
         self._not_before = float("-inf")
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time of the next write; None if none is to be begun before an answer."""
-        due = self._objects.due
-        return None if due is None else max(due, self._not_before)
+    def due(self) -> float:
+        """The monotonic time of the next write; inf if none is to be begun before an answer."""
+        return max(self._objects.due, self._not_before)
 
     def waits(self, record: PodRecord, obstacle: Obstacle) -> None:
         state = ConditionState(
@@ -96,13 +95,10 @@ class PodConditions:
         self._wanted.pop(_key(pod), None)
         self._objects.discard(_key(pod))
 
-    def work_if_due(self) -> bool:
-        if not self._wanted:
-            return False
-        due, now = self.due, self._now()
-        key = self._objects.next() if due is not None and due <= now else None
+    def work(self) -> None:
+        key, now = self._objects.next(), self._now()
         if key is None:
-            return False
+            return
         self._not_before = now + times.CONDITION_GAP
         record, state = self._wanted.pop(key)
         state.since, record.condition = now, state
@@ -115,7 +111,6 @@ class PodConditions:
             message=state.message,
         )
         self._objects.begin(job, lambda answer: self._written(record, state, answer))
-        return True
 
     def _want(self, record: PodRecord, state: ConditionState, *, at: float) -> None:
         """Have a condition written at a time, or at the time set for an earlier one of the pod."""

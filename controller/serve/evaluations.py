@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
@@ -171,9 +172,9 @@ class Evaluations:
         return ready
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time to call ``take_answers`` if no answer comes; None if not needed."""
-        return self._not_before if self._queues and not self._under_way else None
+    def due(self) -> float:
+        """The monotonic time to call ``take_answers`` if no answer comes; inf if not needed."""
+        return self._not_before if self._queues and not self._under_way else inf
 
     def _answered(self, question: Question) -> Iterator[ObjectKey]:
         for pod in self._askers.pop(question.key, ()):

@@ -128,25 +128,35 @@ class Reservations:
                     known.due = min(known.due, until)
 
     @property
-    def due(self) -> float | None:
-        nodes = self._nodes.values()
-        found = min((n.due for n in nodes if not n.is_under_way), default=inf)
-        return None if found == inf or self.is_denied or self._in_flight.full else found
+    def due(self) -> float:
+        """The monotonic time of the next write; inf if there is none before an answer.
 
-    def work_if_due(self, *, idle: bool = False) -> bool:
-        """Begin the write of one node; returns False if none is due.
-
-        ``idle``: no pod is to be looked at now. Otherwise writes that have just become due wait for
-        a moment, so that they include what is decided next.
+        Writes that have just become due wait for a moment, so that they include what is decided
+        next.
         """
+        return self._next()[0] + times.RESERVED_GATHERS
+
+    def work(self) -> None:
+        """Begin the write of one node."""
+        _, name = self._next()
+        self._write(name, self._nodes[name])
+
+    def work_if_idle(self) -> bool:
+        """Begin a write without waiting for more, as no pod is to be looked at now.
+
+        Returns False if none is due.
+        """
+        is_due = self._next()[0] <= self._now()
+        if is_due:
+            self.work()
+        return is_due
+
+    def _next(self) -> tuple[float, str]:
+        """The node to be written next, and when; inf if none is before an answer."""
         if not self._nodes or self.is_denied or self._in_flight.full:
-            return False
-        now = self._now() - (0.0 if idle else times.RESERVED_GATHERS)
-        for name, node in self._nodes.items():
-            if node.due <= now and not node.is_under_way:
-                self._write(name, node)
-                return True
-        return False
+            return inf, ""
+        open_ = ((n.due, name) for name, n in self._nodes.items() if not n.is_under_way)
+        return min(open_, default=(inf, ""))
 
     def _write(self, name: str, node: _Node) -> None:
         soon = self._now() + times.RESERVED_LINGERS / 2

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, ParamSpec, TypeVar
 
 from controller import times
@@ -161,9 +162,9 @@ class KeptObjects(Generic[K]):
         return not self.is_under_way and not self._in_flight.full
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time of the next look; None if there is none before an answer."""
-        return self._keys.next_due() if self.may_begin else None
+    def due(self) -> float:
+        """The monotonic time of the next look; inf if there is none before an answer."""
+        return self._keys.due if self.may_begin else inf
 
     def add(self, key: K, order: int = 0, *, at: float | None = None) -> None:
         """Have an object looked at, at once or at a time, but not before its rest is over."""

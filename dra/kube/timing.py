@@ -139,9 +139,9 @@ class LeftOut(Generic[K]):
         self._out: set[K] = set()
 
     @property
-    def due(self) -> float | None:
-        """The monotonic time at which the next key is let in again, or forgotten; None if none."""
-        return min(map(self._due, self._pauses), default=None)
+    def due(self) -> float:
+        """The monotonic time at which the next key is let in again, or forgotten; inf if none."""
+        return min(map(self._due, self._pauses), default=inf)
 
     def remembers(self, key: K) -> bool:
         """True if the key failed, and not long ago."""

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from dra.claims.conditions import published_binding
@@ -301,7 +302,7 @@ class FailedGpus:
         """Seconds until the doubts change by themselves; None if they will not."""
         with self._lock:
             due = self._failures.due
-        return None if due is None else max(0.0, due - self._clock.monotonic())
+        return None if due == inf else max(0.0, due - self._clock.monotonic())
 
 
 class Unaccounted:

@@ -69,7 +69,8 @@ class Site:
         """Have a node looked at as it is now; returns its labels after that."""
         self.cluster.set_node(self.admin.get("Node", name))
         self.keeper.note(self.cluster.take_effects())
-        while self.keeper.work_if_due():
+        while self.keeper.due <= 0.0:
+            self.keeper.work()
             self.in_flight.take_answers()
         found: dict[str, str] = self.admin.get("Node", name)["metadata"]["labels"]
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_without_files_nothing_is_said() -> None:
     bench.cluster.set_node(labelled("node-a", mode="fast"))
     bench.run(seconds=SECONDS)
     assert told(bench) == []
-    assert bench.engine.next_due() is None
+    assert bench.engine.due == inf
 
 
 def test_a_file_that_becomes_wrong_is_told_of_each_node_once_and_until_it_is_right(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import cast
 
 import pytest
@@ -99,17 +100,17 @@ def test_a_later_key_waits_and_the_earlier_time_holds() -> None:
     work: WorkList[str] = WorkList(now)
     work.add("a", 0, at=now.time + 7)
     work.add("a", 0, at=now.time + 9)
-    assert work.next_due() == now.time + 7
+    assert work.due == now.time + 7
     work.add("a", 0, at=now.time + 5)
     assert work.pop() is None
-    assert work.next_due() == now.time + 5
+    assert work.due == now.time + 5
     now.time += 5
     assert work.pop() == "a"
     assert work.pop() is None
-    assert work.next_due() is None
+    assert work.due == inf
     work.add("a", 0, at=now.time + 9)
     work.add("a", 0)
-    assert work.next_due() == now.time
+    assert work.due == now.time
     assert work.pop() == "a"
     now.time += 10
     assert work.pop() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import cast
 
 from controller.cluster.cluster import Cluster
@@ -85,7 +86,7 @@ def test_pods_of_one_namespace_are_looked_at_oldest_first_and_each_once() -> Non
         queue.add(each)
     looks = [queue.pop() for _ in range(3)]
     assert [look and look.key for look in looks] == [old.key, young.key, None]
-    assert queue.next_due() is None
+    assert queue.due == inf
 
 
 def test_a_pod_that_has_become_less_urgent_is_looked_at_after_others() -> None:
