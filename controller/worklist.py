@@ -143,6 +143,8 @@ class WorkList(Generic[K]):
     @property
     def due(self) -> float:
         """The monotonic time of the next key, not in the future if one is due; inf if empty."""
+        if not self._order:
+            return inf
         if len(self._order) > len(self._later):
             return self._now()
         late = self._later.first()

@@ -57,11 +57,11 @@ class GeneratedClasses:
     @property
     def due(self) -> float:
         """Monotonic time of the next piece of work; inf if only an answer brings any."""
+        if not (self._is_asked or self._unused_since):
+            return self._objects.due
         if not self._objects.may_begin:
             return inf
-        if self._is_asked:
-            return self._now()
-        return min(self._objects.due, self._next_look if self._unused_since else inf)
+        return self._now() if self._is_asked else min(self._objects.due, self._next_look)
 
     def note(self, effects: Effects) -> None:
         self._is_asked = self._is_asked or effects.classes

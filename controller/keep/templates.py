@@ -55,11 +55,11 @@ class LimitTemplates:
 
     @property
     def due(self) -> float:
+        if not (self._given_up or self._templates.present):
+            return self._objects.due
         if not self._objects.may_begin:
             return inf
-        if self._given_up:
-            return self._now()
-        return min(self._objects.due, self._next_look if self._templates.present else inf)
+        return self._now() if self._given_up else min(self._objects.due, self._next_look)
 
     def note(self, effects: Effects) -> None:
         known = self._templates

@@ -80,7 +80,8 @@ class Keepers:
         return keeper is not None
 
     def _due(self, keeper: Keeper) -> float:
-        return max(keeper.due, self._rests.get(id(keeper), 0.0))
+        rests = self._rests.get(id(keeper), 0.0) if self._rests else 0.0
+        return max(keeper.due, rests)
 
 
 class Engine:
@@ -122,11 +123,11 @@ class Engine:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        if self._is_keepers_turn and self._keepers.work_if_due():
+        first, self._is_keepers_turn = self._is_keepers_turn, True
+        if first and self._keepers.work_if_due():
             self._is_keepers_turn = False
             return True
-        self._is_keepers_turn = True
-        return self._serve() or self._keepers.work_if_due()
+        return self._serve() or (not first and self._keepers.work_if_due())
 
     @property
     def due(self) -> float:

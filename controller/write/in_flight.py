@@ -164,7 +164,7 @@ class KeptObjects(Generic[K]):
     @property
     def due(self) -> float:
         """The monotonic time of the next look; inf if there is none before an answer."""
-        return self._keys.due if self.may_begin else inf
+        return inf if self.is_under_way or self._in_flight.full else self._keys.due
 
     def add(self, key: K, order: int = 0, *, at: float | None = None) -> None:
         """Have an object looked at, at once or at a time, but not before its rest is over."""
