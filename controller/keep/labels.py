@@ -24,7 +24,7 @@ from controller.serve.world import World
 from controller.write.in_flight import KeptObjects
 from dra.claims.classes import MOST_OF_NODE
 from dra.common.resources import Obj
-from dra.gpu.geometry import Geometry, Occupant, Profile
+from dra.gpu.geometry import Geometry, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import extended_resource_name
 from dra.kube.errors import ConflictError
@@ -97,7 +97,7 @@ def _of_profiles(inventory: Inventory) -> dict[str, str]:
         prefix = extended_resource_name(profile.name)
         if prefix not in counts and len(counts) >= MOST_OF_NODE:
             continue  # such a profile has no class either
-        counts[prefix] += _most(geometry, profile)
+        counts[prefix] += geometry.most([profile])
         if f"{prefix}.count" not in found:
             found |= {f"{prefix}.{key}": value for key, value in _of_profile(gpu, profile).items()}
         found[f"{prefix}.count"] = str(counts[prefix])
@@ -130,16 +130,6 @@ def _of_profile(gpu: Gpu, profile: Profile) -> dict[str, str]:
         "engines.jpeg": str(engines.jpeg_engines),
         "engines.ofa": str(engines.ofa_engines),
     }
-
-
-def _most(geometry: Geometry, profile: Profile) -> int:
-    """Number of instances of a profile that an empty GPU holds, by its memory and engines."""
-    taken: list[Occupant] = []
-    for placement in sorted(profile.placements):
-        free = not any(placement.overlaps(other.placement) for other in taken)
-        if free and geometry.fits(geometry.usage(taken), profile, placement):
-            taken.append(Occupant(placement, profile.id))
-    return len(taken)
 
 
 def _value(text: str) -> str:

@@ -86,8 +86,8 @@ class Evaluations:
         self._now = now
         self._used: dict[str, float] = {}
         self._used_at = now()
-        self._queues: dict[str, deque[Question]] = {}
-        self._queued: set[tuple[str, Hashable]] = set()
+        self._queues: dict[str, dict[Hashable, Question]] = {}
+        """By namespace, the questions to be asked, by their keys."""
         self._refused: BoundedCache[str, tuple[Obstacle, float]] = BoundedCache(_REFUSED)
         self._askers: dict[Hashable, set[ObjectKey]] = {}
         self._waiting: dict[ObjectKey, _Waiting] = {}
@@ -134,9 +134,7 @@ class Evaluations:
 
         It is queued even if another namespace has asked the same, as that may be served later.
         """
-        if (namespace, question.key) not in self._queued:
-            self._queued.add((namespace, question.key))
-            self._queues.setdefault(namespace, deque()).append(question)
+        self._queues.setdefault(namespace, {}).setdefault(question.key, question)
 
     def _missing(self, asked: ClaimSelectors) -> Iterator[Question]:
         for expressions in dict.fromkeys(asked.expressions):
@@ -190,8 +188,7 @@ class Evaluations:
         while self._queues and not self._under_way and self._now() >= self._not_before:
             namespace = self._least()
             queue = self._queues[namespace]
-            question = queue.popleft()
-            self._queued.discard((namespace, question.key))
+            question = queue.pop(next(iter(queue)))
             if not queue:
                 del self._queues[namespace]
             askers = self._askers.get(question.key, ())
