@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dra.common.cache import decoded_weight
-from dra.common.resources import Obj, at, fields, picked, shaped
+from dra.common.resources import Obj, at, picked
 from dra.pods.pods import CPU, DEFAULT_SCHEDULER, UNREAD, effective_request
 
 POD_BYTES = 192 * 2**10
@@ -146,31 +146,26 @@ def _native(body: Obj) -> Obj:
 NAME_LENGTH = 254
 """One more than the longest name: a longer text names nothing."""
 
-_CONTAINER = fields(
-    *("name", "resources", "restartPolicy"), ports=fields("hostPort", "hostIP", "protocol")
+_METADATA = (
+    *("name", "namespace", "uid", "labels"),
+    *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_SPEC = fields(
-    *("overhead", "resources", "priority", "nodeName", "schedulingGroup", "workloadRef"),
-    affinity=fields(podAntiAffinity=fields(_REQUIRED)),
-    containers=_CONTAINER,
-    initContainers=_CONTAINER,
+"""Fields without the resourceVersion, so that a change of other fields does not count."""
+_SPEC = (
+    *("overhead", "resources", "affinity", "priority", "nodeName"),
+    *("schedulingGroup", "workloadRef"),
 )
 """Kept of every pod: the resources that it takes, the pods that it shuns, and its gang."""
-_OWN_SPEC = _SPEC | fields(
-    *("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
-    *("schedulingGates", "resourceClaims", "hostUsers", "schedulerName"),
-    volumes=fields("name", persistentVolumeClaim=fields("claimName"), ephemeral=fields()),
+_OWN_SPEC = (
+    *_SPEC,
+    *("nodeSelector", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
+    *("schedulingGates", "resourceClaims", "hostUsers"),
 )
 """Kept of pods with claims: also the fields that decide where they may go."""
-_POD = fields(
-    # Without the resourceVersion, so that a change of other fields does not count.
-    metadata=fields(
-        *("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp"),
-        ownerReferences=fields("kind", "controller", "uid"),
-    ),
-    status=fields("phase", "resourceClaimStatuses", "nominatedNodeName", "conditions"),
-)
+_STATUS = ("phase", "resourceClaimStatuses", "nominatedNodeName")
+_OWNER = ("kind", "controller", "uid")
+_CONTAINER = ("name", "resources", "restartPolicy")
+_PORT = ("hostPort", "hostIP", "protocol")
 
 
 def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
@@ -179,33 +174,54 @@ def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
     Of a pod that is too large less is left, and ``UNREAD`` in its spec says why. ``obj`` itself is
     not changed. A malformed object raises KeyError, TypeError or AttributeError.
     """
-    whole = obj.get("spec") or {}
-    spec = shaped(whole, _OWN_SPEC if whole.get("resourceClaims") else _SPEC)
-    pod = shaped(obj, _POD)
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    if (scheduler := spec.pop("schedulerName", None) or DEFAULT_SCHEDULER) != DEFAULT_SCHEDULER:
-        spec["schedulerName"] = scheduler[:NAME_LENGTH]
-    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
-        _reduce(container, "ports", [p for p in container.get("ports", ()) if p.get("hostPort")])
-    of_claims = [v for v in spec.get("volumes", ()) if not v.keys() <= {"name"}]
-    _reduce(spec, "volumes", of_claims)
-    # Conditions of Kubernetes are not read, only our own.
-    _reduce(status, "conditions", [c for c in status.get("conditions", ()) if "/" in c["type"]])
-    if notes := picked(at(obj, "metadata", "annotations", default={}), annotations):
-        metadata["annotations"] = {key: text[:NAME_LENGTH] for key, text in notes.items()}
-    owners = [cut_owner(o) for o in metadata.get("ownerReferences", ()) if o.get("controller")]
-    _reduce(metadata, "ownerReferences", owners)
-    return bounded({"metadata": metadata, "spec": spec, "status": status})
-
-
-def _reduce(holder: Obj, field: str, left: list[Obj]) -> None:
-    """Leave of a list in ``holder`` what is ``left``, and nothing if that is empty."""
-    if left:
-        holder[field] = left
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    if spec.get("resourceClaims"):
+        slim = picked(spec, _OWN_SPEC)
+        if (scheduler := spec.get("schedulerName") or DEFAULT_SCHEDULER) != DEFAULT_SCHEDULER:
+            slim["schedulerName"] = scheduler[:NAME_LENGTH]
+        if volumes := [v for v in map(_volume, spec.get("volumes") or ()) if v]:
+            slim["volumes"] = volumes
     else:
-        holder.pop(field, None)
+        slim = picked(spec, _SPEC)
+        if affinity := _shunning(slim.pop("affinity", None) or {}):
+            slim["affinity"] = affinity
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            slim[field] = [_container(c) for c in spec[field]]
+    said = picked(status, _STATUS)
+    # Conditions of Kubernetes are not read, only our own.
+    if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
+        said["conditions"] = own
+    metadata = picked(obj["metadata"], _METADATA)
+    if notes := picked(obj["metadata"].get("annotations") or {}, annotations):
+        metadata["annotations"] = {key: text[:NAME_LENGTH] for key, text in notes.items()}
+    if owners := metadata.pop("ownerReferences", None):
+        kept = [cut_owner(picked(o, _OWNER)) for o in owners if o.get("controller")]
+        metadata["ownerReferences"] = kept
+    return bounded({"metadata": metadata, "spec": slim, "status": said})
 
 
 def cut_owner(texts: Obj) -> Obj:
     """Reference to an owner, with texts cut to ``NAME_LENGTH``."""
     return {k: v[:NAME_LENGTH] if isinstance(v, str) else v for k, v in texts.items()}
+
+
+def _container(container: Obj) -> Obj:
+    slim = picked(container, _CONTAINER)
+    if ports := [picked(p, _PORT) for p in container.get("ports") or () if p.get("hostPort")]:
+        slim["ports"] = ports
+    return slim
+
+
+def _volume(volume: Obj) -> Obj | None:
+    """The part of a volume that leads to its PersistentVolumeClaim; None if it has none."""
+    if claim := volume.get("persistentVolumeClaim"):
+        return {"persistentVolumeClaim": picked(claim, ("claimName",))}
+    return {"name": volume["name"], "ephemeral": {}} if "ephemeral" in volume else None
+
+
+def _shunning(affinity: Obj) -> Obj | None:
+    """Required anti-affinity between pods, which concerns other pods too; None without any."""
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = (affinity.get("podAntiAffinity") or {}).get(field)
+    return {"podAntiAffinity": {field: required}} if required else None
