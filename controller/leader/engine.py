@@ -21,13 +21,12 @@ from controller.queue.line import gang_uid
 from controller.serve import made_first, making_room, placing
 from controller.serve.allocations import note_claim
 from controller.serve.claims import serve_claim
+from controller.serve.nudges import is_crowded
 from controller.serve.rules import serve
 from controller.serve.world import World
 from controller.write.requests import NotLeadingError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
-from dra.pods.pods import Pod
-from dra.pods.rules import find_victims
 
 _log = logging.getLogger(__name__)
 
@@ -282,7 +281,10 @@ class Engine:
                 continue
             placing.refute(world, world.cluster.pod_index.record(pod))
             template = world.cluster.pod_index.template(pod)
-            if self._is_crowded(pod, node) and world.refusals.spare(template, node):
+            # kube-scheduler takes an allocation back if the pod would fit on another node without
+            # the claim. In the same step it may have pods end on the node of that allocation, since
+            # its RunPostFilterPlugins still sees the claim as it was.
+            if is_crowded(world, pod, node) and world.refusals.spare(template, node):
                 then = "tried once more, as others may be ending there for the pod"
             else:
                 then = f"left out for {world.refusals.refuse(template, node):.0f} s"
@@ -291,19 +293,6 @@ class Engine:
                 f"{pod} does not fit there): {node} is {then}"
             )
             world.reporter.on_claim(known, Obstacle(Reason.TAKEN_BACK, message), warning=False)
-
-    def _is_crowded(self, pod: Pod, node: str) -> bool:
-        """True if other pods have to end for ``pod`` on ``node``.
-
-        kube-scheduler takes an allocation back if the pod would fit on another node without the
-        claim. In the same step it may have pods end on the node of that allocation, since its
-        ``RunPostFilterPlugins`` still sees the claim as it was.
-        """
-        hosts, delegated = self._world.cluster.hosts, self._world.allocator.delegated
-        facts = hosts.facts.get(node)
-        if facts is None or not pod.needs.preempts:
-            return False
-        return bool(find_victims(pod, facts, hosts, delegated=delegated))
 
 
 def _tell(tell: Callable[..., object], *args: object, **more: object) -> None:

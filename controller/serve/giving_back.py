@@ -178,7 +178,7 @@ def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
     if hindrance is None:
         return Cause(kept_until) if now < kept_until else None
     patience = times.POD_NOT_BOUND if hindrance is NOT_BOUND else times.POD_HINDERED
-    if _is_being_bound(world, pod):
+    if pod.nominated or cluster.hosts.volumes.are_being_made(pod):
         patience = times.POD_BINDING
     end = record.idle.reason_since + patience
     if now < end:
@@ -237,12 +237,6 @@ def rests(world: World, record: PodRecord) -> tuple[float, Obstacle] | None:
         return None
     obstacle = examined.foreign or (NOT_BOUND if rest.why is NOT_BOUND else None)
     return None if obstacle is None else (rest.pause.until, obstacle)
-
-
-def _is_being_bound(world: World, pod: Pod) -> bool:
-    volumes = world.cluster.hosts.volumes
-    made = (c.selected_node for c in volumes.claims_of(pod) if volumes.is_late(c))
-    return bool(pod.nominated) or any(made)
 
 
 # -- claims that their node will never prepare

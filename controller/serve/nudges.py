@@ -277,7 +277,8 @@ def have_scheduler_preempt(world: World, record: PodRecord) -> Iterator[Act]:
         yield Look(now + times.NOMINATED_STUCK)  # victims are ending
         return
     node = crowded or pod.nominated
-    if not node or not _is_wanted(world, pod):
+    is_able = pod.needs.preempts and not world.cluster.hosts.volumes.are_being_made(pod)
+    if pod.node or not node or not is_able:
         record.nomination = None
         return
     if told is None or (told.node, told.has_room) != (node, not crowded):
@@ -291,24 +292,22 @@ def have_scheduler_preempt(world: World, record: PodRecord) -> Iterator[Act]:
     yield Look(told.at)
 
 
-def _is_wanted(world: World, pod: Pod) -> bool:
-    """True if ``pod`` may preempt, is not bound, and waits for no volume that is being made."""
-    volumes = world.cluster.hosts.volumes
-    making = any(c.selected_node for c in volumes.claims_of(pod) if volumes.is_late(c))
-    return not pod.node and pod.needs.preempts and not making
-
-
 def _crowded_node(world: World, pod: Pod) -> str:
     """The node of a pod's claims if other pods have to end there; empty otherwise."""
     if pod.node or not pod.needs.preempts:
         return ""
-    cluster = world.cluster
     found = (known.claim.allocation for known in world.claims_of(pod))
-    nodes = {a.node for a in found if a is not None and a.of_driver(cluster.driver)}
-    facts = cluster.hosts.facts.get(next(iter(nodes))) if len(nodes) == 1 else None
-    if facts is None or not find_victims(pod, facts, cluster.hosts):
-        return ""
-    return facts.name
+    nodes = {a.node for a in found if a is not None and a.of_driver(world.cluster.driver)}
+    node = next(iter(nodes)) if len(nodes) == 1 else ""
+    return node if is_crowded(world, pod, node) else ""
+
+
+def is_crowded(world: World, pod: Pod, node: str) -> bool:
+    """True if other pods have to end for ``pod`` on ``node``, and may."""
+    hosts, facts = world.cluster.hosts, world.cluster.hosts.facts.get(node)
+    if facts is None or not pod.needs.preempts:
+        return False
+    return bool(find_victims(pod, facts, hosts, delegated=world.allocator.delegated))
 
 
 def _not_told_before(world: World, pod: Pod) -> float:

@@ -252,6 +252,12 @@ class Volumes:
         known = self.classes.get(claim.wish.class_name)
         return not claim.bound and not claim.volume and known is not None and known.waits
 
+    def are_being_made(self, pod: Pod) -> bool:
+        """True if a volume is being made for a claim of ``pod``."""
+        if not pod.volume_claims:
+            return False
+        return any(c.selected_node for c in self.claims_of(pod) if self.is_late(c))
+
     def meant_for(self, claim: VolumeClaim) -> list[Volume]:
         """The volumes that are reserved for ``claim``, by size and then by name."""
         there = (self.volumes[name] for name in self._meant.get(claim.key, ()))
