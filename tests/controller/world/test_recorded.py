@@ -131,6 +131,8 @@ def test_each_file_of_a_full_recording_is_one_by_itself(tmp_path: Path) -> None:
         assert play(recording, kinds=KINDS).differs_at is None
     assert any(isinstance(e, form.Held) for e in form.read(last).state)
     at_last, known = (form.read(lines).events[-1] for lines in (last, whole))
+    assert isinstance(at_last, form.Placed)
+    assert isinstance(known, form.Placed)
     # What is recorded at one moment is told apart by microseconds.
     assert at_last.t == pytest.approx(known.t, abs=1_000, rel=0)
     assert structs.replace(at_last, t=known.t) == known
