@@ -131,8 +131,10 @@ class Inbox:
 
 def mignode_of(resource: Resource, change: Change | None) -> str:
     """Name of the MigNode that a change is about; empty for other changes."""
-    obj = (change.new or change.old or {}) if change is not None else {}
-    return str(obj.get("metadata", {}).get("name", "")) if resource == MIG_NODES else ""
+    if resource != MIG_NODES or change is None:
+        return ""
+    obj = change.new or change.old or {}
+    return str(obj.get("metadata", {}).get("name", ""))
 
 
 class Mirrors:
