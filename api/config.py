@@ -235,7 +235,7 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
         raise InvalidObjectError(KIND, "", "the parameters must be an object")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
     if version == nvidia.API_VERSION:
-        parameters = _translated(parameters)
+        parameters = translated(parameters)
         version = API_VERSION
     if version != API_VERSION or not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidObjectError(
@@ -255,8 +255,12 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
     return config
 
 
-def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Translation of a configuration of NVIDIA's DRA driver into one of this project."""
+def translated(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Translation of a configuration of NVIDIA's DRA driver into one of this project.
+
+    Raises:
+        InvalidObjectError: this driver has nothing like it; names the field.
+    """
     kind = parameters.get("kind")
     if not isinstance(kind, str) or kind not in nvidia.KINDS:
         kinds = ", ".join(sorted(nvidia.KINDS))

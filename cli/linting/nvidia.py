@@ -8,22 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from api.config import API_VERSION, GPU_KIND, KIND
+from api.config import translated
+from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS
-from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import Obj
 from dra.gpu.names import DEFAULT_DRIVER
 
 DRIVER: Final = "gpu.nvidia.com"
-_GROUP: Final = "resource.nvidia.com/"
 _CLASSES: Final = {DRIVER: GPU_CLASS, "mig.nvidia.com": ANY_SLICE_CLASS}
 _DEVICES: Final[dict[str, Path]] = {
     "ResourceClaim": ("spec", "devices"),
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
     "DeviceClass": ("spec",),
 }
-_MEBIBYTE: Final = 2**20
 
 
 def convert_claim(document: Document) -> Iterator[Remark]:
@@ -108,45 +106,13 @@ def _convert_selectors(document: Document, path: Path, body: dict[str, Any]) -> 
 
 def _convert_config(document: Document, path: Path, opaque: dict[str, Any]) -> Iterator[Remark]:
     parameters = mapping(opaque, "parameters")
-    kind = text(parameters, "kind")
-    if not text(parameters, "apiVersion").startswith(_GROUP) or kind not in (KIND, GPU_KIND):
-        message = f"kind {kind!r} has no counterpart here; there are: {KIND}, {GPU_KIND}"
-        yield document.remark(Level.ERROR, (*path, "parameters"), message)
+    try:
+        made = translated(parameters)
+    except InvalidObjectError as error:
+        fields = [field for field in error.path.split(".") if field]
+        yield document.remark(Level.ERROR, (*path, "parameters", *fields), error.problem)
         return
-    theirs = mapping(parameters, "sharing")
-    made: Obj = {"apiVersion": API_VERSION, "kind": kind}
-    where: Path = (*path, "parameters", "sharing")
-    strategy = text(theirs, "strategy")
-    if strategy == "TimeSlicing" and kind == KIND:
+    if "sharing" in parameters and "sharing" not in made:
         message = "TimeSlicing has no effect on slices there, and none here: it is left out"
-        yield document.remark(Level.WARNING, where, message)
-    elif strategy == "TimeSlicing":
-        interval = text(mapping(theirs, "timeSlicingConfig"), "interval")
-        turns = {"timeSlicing": {"interval": interval}} if interval else {}
-        made["sharing"] = {"strategy": strategy, **turns}
-    elif strategy == "MPS":
-        limits, dropped = _limits(mapping(theirs, "mpsConfig"))
-        made["sharing"] = {"strategy": strategy, **({"mps": limits} if limits else {})}
-        for field, why in dropped.items():
-            yield document.remark(Level.WARNING, (*where, "mpsConfig", field), why)
+        yield document.remark(Level.WARNING, (*path, "parameters", "sharing"), message)
     opaque |= {"driver": DEFAULT_DRIVER, "parameters": made}
-
-
-def _limits(theirs: dict[str, Any]) -> tuple[Obj, dict[str, str]]:
-    """Limits of MPS as they are written here, and the fields that are left out, with the reason."""
-    made: Obj = {}
-    dropped: dict[str, str] = {}
-    for field, value in theirs.items():
-        if field == "defaultActiveThreadPercentage":
-            made["activeThreadPercentage"] = value
-        elif field == "defaultPinnedDeviceMemoryLimit":
-            try:
-                made["pinnedDeviceMemoryLimit"] = f"{int(parse_quantity(value) // _MEBIBYTE)}Mi"
-            except (QuantityError, TypeError):
-                dropped[field] = f"{value!r} is no quantity; it is left out"
-        else:
-            dropped[field] = (
-                "it is left out: a daemon serves one device here, and its limit is "
-                "defaultPinnedDeviceMemoryLimit"
-            )
-    return made, dropped

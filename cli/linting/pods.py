@@ -6,17 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cli.linting.claims import MALFORMED, ClaimSpec, Key, Manifests
+from cli.linting.claims import ClaimSpec, Key, Manifests
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
-from dra.allocator.problem import too_large
 from dra.claims.claims import Use, crowded, find_crowd
-from dra.claims.reader import MOST_CHOICES, TOO_MANY
 from dra.gpu.names import DEFAULT_DRIVER, finalizer
 from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
 from dra.limits.others import Translation, translate
-from dra.limits.rewriting import rewritten
-from dra.pods.pods import UNREAD
-from dra.pods.trimming import trim_pod
 
 _GATE = finalizer(DEFAULT_DRIVER)
 _TEMPLATES: Mapping[str, Path] = {
@@ -104,8 +99,8 @@ def pod_spec(document: Document) -> PodSpec | None:
 
 
 def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Findings about a pod by each rule below, except what the API server refuses."""
-    for rule in (_references, _uses, _placing, _choices, _size, _sharing, _limits):
+    """Findings about a pod that neither the API server nor the controller tells at once."""
+    for rule in (_references, _uses, _placing, _sharing, _limits):
         yield from rule(pod, known)
 
 
@@ -163,35 +158,6 @@ def _placing(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
             f"with scheduling gate {_GATE} it would not be tried in vain while it waits for its "
             "slice; the controller lifts the gate",
         )
-
-
-def _choices(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Finding about more requests and alternatives, in all claims of the pod, than are read."""
-    count = 0
-    for entry in pod.entries:
-        spec = known.claims.get(entry.refers[0]) if entry.refers else None
-        count += sum(len(r.choices) for r in spec.understood) if spec is not None else 0
-        if count > MOST_CHOICES:
-            yield pod.document.remark(Level.ERROR, entry.at, TOO_MANY.message)
-            return
-
-
-def _size(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """Finding about more than is read of a pod, in the words of the controller's event.
-
-    A pod that asks by limits is judged as it is after these have become claims.
-    """
-    has_claims = bool(pod.spec.get("resourceClaims"))
-    try:
-        whole: dict[str, Any] = pod.whole if has_claims else rewritten(pod.whole)
-        why = ""
-        if whole["spec"].get("resourceClaims"):
-            why = trim_pod(whole, ())["spec"].get(UNREAD, "")
-    except MALFORMED:
-        return
-    if why:
-        level = Level.ERROR if has_claims else Level.WARNING
-        yield pod.document.remark(level, pod.at, too_large(why).message)
 
 
 def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:

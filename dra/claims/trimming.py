@@ -42,13 +42,6 @@ def trim_claim_spec(spec: Obj, driver: str) -> Obj:
     return {"devices": {"requests": [_marked(r, why) for r in devices.get("requests") or ()]}}
 
 
-def is_stub(spec: Obj) -> bool:
-    """True if ``spec`` is what ``trim_claim_spec`` has left of one that was too large."""
-    requests = at(spec, "devices", "requests")
-    bodies = (b for r in requests for b in (at(r, "exactly", default={}), *at(r, "firstAvailable")))
-    return any(TOO_LARGE in body for body in bodies)
-
-
 def trim_allocation(allocation: Obj, driver: str) -> Obj:
     """The part of a claim's allocation that is read.
 

@@ -136,10 +136,10 @@ def test_a_claim_of_an_older_version_for_slices_of_one_gpu(convert: Command, lin
         (claim("MigDeviceConfig", "{strategy: TimeSlicing}"), 0, "no effect on slices there"),
         (
             claim("GpuConfig", "{strategy: MPS, mpsConfig: {multiUser: true}}"),
-            0,
-            "mpsConfig.multiUser: it is left out",
+            1,
+            "mpsConfig.multiUser: unknown field",
         ),
-        (claim("VfioDeviceConfig", "{}"), 1, "there are: MigDeviceConfig, GpuConfig"),
+        (claim("VfioDeviceConfig", "{}"), 1, "allowed are: GpuConfig, MigDeviceConfig"),
         (claim("GpuConfig", "{}", name="vfio.gpu.nvidia.com"), 1, "has no counterpart here"),
     ],
 )

@@ -148,6 +148,7 @@ def test_a_class_of_which_it_takes_too_much_to_find_out_whose_it_is_gets_nothing
         ("mig-1g5gb", "mig-1g.5gb"),
         ("1g.5gb", "mig-1g.5gb"),
         ("mig-1g.5gb-me", "mig-1g.5gb.me"),
+        ("mig-1g.5gb+me", "mig-1g.5gb.me"),
         ("mig-1g.6gb", "mig-1g.5gb"),
         ("mig-3g.40gb", "mig-3g.20gb"),
     ],
