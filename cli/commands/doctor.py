@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 from cli.doctoring import installation, nodes
 from cli.doctoring.examination import Check, Examination, Status, folded, gather
@@ -11,29 +12,37 @@ from cli.exits import Exit
 from cli.output import Output
 from cli.session import Session
 
-EXAMINATIONS: tuple[Examination, ...] = (
-    installation.kubernetes,
-    installation.definition,
-    installation.classes,
-    installation.rights,
-    installation.limits,
-    nodes.controller,
-    nodes.plugins,
-    nodes.versions,
-    nodes.modes,
-    installation.drivers,
-    installation.monitors,
-    installation.extended_resources,
-    nodes.claims,
-    nodes.instances,
-)
+EXAMINATIONS: Mapping[str, Examination] = {
+    "kubernetes": installation.kubernetes,
+    "crd": installation.definition,
+    "classes": installation.classes,
+    "rights": installation.rights,
+    "controller-rights": installation.controller_rights,
+    "limits": installation.limits,
+    "controller": nodes.controller,
+    "plugin": nodes.plugins,
+    "versions": nodes.versions,
+    "modes": nodes.modes,
+    "gpus": nodes.gpus,
+    "other-managers": installation.drivers,
+    "monitors": installation.monitors,
+    "extended": installation.extended_resources,
+    "claims": nodes.claims,
+    "instances": nodes.instances,
+}
+"""Every check by its name, which scripts rely on: it must not change."""
+
 _JSON = ("name", "status", "message", "remedy")
 
 
 def run(session: Session) -> int:
     """Run every check; returns 1 when one fails, 0 with warnings alone."""
     evidence = gather(session)
-    checks = [check for examine in EXAMINATIONS for check in examine(evidence)]
+    checks = [
+        replace(check, name=name)
+        for name, examine in EXAMINATIONS.items()
+        for check in examine(evidence)
+    ]
     counts = Counter(check.status for check in checks)
     if session.out.is_json:
         shown = [{field: asdict(check)[field] for field in _JSON} for check in checks]

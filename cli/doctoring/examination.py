@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from cli.facts import CHART_NAME, CONTROLLER, PLUGIN, ClusterFacts, is_component, read_facts
+from cli.facts import CHART_NAME, CONTROLLER, ClusterFacts, is_component, read_facts
 from cli.output import named, nameless
 from cli.session import Session
 from cli.site import GpuView
@@ -36,7 +36,10 @@ _OPTED_IN = "mig.dra.dev/limits=claims"
 Permission = bool | None
 """True if something is allowed; None when nobody could say."""
 
-_MINE = (
+_Right = tuple[str, str, str, str]
+"""Verb, resource, API group and subresource."""
+
+_MINE: tuple[_Right, ...] = (
     ("list", "mignodes", "mig.dra.dev", ""),
     ("list", "resourceclaims", "resource.k8s.io", ""),
     ("list", "pods", "", ""),
@@ -44,7 +47,7 @@ _MINE = (
     ("patch", "mignodes", "mig.dra.dev", ""),
     ("create", "pods", "", "eviction"),
 )
-_CONTROLLERS = (
+_CONTROLLERS: tuple[_Right, ...] = (
     ("patch", "resourceclaims", "resource.k8s.io", "status"),
     ("patch", "resourceclaims", "resource.k8s.io", "binding"),
     ("list", "mignodes", "mig.dra.dev", ""),
@@ -69,20 +72,20 @@ class Evidence:
     nvidia_slices: Mapping[str, tuple[Obj, ...]] | None = None
     by_limits: tuple[str, ...] = ()
     rewriters: tuple[str, ...] | None = None
-    controller_pods: tuple[Obj, ...] = ()
-    plugin_pods: tuple[Obj, ...] = ()
     mine: Mapping[str, Permission] = field(default_factory=dict)
     controllers: Mapping[str, Permission] = field(default_factory=dict)
+
+    def pods_of(self, *components: str) -> list[Obj]:
+        """The pods of components of the driver, as the chart names these."""
+        pods = [pod.obj for pod in self.facts.pods.values()]
+        return [pod for each in components for pod in pods if is_component(pod, each)]
 
 
 def gather(session: Session) -> Evidence:
     """Read all evidence from the cluster."""
-    facts = read_facts(session, "")
-    pods = [p.obj for p in facts.pods.values()]
-    controller_pods = tuple(p for p in pods if is_component(p, CONTROLLER))
     opted_in = _listed(session, NAMESPACES, labels=_OPTED_IN)
-    return Evidence(
-        facts=facts,
+    found = Evidence(
+        facts=read_facts(session, ""),
         now=session.now(),
         version=str(session.api.read("/version").get("gitVersion", "")),
         served=_served(session),
@@ -90,14 +93,15 @@ def gather(session: Session) -> Evidence:
         nvidia_slices=_nvidia_slices(session),
         by_limits=tuple(n["metadata"]["name"] for n in opted_in or ()),
         rewriters=rewriters(session),
-        controller_pods=controller_pods,
-        plugin_pods=tuple(p for p in pods if is_component(p, PLUGIN)),
-        mine={
-            _what(right): _review(session, SELF_SUBJECT_ACCESS_REVIEWS, right, {})
-            for right in _MINE
-        },
-        controllers=_controllers(session, controller_pods),
+        mine={_what(right): _may(session, SELF_SUBJECT_ACCESS_REVIEWS, right) for right in _MINE},
     )
+    leaders = found.pods_of(CONTROLLER)
+    if not leaders:
+        return found
+    account = leaders[0]["spec"].get("serviceAccountName") or "default"
+    user = f"system:serviceaccount:{leaders[0]['metadata']['namespace']}:{account}"
+    may = {r: _may(session, SUBJECT_ACCESS_REVIEWS, r, user=user) for r in _CONTROLLERS}
+    return replace(found, controllers={_what(right): allowed for right, allowed in may.items()})
 
 
 def _served(session: Session) -> tuple[str, ...] | None:
@@ -158,36 +162,19 @@ def _listed(
         return None
 
 
-def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Permission]:
-    """Permissions of the controller's service account, for callers who may ask for them."""
-    if not pods:
-        return {}
-    account = pods[0]["spec"].get("serviceAccountName") or "default"
-    user = f"system:serviceaccount:{pods[0]['metadata']['namespace']}:{account}"
-    return {
-        _what(right): _review(session, SUBJECT_ACCESS_REVIEWS, right, {"user": user})
-        for right in _CONTROLLERS
-    }
-
-
-def _review(
-    session: Session, resource: Resource, right: tuple[str, str, str, str], who: dict[str, str]
-) -> Permission:
+def _may(session: Session, review: Resource, right: _Right, **who: str) -> Permission:
+    """True if the server allows the caller, or the user in ``who``, what ``right`` says."""
     verb, plural, group, subresource = right
     attributes = {"verb": verb, "resource": plural, "group": group, "subresource": subresource}
-    body: Obj = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {},
-        "spec": {"resourceAttributes": attributes, **who},
-    }
     try:
-        return bool(session.api.create(resource, body)["status"]["allowed"])
+        return bool(
+            session.api.review(review, {"resourceAttributes": attributes, **who})["allowed"]
+        )
     except KubeError:
         return None
 
 
-def _what(right: tuple[str, str, str, str]) -> str:
+def _what(right: _Right) -> str:
     verb, plural, _, subresource = right
     return f"{verb} {plural}{'/' + subresource if subresource else ''}"
 
@@ -205,16 +192,16 @@ class Status(StrEnum):
 class Check:
     """One result of a check.
 
-    ``name``: scripts rely on it; it must not change. ``about``: the node or GPU in question.
-    ``cause``: equal for results that are shown as one, the first of them.
+    ``about``: the node or GPU in question. ``cause``: equal for results that are shown as one, the
+    first of them. ``name``: name of the check, which the table of all checks gives to its results.
     """
 
-    name: str
     status: Status
     message: str
     remedy: str = ""
     about: str = ""
     cause: str = ""
+    name: str = ""
 
     def of_gpu(self, view: GpuView, *, cause: str = "") -> Check:
         """The result about a GPU; alike for GPUs whose messages differ in names alone."""
@@ -230,24 +217,24 @@ class Check:
 Examination = Callable[[Evidence], Iterator[Check]]
 
 
-def ok(name: str, message: str) -> Check:
+def ok(message: str) -> Check:
     """Result of a check that passed."""
-    return Check(name, Status.OK, message)
+    return Check(Status.OK, message)
 
 
-def fail(name: str, message: str, remedy: str) -> Check:
+def fail(message: str, remedy: str) -> Check:
     """Result of a check that failed: it does not work like this."""
-    return Check(name, Status.FAIL, message, remedy)
+    return Check(Status.FAIL, message, remedy)
 
 
-def warn(name: str, message: str, remedy: str = "") -> Check:
+def warn(message: str, remedy: str = "") -> Check:
     """Result of a check that warns: it works, and not as it should."""
-    return Check(name, Status.WARN, message, remedy)
+    return Check(Status.WARN, message, remedy)
 
 
-def unknown(name: str, message: str) -> Check:
+def unknown(message: str) -> Check:
     """Result of a check that could not be made."""
-    return Check(name, Status.UNKNOWN, message)
+    return Check(Status.UNKNOWN, message)
 
 
 def folded(checks: Iterable[Check]) -> list[Check]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from api.crds import mignode_definition
-from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
+from cli.doctoring.examination import Check, Evidence, Permission, fail, ok, unknown, warn
 from cli.output import counted, named
 from cli.site import NodeView
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, holders, is_generated, offered_profiles
@@ -31,42 +31,40 @@ def kubernetes(evidence: Evidence) -> Iterator[Check]:
     """Check the server's version, and that it serves resource.k8s.io/v1."""
     version = evidence.version or "of unknown version"
     if evidence.served is None:
-        yield unknown("kubernetes", f"Kubernetes {version}: its API groups may not be read")
+        yield unknown(f"Kubernetes {version}: its API groups may not be read")
     elif "v1" not in evidence.served:
         have = ", ".join(evidence.served) or "nothing"
         yield fail(
-            "kubernetes",
             f"Kubernetes {version} serves {have} of resource.k8s.io, not v1",
             "use Kubernetes 1.34 or newer, where this API is generally available",
         )
     elif (number := _number(evidence.version)) is not None and number < _OLDEST:
-        yield warn("kubernetes", f"Kubernetes {version} is older than any that was tested (1.34)")
+        yield warn(f"Kubernetes {version} is older than any that was tested (1.34)")
     else:
-        yield ok("kubernetes", f"Kubernetes {version} serves resource.k8s.io/v1")
+        yield ok(f"Kubernetes {version} serves resource.k8s.io/v1")
 
 
 def definition(evidence: Evidence) -> Iterator[Check]:
     """Check that the CustomResourceDefinition is there, and as new as this program."""
     if not evidence.facts.installed:
-        yield fail("crd", "the cluster does not know mignodes.mig.dra.dev", _CHART)
+        yield fail("the cluster does not know mignodes.mig.dra.dev", _CHART)
         return
     if evidence.definition is None:
-        yield unknown("crd", "MigNodes are there; their definition may not be read")
+        yield unknown("MigNodes are there; their definition may not be read")
         return
     versions = evidence.definition["spec"]["versions"]
     served = [v for v in versions if v["name"] == "v1alpha1" and v.get("served")]
     if not served:
-        yield fail("crd", "mignodes.mig.dra.dev does not serve v1alpha1", _CHART)
+        yield fail("mignodes.mig.dra.dev does not serve v1alpha1", _CHART)
         return
     schema = at(served[0], "schema", "openAPIV3Schema", default={})
     if lacking := sorted(set(_fields(_own_schema())) - set(_fields(schema))):
         yield fail(
-            "crd",
             f"the definition of mignodes.mig.dra.dev is too old: it drops {named(lacking)}",
             f"upgrade the chart, which has the definition ({page('install.md')})",
         )
         return
-    yield ok("crd", "mignodes.mig.dra.dev is served and has every field")
+    yield ok("mignodes.mig.dra.dev is served and has every field")
 
 
 def classes(evidence: Evidence) -> Iterator[Check]:
@@ -84,20 +82,16 @@ def classes(evidence: Evidence) -> Iterator[Check]:
     missing = sorted(wanted - existing)
     if missing:
         yield fail(
-            "classes",
             f"DeviceClass {named(missing)} missing",
             "the controller makes them: see that it runs and leads",
         )
     if taken:
         yield warn(
-            "classes",
             f"DeviceClass {named(taken)} was made by somebody else: the controller leaves it alone",
             "rename it if the generated one is wanted",
         )
     if not missing and not taken:
-        yield ok(
-            "classes", f"{len(generated)} DeviceClasses for {counted(len(profiles), 'profile')}"
-        )
+        yield ok(f"{len(generated)} DeviceClasses for {counted(len(profiles), 'profile')}")
 
 
 def _profiles(node: NodeView) -> Iterator[str]:
@@ -108,32 +102,31 @@ def _profiles(node: NodeView) -> Iterator[str]:
 
 
 def rights(evidence: Evidence) -> Iterator[Check]:
-    """Check the permissions of the caller and of the controller."""
-    denied = sorted(w for w, allowed in evidence.mine.items() if allowed is False)
+    """Check the caller's permissions."""
+    denied = _denied(evidence.mine)
     if evidence.facts.unread:
-        yield warn(
-            "rights", f"you may not read {', '.join(evidence.facts.unread)}: checks are left out"
-        )
+        yield warn(f"you may not read {', '.join(evidence.facts.unread)}: checks are left out")
     elif denied:
-        yield warn(
-            "rights", f"you may not {named(denied)}", "drain needs patch mignodes, --evict more"
-        )
+        yield warn(f"you may not {named(denied)}", "drain needs patch mignodes, --evict more")
     elif all(allowed is None for allowed in evidence.mine.values()):
-        yield unknown("rights", "the server did not say what you may do")
+        yield unknown("the server did not say what you may do")
     else:
-        yield ok("rights", "you may read everything, and drain")
-    lacking = sorted(w for w, allowed in evidence.controllers.items() if allowed is False)
-    number = _number(evidence.version)
+        yield ok("you may read everything, and drain")
+
+
+def controller_rights(evidence: Evidence) -> Iterator[Check]:
+    """Check the controller's permissions, as far as the caller may ask for them."""
+    lacking, number = _denied(evidence.controllers), _number(evidence.version)
     if number is not None and number < _BINDING_GUARDED:
-        lacking = [w for w in lacking if "binding" not in w]
+        lacking = [what for what in lacking if "binding" not in what]
     if lacking:
-        yield fail(
-            "controller-rights",
-            f"the controller may not {named(lacking)}: it cannot allocate",
-            _CHART,
-        )
+        yield fail(f"the controller may not {named(lacking)}: it cannot allocate", _CHART)
     elif any(evidence.controllers.values()):
-        yield ok("controller-rights", "the controller may allocate claims")
+        yield ok("the controller may allocate claims")
+
+
+def _denied(permissions: Mapping[str, Permission]) -> list[str]:
+    return sorted(what for what, allowed in permissions.items() if allowed is False)
 
 
 def limits(evidence: Evidence) -> Iterator[Check]:
@@ -145,23 +138,22 @@ def limits(evidence: Evidence) -> Iterator[Check]:
         return
     spaces = named(sorted(evidence.by_limits))
     if evidence.rewriters is None:
-        yield unknown("limits", "admission policies and webhooks may not be read")
+        yield unknown("admission policies and webhooks may not be read")
     elif not evidence.rewriters:
         yield fail(
-            "limits",
             f"namespace {spaces} opted in, and nothing makes claims of its pods' limits: the "
             "chart's admission policy, or its webhook before Kubernetes 1.36, is missing",
             f"{_CHART} with podLimits.enabled, and webhook.enabled before Kubernetes 1.36; pods "
             "that were made without it have to be made anew",
         )
     else:
-        yield ok("limits", f"limits become claims in namespace {spaces}")
+        yield ok(f"limits become claims in namespace {spaces}")
 
 
 def drivers(evidence: Evidence) -> Iterator[Check]:
     """Check that NVIDIA's DRA driver is on no node that offers slices."""
     if evidence.nvidia_slices is None:
-        yield unknown("other-managers", "ResourceSlices may not be read")
+        yield unknown("ResourceSlices may not be read")
         return
     apart = True
     for node in evidence.facts.site.nodes:
@@ -177,13 +169,12 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
         )
         seen = any(v.gpu.reason == NodeReason.NVIDIA_DRA for v in node.gpus)
         yield fail(
-            "other-managers",
             f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
             + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
             _APART if seen else f"{_APART}; --ignore-other-managers is for other GPUs only",
         ).of_node(name)
     if apart:
-        yield ok("other-managers", "NVIDIA's DRA driver is on no node with slices")
+        yield ok("NVIDIA's DRA driver is on no node with slices")
 
 
 def monitors(evidence: Evidence) -> Iterator[Check]:
@@ -199,7 +190,6 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
     }
     if found := sorted(nodes & running):
         yield warn(
-            "monitors",
             f"DCGM runs on node {named(found)}: a slice that it watches may not be removed, and "
             "its placement is unavailable then",
             f"where slices come and go keep it off: kubectl label node {found[0]} --overwrite "
@@ -208,9 +198,9 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
             "watch mig_dra_unavailable_placements",
         )
     elif str(PODS) in evidence.facts.unread:
-        yield unknown("monitors", "pods may not be read")
+        yield unknown("pods may not be read")
     else:
-        yield ok("monitors", "DCGM is on no node with slices")
+        yield ok("DCGM is on no node with slices")
 
 
 def extended_resources(evidence: Evidence) -> Iterator[Check]:
@@ -232,12 +222,11 @@ def extended_resources(evidence: Evidence) -> Iterator[Check]:
     ]
     if held:
         yield warn(
-            "extended",
             f"classes of somebody else serve extended resources, not ours: {named(held)}",
             "delete those classes, or their extendedResourceName, if this driver is to serve them",
         )
     else:
-        yield ok("extended", f"our classes serve {len(resources)} extended resources")
+        yield ok(f"our classes serve {len(resources)} extended resources")
 
 
 def _own_schema() -> Obj:

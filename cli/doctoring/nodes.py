@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.drawing import remark
+from cli.facts import CONTROLLER, PLUGIN
 from cli.output import counted, named
 from cli.site import NodeView, find_hindrance
 from dra.claims.reader import KnownClaim
@@ -28,22 +29,20 @@ _REMOVE = (
 def controller(evidence: Evidence) -> Iterator[Check]:
     """Check that a controller leads."""
     leader = evidence.facts.leader
-    pods = evidence.controller_pods
+    pods = evidence.pods_of(CONTROLLER)
     if leader is None:
-        yield unknown("controller", "leases may not be read")
+        yield unknown("leases may not be read")
     elif leader:
         made = counted(len(pods), "controller pod") if pods else "it runs outside the cluster"
-        yield ok("controller", f"{leader} leads; {made}")
+        yield ok(f"{leader} leads; {made}")
     elif pods:
         names = named([f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods])
         yield fail(
-            "controller",
             f"pods of the controller exist ({names}), but none of them leads",
             "look at their logs: they name what they cannot list or write",
         )
     else:
         yield fail(
-            "controller",
             "no controller leads: no claim is allocated",
             "see that its Deployment exists and has pods",
         )
@@ -54,7 +53,6 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
     site = evidence.facts.site
     for name, problem in site.unreadable.items():
         yield fail(
-            "plugin",
             f"MigNode {name} cannot be read: {problem}",
             "let plugin, controller and this program be of one version",
         )
@@ -62,20 +60,17 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
     homeless = [n.name for n in site.nodes if known and n.name not in known]
     if homeless:
         yield fail(
-            "plugin",
             f"MigNode {named(homeless)} has no Node",
             "delete it, if the node is gone for good: kubectl delete mignode <name>",
         )
     for node in site.nodes:
         if not node.inventory.ready:
             yield fail(
-                "plugin",
                 f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
                 "look at the plugin's log on that node",
             ).of_node(node.name)
         if problem := evidence.facts.plugin_problem(node.name):
             yield fail(
-                "plugin",
                 f"node {node.name}: {problem}; what its MigNode shows may be old",
                 "look at the plugin's DaemonSet, and at the node's taints",
             ).of_node(node.name)
@@ -88,75 +83,68 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
     ]
     if without:
         yield warn(
-            "plugin",
             f"node {named(without)} has GPUs (label {_GPU_NODE}) and no MigNode",
             "let the chart's nodeSelector choose it, or leave it to another driver",
         )
     if not site.nodes:
-        yield fail("plugin", "no MigNode exists", "see that the plugin runs on the GPU nodes")
+        yield fail("no MigNode exists", "see that the plugin runs on the GPU nodes")
     elif all(n.inventory.ready for n in site.nodes) and not homeless:
-        yield ok(
-            "plugin",
-            f"ready: {counted(len(site.nodes), 'node')} with {counted(len(site.gpus), 'GPU')}",
-        )
+        yield ok(f"ready: {counted(len(site.nodes), 'node')} with {counted(len(site.gpus), 'GPU')}")
 
 
 def versions(evidence: Evidence) -> Iterator[Check]:
     """Check that all pods of the driver are of one version."""
-    tags = Counter(_tags([*evidence.controller_pods, *evidence.plugin_pods]))
+    tags = Counter(_tags(evidence.pods_of(CONTROLLER, PLUGIN)))
     if len(tags) > 1:
         have = ", ".join(f"{n} x {tag}" for tag, n in tags.most_common())
         yield warn(
-            "versions",
             f"pods of the driver are of several versions: {have}",
             "wait for the rollout to end, or look why it does not",
         )
     elif tags:
-        yield ok("versions", f"all pods of the driver are of version {next(iter(tags))}")
+        yield ok(f"all pods of the driver are of version {next(iter(tags))}")
 
 
 def modes(evidence: Evidence) -> Iterator[Check]:
-    """Check that every GPU is in service, in the MIG mode and under the allocator that it should.
-
-    Also says what the GPUs' own driver reports of them.
-    """
+    """Check that every GPU is in service, in the right MIG mode and under the right allocator."""
     site = evidence.facts.site
     found = [check for node in site.nodes for check in _mode(node)]
     yield from found
     allocators = Counter(n.inventory.allocator for n in site.nodes)
     if not found and allocators:
         shown = ", ".join(f"{allocators[a]} by {a.value}" for a in AllocatorKind if allocators[a])
-        yield ok("modes", f"every GPU is in service; nodes allocated: {shown}")
-    said = Counter(filter(None, (_said(view.gpu) for view in site.gpus)))
-    yield from (ok("gpus", f"{count} x {words}") for words, count in said.items())
+        yield ok(f"every GPU is in service; nodes allocated: {shown}")
+
+
+def gpus(evidence: Evidence) -> Iterator[Check]:
+    """Tell what the GPUs' own driver reports of them."""
+    said = Counter(filter(None, (_said(view.gpu) for view in evidence.facts.site.gpus)))
+    yield from (ok(f"{count} x {words}") for words, count in said.items())
 
 
 def _mode(node: NodeView) -> Iterator[Check]:
     publication = node.inventory.publication
     if publication is not None and publication.done is False:
         yield warn(
-            "modes",
             f"node {node.name} was to be allocated by kube-scheduler: {publication.message}",
             "turn the feature gate on, or use --allocator=controller",
         )
     for view in node.gpus:
         where, health = f"{node.name} {view.gpu.name}", view.gpu.health or GpuHealth()
         if node.inventory.is_drained(view.gpu.name):
-            yield warn("modes", f"{where}: {view.blocked}").of_gpu(view)
+            yield warn(f"{where}: {view.blocked}").of_gpu(view)
         elif view.blocked and node.inventory.ready:
             names = ", ".join(health.open_in)
             opened = f"; it is open in {names}" if names else ""
             yield fail(
-                "modes",
                 f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
                 f"{view.blocked}{opened}",
                 page("troubleshooting.md#the-node-offers-nothing"),
             ).of_gpu(view)
         for note in health.notes:
-            yield warn("modes", f"{where}: {note}").of_gpu(view)
+            yield warn(f"{where}: {note}").of_gpu(view)
     if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
         yield warn(
-            "modes",
             f"node {node.name}: MIG is off on all GPUs, they are given out whole",
             "kubectl mig drain, then nvidia-smi -mig 1, if slices are wanted",
         ).of_node(node.name)
@@ -167,7 +155,7 @@ def claims(evidence: Evidence) -> Iterator[Check]:
     known = sorted(evidence.facts.claims.items())
     found = [check for key, claim in known if (check := _claim(key, claim, evidence))]
     number = counted(len(known), "claim")
-    yield from found or [ok("claims", f"{number}, none stuck or with a slice for nobody")]
+    yield from found or [ok(f"{number}, none stuck or with a slice for nobody")]
 
 
 def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | None:
@@ -175,13 +163,12 @@ def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | Non
     if claim.deleting and finalizer(facts.driver) in claim.finalizers:
         if _age(known, "deletionTimestamp", evidence.now) <= _PATIENCE:
             return None
-        return fail("claims", f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)
+        return fail(f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)
     allocation = claim.allocation
     if allocation is None or not allocation.of_driver(facts.driver):
         return None
     if facts.site.nodes and facts.site.node(allocation.node) is None:
         return fail(
-            "claims",
             f"claim {name} is allocated on {allocation.node}, which has no MigNode",
             "bring the node back, or delete the pod and the claim",
         )
@@ -190,7 +177,7 @@ def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | Non
         return None
     devices = named([d.device for d in allocation.of_driver(facts.driver)])
     message = f"claim {name} holds {devices} on {allocation.node}, and no pod refers to it"
-    return warn("claims", message, "delete it, or use it")
+    return warn(message, "delete it, or use it")
 
 
 def instances(evidence: Evidence) -> Iterator[Check]:
@@ -203,14 +190,14 @@ def instances(evidence: Evidence) -> Iterator[Check]:
                 continue
             troubled = True
             if slot.state == "foreign":
-                check = warn("instances", f"{where}: {text}: its room is not given out")
+                check = warn(f"{where}: {text}: its room is not given out")
             elif slot.state == "reclaiming":
-                check = warn("instances", f"{where}: {text}", "end the process that uses it")
+                check = warn(f"{where}: {text}", "end the process that uses it")
             else:
-                check = fail("instances", f"{where}: {text}", "delete the pod that has it")
+                check = fail(f"{where}: {text}", "delete the pod that has it")
             yield check.of_gpu(view, cause=slot.state)
     if not troubled:
-        yield ok("instances", "no slice is foreign, left behind, lost or unhealthy")
+        yield ok("no slice is foreign, left behind, lost or unhealthy")
 
 
 def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource, at
 from dra.kube.connection import Connection
 from dra.kube.errors import GoneError, KubeError, NotServedError, ObjectNotFoundError
 from dra.kube.http import Exchange, HttpClient, Page, WatchStream
@@ -193,6 +193,12 @@ class KubeApi:
             query={"fieldManager": field_manager, "dryRun": "All" if dry_run else ""},
             body=body,
         )
+
+    def review(self, resource: Resource, spec: Mapping[str, Any]) -> Obj:
+        """Status of a review that the server answers at once, such as a SubjectAccessReview."""
+        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
+        status: Obj = at(self.create(resource, {**head, "spec": spec}), "status", default={})
+        return status
 
     def replace(
         self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""

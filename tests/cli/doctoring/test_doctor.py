@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from cli.doctoring.examination import Evidence, gather, rewriters
-from cli.doctoring.installation import limits, rights
+from cli.doctoring.installation import controller_rights, limits, rights
 from cli.facts import ClusterFacts
 from cli.output import Output
 from cli.session import Session
@@ -415,12 +415,12 @@ def evidence(**fields: Any) -> Evidence:
     return Evidence(facts, datetime.now(UTC), **fields)
 
 
-def test_a_controller_that_may_not_allocate_fails() -> None:
+@pytest.mark.parametrize(("version", "status"), [("v1.36.2", "fail"), ("v1.35.1", "ok")])
+def test_a_controller_that_may_not_allocate_fails(version: str, status: str) -> None:
+    """The binding is not guarded before 1.36."""
     may = {"patch resourceclaims/status": True, "patch resourceclaims/binding": False}
-    found = [(c.name, c.status) for c in rights(evidence(version="v1.36.2", controllers=may))]
-    assert ("controller-rights", "fail") in found
-    older = [(c.name, c.status) for c in rights(evidence(version="v1.35.1", controllers=may))]
-    assert ("controller-rights", "ok") in older, "the binding is not guarded before 1.36"
+    (check,) = controller_rights(evidence(version=version, controllers=may))
+    assert check.status == status
 
 
 def test_what_the_caller_may_not_read_is_told() -> None:
