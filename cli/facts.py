@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from api.errors import ApiError
-from cli.exits import CliError, Exit
+from cli.output import CliError, Exit
 from cli.session import Session
-from cli.site import Site, inventories, survey
+from cli.site import Site, survey
 from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.conditions import claims_allocated
@@ -137,6 +137,27 @@ class ClusterFacts:
         return tuple(sorted(latest.values(), key=lambda t: t.at, reverse=True))
 
 
+def mignodes(session: Session) -> list[Obj]:
+    """All MigNodes.
+
+    Raises:
+        CliError: the CustomResourceDefinition is not installed.
+    """
+    try:
+        return session.api.list(MIG_NODES).items
+    except ObjectNotFoundError as error:
+        raise CliError(
+            Exit.NOT_FOUND,
+            f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",
+        ) from error
+
+
+def read_site(session: Session) -> Site:
+    """The nodes with MIG GPUs, and who holds what there."""
+    claims = session.api.list(RESOURCE_CLAIMS).items
+    return survey(mignodes(session), claims, driver=session.driver)
+
+
 Lister = Callable[..., list[Obj]]
 """Lists objects of a kind, by the keywords of ``KubeApi.list``."""
 
@@ -184,12 +205,11 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     hosts = _hosts(nodes, pods.values(), known)
     _read_volumes(all_of, hosts, unread)
     groups = _pod_groups(session, pods.values(), all_of)
-    read, unreadable = inventories(mignodes)
     class_objects = all_of(DEVICE_CLASSES)
     classes = (read_class(o, session.driver) for o in class_objects)
     return ClusterFacts(
         driver=session.driver,
-        site=survey(read, claims, driver=session.driver, unreadable=unreadable),
+        site=survey(mignodes, claims, driver=session.driver),
         reserved=_reserved(mignodes),
         installed=installed,
         claims=known,

@@ -1,4 +1,4 @@
-"""Output of a command: text for people, or JSON for programs."""
+"""Output of a command, text for people or JSON for programs, and its exit code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import shutil
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from typing import Any, TextIO
-
-from dra.gpu.placement_map import Style
 
 API_VERSION = "cli.mig.dra.dev/v1"
 """API version of everything that ``-o json`` prints; docs/kubectl-mig.md describes it."""
@@ -32,6 +31,28 @@ NAME = "\0"
 """Stands for the names of objects in a text that is said of several."""
 
 _BREAKS = str.maketrans("\n\t", "  ")
+
+
+class Exit(IntEnum):
+    """Exit code of a command, on which scripts rely: its result, or why it could not look."""
+
+    OK = 0
+    FINDING = 1
+    """Something waits, is wrong, or is not done yet."""
+    USAGE = 2
+    UNREACHABLE = 3
+    """No usable kubeconfig, or no answer from the API server."""
+    NOT_FOUND = 4
+    FORBIDDEN = 5
+    INTERRUPTED = 130
+
+
+class CliError(Exception):
+    """A command cannot go on; the message says why and what to do."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def harmless(text: str, *, newlines: bool = False) -> str:
@@ -77,6 +98,8 @@ class Output:
     """Writes to a stream as ``-o`` says: ``text``, ``wide`` (more text) or ``json``."""
 
     def __init__(self, stream: TextIO, *, form: str = "text", color: bool = True) -> None:
+        from dra.gpu.placement_map import Style  # noqa: PLC0415 - help does without the model
+
         style = Style.of(stream, os.environ)
         self.style = Style(color=style.color and color, ascii_only=style.ascii_only)
         self.form = form
@@ -175,3 +198,14 @@ class Output:
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.style.color and text else text
+
+
+def version() -> str:
+    """Version of the installed package, or why there is none."""
+    from importlib.metadata import PackageNotFoundError  # noqa: PLC0415 - rarely asked for
+    from importlib.metadata import version as installed  # noqa: PLC0415 - as above
+
+    try:
+        return installed("dra-driver-nvidia-mig")
+    except PackageNotFoundError:
+        return "unknown: the package is not installed"

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem, ShellComplete
 
-from cli.exits import CliError, Exit, version
+from cli.output import CliError, Exit, version
 
 _NAME = "kubectl mig"
 _WITH_EQUALS = re.compile(r"^(-[onf])=")
@@ -33,7 +33,7 @@ Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is one of ``cli.exits``."""
+    """Run one command; the exit code is one of ``cli.output``."""
     # kubectl takes -o=json; click would have "=json" be the value.
     words = [_WITH_EQUALS.sub(r"\1", each) for each in (sys.argv[1:] if argv is None else argv)]
     try:
@@ -153,20 +153,24 @@ def _shared(forms: Sequence[str]) -> list[click.Parameter]:
     ]
 
 
-def _command(
+def _command(  # noqa: PLR0913 - all that is said of a command
     name: str,
     summary: str,
     *params: click.Parameter,
     examples: Sequence[str],
     forms: Sequence[str] = ("text", "json"),
     at: str = "",
+    offline: bool = False,
 ) -> click.Command:
-    """A command, done by ``cli.commands.<name>.run``, or by the function that ``at`` names."""
+    """A command, done by ``cli.commands.<name>.run``, or by the function that ``at`` names.
+
+    ``offline``: the function needs no cluster, and is given the output instead of a session.
+    """
 
     def run(**options: Any) -> int:
         from cli.session import run_command  # noqa: PLC0415 - see the module
 
-        return run_command(at or f"{name}.run", options)
+        return run_command(at or f"{name}.run", options, offline=offline)
 
     lines = "\n".join(f"  {_NAME} {each}" for each in examples)
     return click.Command(
@@ -260,12 +264,14 @@ _COMMANDS = (
         _flag("--strict", text="warnings are errors"),
         _flag("--hints", text="also what could be better"),
         examples=("lint pod.yaml", "lint - < pod.yaml"),
+        offline=True,
     ),
     _command(
         "convert",
         "Print manifests of other systems with claims instead of their limits, without a cluster.",
         _files(),
         examples=("convert pod.yaml", "convert - < pod.yaml"),
+        offline=True,
     ),
     _command(
         "replay",
@@ -285,6 +291,7 @@ _COMMANDS = (
             "replay decisions.jsonl --policy first-fit",
             "replay decisions.jsonl --gpus 12 -o json",
         ),
+        offline=True,
     ),
     _command(
         "drain",

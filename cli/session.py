@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cli.exits import CliError, Exit
-from cli.output import Output, harmless
+from cli.output import CliError, Exit, Output, harmless
 from dra.cel.questions import Evaluator
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -38,7 +36,6 @@ from dra.sandbox.process import Sandbox, SandboxError
 _COMPLETION_SECONDS = 3.0
 _OF_CEL = ("cel_expr_python", "re2")
 """Modules that are needed to evaluate selectors."""
-_OFFLINE = frozenset({"convert", "lint", "replay"})
 _OF_CLUSTER = frozenset({"kubeconfig", "context", "namespace", "driver_name", "request_timeout"})
 _RESOURCES = {
     "node": MIG_NODES,
@@ -51,13 +48,12 @@ _RESOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run of a command. ``now``: the time in UTC; ``pause``: waits for a number of seconds."""
+    """One run of a command. ``now``: the time in UTC."""
 
     api: KubeApi
     out: Output
     namespace: str
     now: Callable[[], datetime]
-    pause: Callable[[float], None]
     driver: str = DEFAULT_DRIVER
 
 
@@ -83,18 +79,18 @@ def _harmless(found: Any) -> Any:
     return [*map(_harmless, found)] if isinstance(found, list) else found
 
 
-def run_command(name: str, options: dict[str, Any]) -> int:
+def run_command(name: str, options: dict[str, Any], *, offline: bool) -> int:
     """Run a command with the options of its command line; returns the exit code.
 
     ``name``: module and function below ``cli.commands``. The function is given its own options and
-    a session, or the output alone where it needs no cluster.
+    a session, or the output alone if it works ``offline``, without a cluster.
     """
     out = Output(sys.stdout, form=options.pop("output"), color=not options.pop("no_color"))
     own = {key: value for key, value in options.items() if key not in _OF_CLUSTER}
     module, _, function = name.partition(".")
     command = getattr(import_module(f"cli.commands.{module}"), function)
     try:
-        if module in _OFFLINE:
+        if offline:
             return int(command(out, **own))
         with _connected(options, out, seconds=options["request_timeout"]) as session:
             return int(command(session, **own))
@@ -149,7 +145,6 @@ def _connected(
         out=out,
         namespace=options.get("namespace") or access.namespace,
         now=lambda: datetime.now(UTC),
-        pause=time.sleep,
         driver=options["driver_name"],
     )
     try:

@@ -13,20 +13,17 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from api.errors import ApiError, InvalidObjectError
-from cli.exits import CliError, Exit
-from cli.output import natural
-from cli.session import Session
+from cli.output import CliError, Exit, natural
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, Consumer, read_claim
 from dra.claims.sharing import TIME_SLICING, UNSHARED, Sharing, settings_of, sharing_of
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
 from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 from dra.gpu.shares import Ask, Share, SharesHeld, share_of, sum_of
-from dra.kube.errors import ObjectNotFoundError
 
 ALLOCATED = "allocated"
 """State of a slot that is allocated and not on the node yet; others are of InstanceState."""
@@ -292,14 +289,14 @@ class _Held(NamedTuple):
     sharing: Sharing
 
 
-def survey(
-    inventories: Iterable[Inventory],
-    claims: Iterable[Mapping[str, Any]],
-    *,
-    driver: str,
-    unreadable: Mapping[str, str] | None = None,
-) -> Site:
-    """The site that ``inventories`` and ``claims`` (as JSON) show together."""
+def survey(mignodes: Iterable[Obj], claims: Iterable[Mapping[str, Any]], *, driver: str) -> Site:
+    """The site that MigNodes and claims, as objects of the API, show together."""
+    inventories, unreadable = list[Inventory](), dict[str, str]()
+    for obj in mignodes:
+        try:
+            inventories.append(from_mignode(obj))
+        except (ApiError, ValueError) as error:
+            unreadable[obj["metadata"]["name"]] = str(error)
     pods: dict[str, tuple[Consumer, ...]] = {}
     held: dict[tuple[str, str], list[_Held]] = {}
     for claim in map(read_claim, claims):
@@ -321,7 +318,7 @@ def survey(
             slots = _slots(gpu, held.get((inventory.node, gpu.name), []), pods)
             views.append(GpuView(inventory, gpu, slots, why_blocked(gpu, inventory)))
         nodes.append(NodeView(inventory, tuple(views)))
-    return Site(tuple(nodes), dict(unreadable or {}))
+    return Site(tuple(nodes), unreadable)
 
 
 def _slots(
@@ -430,37 +427,3 @@ def find_hindrance(
     if site.node(node) is None:
         return Hindrance(f"its node {node} has no MigNode that shows it gone", forcible=True)
     return None
-
-
-def mignodes(session: Session) -> list[Obj]:
-    """All MigNodes.
-
-    Raises:
-        CliError: the CustomResourceDefinition is not installed.
-    """
-    try:
-        return session.api.list(MIG_NODES).items
-    except ObjectNotFoundError as error:
-        raise CliError(
-            Exit.NOT_FOUND,
-            f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",
-        ) from error
-
-
-def inventories(objects: list[Obj]) -> tuple[list[Inventory], dict[str, str]]:
-    """The inventories in MigNode objects, and by node why some could not be read."""
-    read: list[Inventory] = []
-    unreadable: dict[str, str] = {}
-    for obj in objects:
-        try:
-            read.append(from_mignode(obj))
-        except (ApiError, ValueError) as error:
-            unreadable[obj["metadata"]["name"]] = str(error)
-    return read, unreadable
-
-
-def read_site(session: Session) -> Site:
-    """The nodes with MIG GPUs, and who holds what there."""
-    read, unreadable = inventories(mignodes(session))
-    claims = session.api.list(RESOURCE_CLAIMS).items
-    return survey(read, claims, driver=session.driver, unreadable=unreadable)

@@ -18,9 +18,8 @@ import yaml
 from cli import redaction
 from cli.commands import doctor
 from cli.commands import map as placement_map
-from cli.exits import CliError, Exit, version
 from cli.facts import CONTROLLER, PLUGIN, is_component
-from cli.output import Output
+from cli.output import CliError, Exit, Output, version
 from cli.session import Session
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,

@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from api.nodeclass import is_layouts
-from cli.exits import Exit
 from cli.linting.administration import (
     check_layouts,
     convert_plugin_config,
@@ -18,7 +17,7 @@ from cli.linting.administration import (
 from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.nvidia import convert_claim
 from cli.linting.pods import PodSpec, pod_spec, remarks_of
-from cli.output import Output
+from cli.output import Exit, Output
 from dra.common.resources import Obj, ObjectKey
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.limits.others import Translation, translate

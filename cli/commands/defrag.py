@@ -16,9 +16,9 @@ from msgspec import structs
 
 from api.mignode import RoomRequest
 from cli.commands import plan
-from cli.exits import CliError, Exit
 from cli.explaining.judge import Judge
 from cli.facts import ClusterFacts, read_facts
+from cli.output import CliError, Exit
 from cli.planning import Forecast, find_room, first_in_line, forecast
 from cli.session import Session, evaluator
 from dra.allocator.allocate import Allocator
@@ -162,7 +162,7 @@ def _watch(order: _Order, end: float) -> tuple[Exit, str]:
         if (served := _served(session, order.pod)) is None and now >= end:
             what = "it is not served yet" if order.steps else "the controller has done nothing"
             return Exit.FINDING, f"stopped: {what} (kubectl mig doctor; --timeout)"
-        session.pause(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _renew(order: _Order, *, first: bool) -> None:

@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 
 from cli.doctoring import installation, nodes
 from cli.doctoring.examination import Check, Examination, Status, folded, gather
-from cli.exits import Exit
-from cli.output import Output
+from cli.output import Exit, Output
 from cli.session import Session
 
 EXAMINATIONS: Mapping[str, Examination] = {

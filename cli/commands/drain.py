@@ -9,10 +9,10 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from cli.exits import CliError, Exit
-from cli.output import NAME, Output, nameless
+from cli.facts import read_site
+from cli.output import NAME, CliError, Exit, Output, nameless
 from cli.session import Session
-from cli.site import GpuView, NodeView, Slot, read_site
+from cli.site import GpuView, NodeView, Slot
 from dra.common.resources import MIG_NODES, PODS, Obj
 from dra.gpu.inventory import Drain, GpuReason, Inventory
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
@@ -69,7 +69,7 @@ def run(  # noqa: PLR0913 - the options of the command
         patient = idle is None or now - idle < _RELEASE_SECONDS
         if done or not wait or now >= deadline or not patient:
             break
-        session.pause(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
     _report(session, state)
     return Exit.FINDING if state.users else Exit.OK
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cli.exits import CliError, Exit
 from cli.explaining.explain import Explainer, ObjectExplanation
 from cli.explaining.findings import Progress
 from cli.explaining.seats import Seat
 from cli.explaining.waiting import slots_of, text_of
 from cli.facts import ClusterFacts, Told, read_facts
-from cli.output import Output, named
+from cli.output import CliError, Exit, Output, named
 from cli.session import Session, evaluator
 from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer

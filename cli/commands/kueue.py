@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from cli.exits import CliError, Exit
+from cli.facts import mignodes
+from cli.output import CliError, Exit
 from cli.session import Session
-from cli.site import inventories, mignodes
+from cli.site import survey
 from dra.claims.classes import DeviceClass, is_generated, read_class
 from dra.common.resources import DEVICE_CLASSES, Obj
 from dra.gpu.inventory import AllocatorKind
@@ -41,7 +42,8 @@ _NO_MEMORY = (
 def run(session: Session, *, classes: Sequence[str], by: str) -> int:
     """Print the part of Kueue's configuration for the generated classes, or for those named."""
     found = _classes(session, classes)
-    allocators = {each.allocator for each in inventories(mignodes(session))[0]}
+    nodes = survey(mignodes(session), (), driver=session.driver).nodes
+    allocators = {node.inventory.allocator for node in nodes}
     if by == "memory" and AllocatorKind.SCHEDULER not in allocators:
         raise CliError(Exit.FINDING, _NO_MEMORY)
     made = (

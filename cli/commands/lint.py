@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from cli.exits import Exit
 from cli.linting.administration import check_layouts, check_quota
 from cli.linting.claims import Manifests, check_claim, check_class, claim_spec
 from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.pods import check_pod, pod_spec
-from cli.output import Output, counted
+from cli.output import Exit, Output, counted
 from cli.session import evaluator, missing_module
 from dra.cel.kinds import Kinds
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
 
 from cli.drawing import draw_node, remarks, write_legend, write_list, write_summary
-from cli.exits import Exit
-from cli.output import Output
+from cli.facts import mignodes, read_site
+from cli.output import Exit, Output
 from cli.session import Session
-from cli.site import GpuView, NodeView, Site, Slot, inventories, mignodes, read_site, survey
+from cli.site import GpuView, NodeView, Site, Slot, survey
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.gpu.shares import ShareOffer
 
@@ -48,13 +49,12 @@ def _watch(session: Session, wanted: Sequence[str]) -> None:
             changed.clear()
             if not all(m.synced for m in mirrors):
                 continue
-            read, unreadable = inventories(nodes.store.list())
-            found = survey(read, claims.store.list(), driver=session.driver, unreadable=unreadable)
+            found = survey(nodes.store.list(), claims.store.list(), driver=session.driver)
             if found != shown:
                 shown = found
                 session.out.clear()
                 _show(found, wanted, session.out)
-            session.pause(_SETTLE_SECONDS)
+            time.sleep(_SETTLE_SECONDS)
     finally:
         for mirror in mirrors:
             mirror.stop()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.exits import CliError, Exit
 from cli.explaining.judge import Judge
 from cli.facts import read_facts
-from cli.output import Output, counted, natural
+from cli.output import CliError, Exit, Output, counted, natural
 from cli.planning import Forecast, forecast
 from cli.session import Session, evaluator
 from dra.allocator.gpustate import GpuId

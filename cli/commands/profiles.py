@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cli.exits import Exit
-from cli.output import counted, natural
+from cli.facts import read_site
+from cli.output import Exit, counted, natural
 from cli.session import Session
-from cli.site import GpuView, read_site
+from cli.site import GpuView
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Profile
 from dra.gpu.names import class_name

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.exits import CliError, Exit
+from cli.output import CliError, Exit
 from cli.session import Session
-from cli.site import Hindrance, Site, find_hindrance, inventories, survey
+from cli.site import Hindrance, Site, find_hindrance, survey
 from dra.claims.claims import Claim, read_claim
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
@@ -75,8 +75,7 @@ def _nodes(session: Session) -> tuple[Site, frozenset[str]]:
         objects = session.api.list(MIG_NODES).items
     except ObjectNotFoundError:  # the definition was removed with the driver
         objects = []
-    read, unreadable = inventories(objects)
-    site = survey(read, (), driver=session.driver, unreadable=unreadable)
+    site = survey(objects, (), driver=session.driver)
     return site, frozenset(n["metadata"]["name"] for n in session.api.list(NODES).items)
 
 

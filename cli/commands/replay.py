@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cli.exits import CliError, Exit
-from cli.output import Output, counted, harmless
+from cli.output import CliError, Exit, Output, counted, harmless
 from cli.session import evaluator
 from dra.allocator.score import POLICIES
 from dra.cel.kinds import Kinds

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
-from cli.exits import CliError, Exit
 from cli.facts import ClusterFacts, read_facts
+from cli.output import CliError, Exit
 from cli.session import Session
 from cli.site import GpuView, Slot
 from dra.allocator.quotas import charges_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 
-from cli.exits import CliError, Exit
+from cli.output import CliError, Exit
 from cli.page.mirrors import Reader
 from cli.page.server import PageServer
 from cli.page.source import ClusterSource, mirrored, only_with

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from cli.exits import CliError, Exit
+from cli.output import CliError, Exit
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from cli.exits import CliError
-from cli.output import Output
+from cli.output import CliError, Output
 from cli.page.reviews import reviewed_readers
 from cli.page.server import LOOPBACK, PageServer
 from cli.page.source import ClusterSource, mirrored
@@ -59,7 +58,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     try:
         api = KubeApi.connect(kubeconfig, user_agent="mig-dra-page")
         output, now = Output(sys.stdout), lambda: datetime.now(UTC)
-        session = Session(api, output, "", now, lambda _: None, driver=driver_name)
+        session = Session(api, output, "", now, driver=driver_name)
         with mirrored(session, namespace="") as (mirrors, content, evaluator):
             find = reviewed_readers(api)
             source = ClusterSource(session, mirrors, content, find_reader=find, evaluator=evaluator)

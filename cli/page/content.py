@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cli.drawing import room_of, words_of
 from cli.output import harmless
-from cli.site import GpuView, NodeView, Slot, inventories, survey
+from cli.site import GpuView, NodeView, Slot, survey
 from dra.claims.claims import read_claim
 from dra.claims.conditions import claims_allocated
 from dra.common.resources import (
@@ -26,7 +26,6 @@ from dra.common.resources import (
     Resource,
     at,
 )
-from dra.gpu.inventory import Inventory
 from dra.kube.reflector import Change
 
 EVERYWHERE = "*"
@@ -130,7 +129,6 @@ class Content:
         self._epoch = secrets.token_hex(4)
         self._number = 1
         self._mignodes: dict[str, Obj] = {}
-        self._read: dict[str, tuple[Obj, Inventory | str]] = {}
         self._claims: dict[str, dict[ObjectKey, Obj]] = {}
         self._node_of: dict[ObjectKey, str] = {}
         self._changed: dict[str, None] = {}
@@ -211,22 +209,16 @@ class Content:
                 if name not in self._nodes or self._nodes[name][1] != made:
                     self._nodes[name] = self._number, made
             elif self._nodes.pop(name, None) is not None:
-                self._read.pop(name, None)
                 self._removed = self._number
         pause = _BACKLOG_SECONDS if self._changed else _REFRESH_SECONDS
         self._refresh_at = self._now() + pause
 
     def _node(self, name: str, obj: Obj) -> Json:
-        known = self._read.get(name)
-        if known is None or known[0] is not obj:
-            found, unreadable = inventories([obj])
-            known = self._read[name] = obj, found[0] if found else unreadable[name]
-        inventory = known[1]
-        if isinstance(inventory, str):
-            note = said(f"its MigNode cannot be read: {inventory}")
+        site = survey([obj], self._claims.get(name, {}).values(), driver=self._driver)
+        if problem := site.unreadable.get(name):
+            note = said(f"its MigNode cannot be read: {problem}")
             return {"name": said(name, _NAME), "ready": False, "note": note, "gpus": []}
-        claims = self._claims.get(name, {}).values()
-        (node,) = survey([inventory], claims, driver=self._driver).nodes
+        (node,) = site.nodes
         return _node_json(node)
 
 

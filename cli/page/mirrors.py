@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cli.exits import CliError, Exit
 from cli.facts import COMPONENT, LIVE
+from cli.output import CliError, Exit
 from cli.page.content import Content, Rights, said
 from dra.claims.trimming import trim_claim_spec
 from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource, at, picked

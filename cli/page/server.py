@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from cli.exits import CliError
+from cli.output import CliError
 from cli.page.mirrors import BusyError, Reader
 from cli.page.source import ClusterSource
 from dra.kube.errors import ForbiddenError, KubeError

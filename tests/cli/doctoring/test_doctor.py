@@ -346,7 +346,6 @@ def later(world: World) -> Any:
         out=Output(Sink()),  # type: ignore[arg-type]
         namespace="default",
         now=lambda: datetime.fromtimestamp(datetime.now(UTC).timestamp() + 3600, UTC),
-        pause=lambda _: None,
     )
     return [(c.status, c.message) for c in claims(gather(session))]
 

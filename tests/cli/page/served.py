@@ -146,7 +146,7 @@ def page_for(
 ) -> Iterator[Page]:
     """A page in this process for a reader who may list what the test says."""
     output = Output(sys.stdout)
-    session = Session(world.api, output, "", lambda: datetime.now(UTC), lambda _: None)
+    session = Session(world.api, output, "", lambda: datetime.now(UTC))
     readers = {"secret": Reader(may_list)}
     with mirrored(session, namespace="") as (mirrors, content, evaluator):
         source = ClusterSource(

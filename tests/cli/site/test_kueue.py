@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cli.commands.kueue import MOST_CLASSES, MOST_RESOURCES, count_devices, count_memory
-from cli.exits import CliError, Exit
+from cli.output import CliError, Exit
 from dra.claims.classes import DeviceClass, generated_classes, read_class
 from dra.gpu.inventory import AllocatorKind
 from sim.nvml.products import load_product
