@@ -164,12 +164,8 @@ def remarks(nodes: Sequence[NodeView]) -> list[str]:
 
 
 def _faults(node: NodeView) -> Iterator[tuple[_Faulty, str]]:
-    if not node.inventory.ready:
-        yield _Faulty(node.name), node.inventory.message or "the driver is not ready"
-    mode = node.inventory.mode
-    if mode is not None and mode.state != "success":
-        what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
-        yield _Faulty(node.name), f"{what} is {mode.state}: {mode.message}"
+    for why in node.faults:
+        yield _Faulty(node.name), why
     for view in node.gpus:
         if view.blocked and node.inventory.ready:
             yield _Faulty(node.name, "GPU", view.gpu.name), view.blocked

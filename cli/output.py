@@ -9,6 +9,7 @@ import shutil
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from enum import IntEnum
 from typing import Any, TextIO
 
@@ -94,6 +95,17 @@ def nameless(text: str, *names: str) -> str:
     return re.sub(rf"(?<![\w.-])({either})(?![\w-]|\.\w)", NAME, text) if either else text
 
 
+def _as_object(record: Any) -> dict[str, Any]:
+    names = getattr(record, "__struct_fields__", None) or [f.name for f in fields(record)]
+    return {_camel(name): getattr(record, name) for name in names}
+
+
+def _camel(name: str) -> str:
+    """``freeMemoryMiB`` for ``free_memory_mib``."""
+    first, *others = name.split("_")
+    return first + "".join("MiB" if word == "mib" else word.capitalize() for word in others)
+
+
 class Output:
     """Writes to a stream as ``-o`` says: ``text``, ``wide`` (more text) or ``json``."""
 
@@ -116,8 +128,12 @@ class Output:
         return max(40, shutil.get_terminal_size((100, 40)).columns)
 
     def json(self, kind: str, content: dict[str, Any]) -> None:
-        """Write one JSON document, with ``apiVersion`` and ``kind`` first."""
-        json.dump({"apiVersion": API_VERSION, "kind": kind, **content}, self._stream, indent=2)
+        """Write one JSON document, with ``apiVersion`` and ``kind`` first.
+
+        Dataclasses and msgspec's structs in ``content`` become objects, fields in camel case.
+        """
+        document = {"apiVersion": API_VERSION, "kind": kind, **content}
+        json.dump(document, self._stream, indent=2, default=_as_object)
         self._stream.write("\n")
         self._stream.flush()
 

@@ -7,10 +7,10 @@ not those that go: a field that a later Kubernetes adds does not leave the clust
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, at, picked
 
 REDACTED = "redacted"
 """Text in place of a value that was left out, where it matters that there was one."""
@@ -48,14 +48,14 @@ def pod(obj: Mapping[str, Any], *, whole: bool = False) -> Obj:
 
     Values of environment variables are never in it.
     """
-    spec = _chosen(at(obj, "spec", default={}), _POD)
+    spec = picked(at(obj, "spec", default={}), _POD)
     for kind in ("containers", "initContainers"):
         found = [_container(each, whole=whole) for each in at(obj, "spec", kind)]
         if found:
             spec[kind] = found
-    status = _chosen(at(obj, "status", default={}), _POD_STATUS)
+    status = picked(at(obj, "status", default={}), _POD_STATUS)
     states = [
-        _chosen(each, ("name", "ready", "restartCount", "state", "lastState", "imageID"))
+        picked(each, ("name", "ready", "restartCount", "state", "lastState", "imageID"))
         for each in at(obj, "status", "containerStatuses")
     ]
     if states:
@@ -67,8 +67,8 @@ def node(obj: Mapping[str, Any]) -> Obj:
     """A node: its resources, taints, conditions, and labels of Kubernetes and NVIDIA."""
     made = _object(
         obj,
-        spec=_chosen(at(obj, "spec", default={}), ("taints", "unschedulable")),
-        status=_chosen(at(obj, "status", default={}), _NODE_STATUS),
+        spec=picked(at(obj, "spec", default={}), ("taints", "unschedulable")),
+        status=picked(at(obj, "status", default={}), _NODE_STATUS),
     )
     labels = at(obj, "metadata", "labels", default={})
     made["metadata"]["labels"] = {k: v for k, v in labels.items() if _NODE_LABELS.search(k)}
@@ -84,14 +84,14 @@ def claim(obj: Mapping[str, Any], driver: str) -> Obj:
 def plain(obj: Mapping[str, Any]) -> Obj:
     """An object of the driver or an administrator, without labels, annotations, field managers."""
     made = {key: value for key, value in obj.items() if key != "metadata"}
-    return {**made, "metadata": _chosen(obj["metadata"], _METADATA)}
+    return {**made, "metadata": picked(obj["metadata"], _METADATA)}
 
 
 def event(obj: Mapping[str, Any]) -> Obj:
     """An event: its object, reason, message, number and times."""
     fields = ("involvedObject", "regarding", "reason", "message", "note", "type", "count", "series")
     times = ("firstTimestamp", "lastTimestamp", "eventTime", "reportingComponent", "source")
-    return _chosen(obj, (*fields, *times))
+    return picked(obj, (*fields, *times))
 
 
 def log(text: str) -> str:
@@ -101,7 +101,7 @@ def log(text: str) -> str:
 
 def _container(found: Mapping[str, Any], *, whole: bool) -> Obj:
     fields = ("name", "resources", *(("image", "command", "args") if whole else ()))
-    made = _chosen(found, fields)
+    made = picked(found, fields)
     if whole and at(found, "env"):
         made["env"] = [{"name": each["name"], "value": REDACTED} for each in found["env"]]
     return made
@@ -121,10 +121,6 @@ def _parameters(found: Any, driver: str) -> Any:
 
 
 def _object(obj: Mapping[str, Any], *, spec: Any, status: Any) -> Obj:
-    made: Obj = _chosen(obj, ("apiVersion", "kind"))
-    made["metadata"] = _chosen(obj["metadata"], _METADATA)
+    made: Obj = picked(obj, ("apiVersion", "kind"))
+    made["metadata"] = picked(obj["metadata"], _METADATA)
     return made | {k: v for k, v in (("spec", spec), ("status", status)) if v}
-
-
-def _chosen(found: Mapping[str, Any], fields: Iterable[str]) -> Obj:
-    return {field: found[field] for field in fields if field in found}

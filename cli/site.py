@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
 from api.errors import ApiError, InvalidObjectError
 from cli.output import CliError, Exit, natural
 from dra.claims.allocation import AllocatedDevice, Allocation
@@ -132,10 +130,10 @@ class Slot:
             turns = {"interval": config.time_slicing.interval}
             sharing = {"sharing": {"strategy": config.strategy, "timeSlicing": turns}}
         return {
-            "placement": structs.asdict(self.placement) if self.placement else None,
+            "placement": self.placement,
             "profile": self.profile,
             "state": self.state,
-            "claim": structs.asdict(self.claim) if self.claim else None,
+            "claim": self.claim,
             "pods": list(self.pods),
             "migUUID": self.uuid,
             "message": self.message,
@@ -238,6 +236,17 @@ class NodeView:
     def name(self) -> str:
         """The node's name."""
         return self.inventory.node
+
+    @property
+    def faults(self) -> list[str]:
+        """Reasons why the node's driver does not serve, and why its mode is not reached."""
+        found, mode = [], self.inventory.mode
+        if not self.inventory.ready:
+            found.append(self.inventory.message or "the driver is not ready")
+        if mode is not None and mode.state != "success":
+            what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
+            found.append(f"{what} is {mode.state}: {mode.message}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def run(out: Output, *, file: Sequence[str]) -> int:
 
 def _print(out: Output, objects: Sequence[Obj], remarks: Sequence[Remark]) -> None:
     if out.is_json:
-        out.json("Conversion", {"objects": objects, "remarks": [r.as_json for r in remarks]})
+        out.json("Conversion", {"objects": objects, "remarks": remarks})
     else:
         for remark in remarks:
             out.line(f"# {remark.shown()}")

@@ -29,7 +29,7 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
     counts = Counter(r.level for r in remarks)
     if out.is_json:
         summary = {level.value: counts[level] for level in Level}
-        out.json("LintReport", {"remarks": [r.as_json for r in remarks], "summary": summary})
+        out.json("LintReport", {"remarks": remarks, "summary": summary})
     else:
         paint = {Level.ERROR: out.bad, Level.WARNING: out.odd, Level.HINT: out.dim}
         for remark in remarks:

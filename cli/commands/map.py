@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import structs
-
 from cli.drawing import draw_node, remarks, write_legend, write_list, write_summary
 from cli.facts import mignodes, read_site
 from cli.output import Exit, Output
@@ -124,7 +122,7 @@ def _node_json(node: NodeView) -> dict[str, Any]:
         "message": inventory.message,
         "allocator": inventory.allocator.value,
         "driverVersion": inventory.driver_version,
-        "mode": structs.asdict(inventory.mode) if inventory.mode else None,
+        "mode": inventory.mode,
         "gpus": [_gpu_json(v) for v in node.gpus],
     }
 

@@ -12,7 +12,6 @@ from cli.output import CliError, Exit
 from cli.session import Session
 from cli.site import GpuView, Slot
 from dra.allocator.quotas import charges_for
-from dra.claims.classes import Quota
 from dra.common.resources import MIG_NODES, at
 
 _SHOWN = 20
@@ -46,31 +45,23 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Devices of a class that a namespace holds, and what it may hold."""
+    """Devices of a class that a namespace holds, and the most that it may hold (None: any)."""
 
     namespace: str
     device_class: str
     devices: int
+    most_devices: int | None
     memory_mib: int
-    quota: Quota
+    most_memory_mib: int | None
 
     @property
     def row(self) -> tuple[str, ...]:
-        most, memory = self.quota.devices, self.quota.memory_mib
-        devices = f"{self.devices} of {most}" if most is not None else str(self.devices)
-        of_memory = f" of {_gib(memory)}" if memory is not None else ""
-        return self.namespace, self.device_class, devices, f"{_gib(self.memory_mib)}{of_memory}"
-
-    @property
-    def as_json(self) -> dict[str, object]:
-        return {
-            "namespace": self.namespace,
-            "deviceClass": self.device_class,
-            "devices": self.devices,
-            "mostDevices": self.quota.devices,
-            "memoryMiB": self.memory_mib,
-            "mostMemoryMiB": self.quota.memory_mib,
-        }
+        devices, memory = str(self.devices), _gib(self.memory_mib)
+        if self.most_devices is not None:
+            devices += f" of {self.most_devices}"
+        if self.most_memory_mib is not None:
+            memory += f" of {_gib(self.most_memory_mib)}"
+        return self.namespace, self.device_class, devices, memory
 
 
 def run(session: Session, *, all_namespaces: bool) -> int:
@@ -83,9 +74,8 @@ def run(session: Session, *, all_namespaces: bool) -> int:
     pods = _together(held)
     spaces = _together(replace(use, pod="") for use in held)
     if session.out.is_json:
-        content = {"namespaces": [_json(u) for u in spaces], "pods": [_json(u) for u in pods]}
-        content["quotas"] = [each.as_json for each in quotas]
-        session.out.json("Use", content)
+        found = {"namespaces": [*map(_json, spaces)], "pods": [*map(_json, pods)], "quotas": quotas}
+        session.out.json("Use", found)
         return Exit.OK
     out = session.out
     if not pods:
@@ -146,7 +136,8 @@ def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
             devices[space, name] += number
             memory[space, name] += mib
     for (space, name), number in sorted(devices.items()):
-        yield _Held(space, name, number, memory[space, name], quotas[name])
+        quota, mib = quotas[name], memory[space, name]
+        yield _Held(space, name, number, quota.devices, mib, quota.memory_mib)
 
 
 def _uses(facts: ClusterFacts, now: datetime, namespace: str) -> Iterable[Use]:

@@ -33,30 +33,21 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something about a field of an object; ``line`` counts from 1."""
+    """Something about a field of an object.
+
+    ``line``: counts from 1. ``object``: kind and name. ``field``: path of the field.
+    """
 
     level: Level
     file: str
     line: int
-    subject: str
+    object: str
     field: str
     message: str
 
-    @property
-    def as_json(self) -> dict[str, Any]:
-        """The remark as ``-o json`` prints it."""
-        return {
-            "level": self.level.value,
-            "file": self.file,
-            "line": self.line,
-            "object": self.subject,
-            "field": self.field,
-            "message": self.message,
-        }
-
     def shown(self, level: str = "") -> str:
         """File, line, ``level`` (or the remark's own), object, field and message, in one line."""
-        about = "".join(f"{part}: " for part in (self.subject, self.field) if part)
+        about = "".join(f"{part}: " for part in (self.object, self.field) if part)
         return f"{self.file}:{self.line}: {level or self.level.value}: {about}{self.message}"
 
 

@@ -261,11 +261,7 @@ def _named(metadata: Mapping[str, Any]) -> Json:
 
 def _node_json(node: NodeView) -> Json:
     inventory = node.inventory
-    note = "" if inventory.ready else inventory.message or "the driver is not ready"
-    mode = inventory.mode
-    if not note and mode is not None and mode.state != "success":
-        what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
-        note = f"{what} is {mode.state}: {mode.message}"
+    note = next(iter(node.faults), "")
     if not note and inventory.allocator != "controller":
         note = f"allocated by kube-{inventory.allocator.value}"
     return {

@@ -116,75 +116,37 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
-NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
-EVENTS = Resource("", "v1", "events", "Event", namespaced=True)
-SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
-PERSISTENT_VOLUME_CLAIMS = Resource(
-    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
-)
-STORAGE_CLASSES = Resource(
-    "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
-)
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
-RESOURCE_CLAIMS = Resource(
-    "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True
-)
-RESOURCE_CLAIM_TEMPLATES = Resource(
-    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
-)
-RESOURCE_SLICES = Resource(
-    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
-)
-DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+_DRA = "resource.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+_AUTHORIZATION = "authorization.k8s.io"
+
+
+def _v1(group: str, kind: str, *, namespaced: bool = False) -> Resource:
+    """A resource of version v1 whose plural is that of its kind in English."""
+    word = kind.lower()
+    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}{'e' * word.endswith('s')}s"
+    return Resource(group, "v1", plural, kind, namespaced=namespaced)
+
+
+PODS = _v1("", "Pod", namespaced=True)
+NODES = _v1("", "Node")
+EVENTS = _v1("", "Event", namespaced=True)
+SECRETS = _v1("", "Secret", namespaced=True)
+NAMESPACES = _v1("", "Namespace")
+PERSISTENT_VOLUMES = _v1("", "PersistentVolume")
+PERSISTENT_VOLUME_CLAIMS = _v1("", "PersistentVolumeClaim", namespaced=True)
+STORAGE_CLASSES = _v1("storage.k8s.io", "StorageClass")
+LEASES = _v1("coordination.k8s.io", "Lease", namespaced=True)
+RESOURCE_CLAIMS = _v1(_DRA, "ResourceClaim", namespaced=True)
+RESOURCE_CLAIM_TEMPLATES = _v1(_DRA, "ResourceClaimTemplate", namespaced=True)
+RESOURCE_SLICES = _v1(_DRA, "ResourceSlice")
+DEVICE_CLASSES = _v1(_DRA, "DeviceClass")
 MIG_NODES = Resource("mig.dra.dev", "v1alpha1", "mignodes", "MigNode", namespaced=False)
-SELF_SUBJECT_ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io",
-    "v1",
-    "selfsubjectaccessreviews",
-    "SelfSubjectAccessReview",
-    namespaced=False,
-)
-SUBJECT_ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
-)
-TOKEN_REVIEWS = Resource(
-    "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
-)
-CUSTOM_RESOURCE_DEFINITIONS = Resource(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    namespaced=False,
-)
-MUTATING_POLICIES = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicy",
-    namespaced=False,
-)
-MUTATING_POLICY_BINDINGS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingadmissionpolicybindings",
-    "MutatingAdmissionPolicyBinding",
-    namespaced=False,
-)
-MUTATING_WEBHOOKS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    namespaced=False,
-)
-VALIDATING_WEBHOOKS = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-)
+SELF_SUBJECT_ACCESS_REVIEWS = _v1(_AUTHORIZATION, "SelfSubjectAccessReview")
+SUBJECT_ACCESS_REVIEWS = _v1(_AUTHORIZATION, "SubjectAccessReview")
+TOKEN_REVIEWS = _v1("authentication.k8s.io", "TokenReview")
+CUSTOM_RESOURCE_DEFINITIONS = _v1("apiextensions.k8s.io", "CustomResourceDefinition")
+MUTATING_POLICIES = _v1(_ADMISSION, "MutatingAdmissionPolicy")
+MUTATING_POLICY_BINDINGS = _v1(_ADMISSION, "MutatingAdmissionPolicyBinding")
+MUTATING_WEBHOOKS = _v1(_ADMISSION, "MutatingWebhookConfiguration")
+VALIDATING_WEBHOOKS = _v1(_ADMISSION, "ValidatingWebhookConfiguration")
