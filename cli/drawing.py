@@ -87,7 +87,7 @@ def write_legend(nodes: Sequence[NodeView], out: Output) -> None:
 
 
 def write_summary(nodes: Sequence[NodeView], out: Output) -> None:
-    """Write what the nodes have free together, by profile: small ones first, whole GPUs last."""
+    """Write how many slices of each profile are free on all nodes, and how many whole GPUs."""
     views = [v for n in nodes for v in n.gpus]
     out.line(f"{out.bold(counted(len(nodes), 'node'))}  {_gpus_and_memory(views)}")
     free: dict[str, list[tuple[str, int]]] = {}
@@ -138,7 +138,7 @@ def _size(profile: Profile) -> tuple[int, int]:
 
 
 class _Faulty(NamedTuple):
-    """A node that has a fault; ``noun`` and ``name``: the GPU or slice on it that has it."""
+    """A node, GPU or slice with a fault. ``noun``, ``name``: of the GPU or slice, else empty."""
 
     node: str
     noun: str = ""
@@ -146,7 +146,7 @@ class _Faulty(NamedTuple):
 
 
 def remarks(nodes: Sequence[NodeView]) -> list[str]:
-    """Lines of text: each reason of a fault, with the number and first names of what has it."""
+    """A line of text for each fault, with the number and the first names of all that have it."""
     found: dict[str, list[_Faulty]] = {}
     for node in nodes:
         for each, text in _faults(node):
@@ -265,7 +265,7 @@ def _sharers(view: GpuView, placement: Placement, room: int) -> str:
 
 
 def _label(slot: Slot, room: int) -> str:
-    """The profile, and what is unusual about it where there is room."""
+    """The slot's profile, and its state if that is unusual and both fit into ``room`` columns."""
     label = slot.profile or "?"
     unusual = slot.state if slot.state != InstanceState.PREPARED else ""
     if slot.unhealthy:
@@ -275,7 +275,7 @@ def _label(slot: Slot, room: int) -> str:
 
 
 def _owner(slot: Slot, room: int) -> str:
-    """The owner, without its namespace if it is too long; or a state that people should see."""
+    """The slot's owner, without namespace if too long; or a state that people should see."""
     if slot.claim is None or slot.state not in (*_IN_USE, InstanceState.RECLAIMING.value):
         return slot.state
     if slot.state == InstanceState.RECLAIMING and len(f"{slot.profile} reclaiming") > room:

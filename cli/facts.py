@@ -53,7 +53,10 @@ CHART_NAME = "dra-driver-nvidia-mig"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The latest event of one source about an object, or a condition of it."""
+    """Reason and message that an event, or a condition, has for an object.
+
+    ``source``: component that sent the event; empty for a condition.
+    """
 
     source: str
     reason: str
@@ -112,7 +115,7 @@ class ClusterFacts:
         return not {str(each) for each in needed}.isdisjoint(self.unread)
 
     def condition(self, pod: Pod) -> Told | None:
-        """Reason why a pod's claims wait, by the pod's own condition; None if it has none.
+        """The pod's condition that says why its claims wait; None if it has no such condition.
 
         Unlike an event, a condition can only be written by those who may write the status of pods.
         """
@@ -163,7 +166,7 @@ Lister = Callable[..., list[Obj]]
 
 
 def read_facts(session: Session, namespace: str, *, listed: Lister | None = None) -> ClusterFacts:
-    """Everything that can be read; events and templates of ``namespace`` only, and only if given.
+    """All facts that may be read; events and templates of ``namespace`` alone, if it is given.
 
     ``listed``: lists objects instead of the session's client.
 
@@ -261,7 +264,7 @@ def _reserved(mignodes: Iterable[Obj]) -> dict[str, str]:
 
 
 def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
-    """A pod; of one that is too large, only the needs that the controller reads."""
+    """A pod; if it is too large for the controller, with those needs alone that are read there."""
     trimmed = obj if UNREAD in obj["spec"] else trim_pod(obj, annotations)
     if UNREAD not in trimmed["spec"]:
         return read_pod(obj)
@@ -269,7 +272,7 @@ def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
 
 
 def _read_claim(obj: Obj, driver: str) -> KnownClaim:
-    """A claim; of one that is too large, only what the controller reads."""
+    """A claim; if it is too large for the controller, with that part alone that is read there."""
     spec = trim_claim_spec(at(obj, "spec", default={}), driver)
     return KnownClaim(read_claim({**obj, "spec": spec}), obj)
 
@@ -322,7 +325,7 @@ def is_component(pod: Obj, component: str) -> bool:
 
 
 def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
-    """By node, what is wrong with the plugin's pod there ("" for nothing); None without any."""
+    """Fault of the plugin's pod by node, "" for a pod without one; None if no such pod exists."""
     found: dict[str, str] = {}
     for pod in pods:
         node = at(pod, "spec", "nodeName", default="")

@@ -29,7 +29,7 @@ _IGNORED = re.compile(
 They have the property Default_Ignorable_Code_Point.
 """
 NAME = "\0"
-"""Stands for the names of objects in a text that is said of several."""
+"""Mark that stands in a text for an object's name."""
 
 _BREAKS = str.maketrans("\n\t", "  ")
 
@@ -90,7 +90,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def nameless(text: str, *names: str) -> str:
-    """``text`` with ``NAME`` for each of the names: equal for objects of which the same is said."""
+    """``text`` with ``NAME`` for each name, so that texts which differ in names alone are equal."""
     either = "|".join(map(re.escape, filter(None, names)))
     return re.sub(rf"(?<![\w.-])({either})(?![\w-]|\.\w)", NAME, text) if either else text
 
@@ -138,14 +138,14 @@ class Output:
         self._stream.flush()
 
     def line(self, text: str = "") -> None:
-        """Write one line, not wrapped, whatever is in it; of escapes only colours are obeyed."""
+        """Write ``text`` as one line: line breaks become spaces, all escapes but colours U+FFFD."""
         text = _STRAY.sub(_seen, text).translate(_BREAKS)
         if self.style.ascii_only:
             text = text.encode("ascii", "replace").decode()
         self._stream.write(text.rstrip() + "\n")
 
     def document(self, text: str) -> None:
-        """Write the lines of a document, as YAML."""
+        """Write the lines of a document, such as YAML."""
         for line in text.splitlines():
             self.line(line)
 
@@ -173,7 +173,7 @@ class Output:
             self.line(indent + (self.bold(text) if number == 0 else text))
 
     def packed(self, entries: Iterable[str]) -> list[str]:
-        """Lines of entries, as many in each as there is room for."""
+        """Lines with as many of ``entries`` each as the terminal has room for."""
         lines: list[str] = []
         for entry in entries:
             longer = f"{lines[-1]}   {entry}" if lines else ""

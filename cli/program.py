@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def complete(words: Sequence[str] | None = None) -> int:
-    """Print candidates for the last word and the directive: ``kubectl_complete-mig``.
+    """Print candidates for the last word, and a directive, as ``kubectl_complete-mig``.
 
     kubectl (1.26 and newer) runs the program of this name on the PATH with the words of the command
     line, the last one unfinished. It reads a candidate from each line, and then the directive.
@@ -60,7 +60,7 @@ def complete(words: Sequence[str] | None = None) -> int:
 
 
 class _Program(click.Group):
-    """Commands in the order of the code, each with the options that stand before it."""
+    """Commands in the order of the code, whose options may also stand before them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Pass options that stand before a command on to the command, as kubectl does."""

@@ -61,12 +61,12 @@ class HarmlessClient(HttpClient):
     """Client whose answers have no characters that a terminal would obey, whoever wrote them."""
 
     def call(self, *args: Any, **kwargs: Any) -> Obj:
-        """One answer."""
+        """The server's answer, made harmless."""
         found: Obj = _harmless(super().call(*args, **kwargs))
         return found
 
     def item(self, raw: msgspec.Raw) -> Obj:
-        """One item of a list."""
+        """An item of a list, made harmless."""
         found: Obj = _harmless(super().item(raw))
         return found
 

@@ -71,7 +71,7 @@ class Slot:
 
     @property
     def where(self) -> str:
-        """``3g.20gb at 4:4``, or ``the whole GPU``; for shares after ``a share of``."""
+        """Place in words: ``3g.20gb at 4:4``, ``the whole GPU``, ``a share of the GPU``."""
         if self.placement is None and self.profile:
             return self.profile
         if self.placement is None:
@@ -412,9 +412,9 @@ class Hindrance:
 def find_hindrance(
     claim: Claim, site: Site, nodes: Collection[str], *, driver: str
 ) -> Hindrance | None:
-    """Hindrance to letting ``claim`` go, or None; ``nodes`` are the names of the Nodes that exist.
+    """Reason not to release ``claim``, or None. ``nodes``: names of the Nodes that exist.
 
-    A claim that is reserved is held by those pods. Otherwise its node holds it as long as the Node
+    The pods that have reserved a claim hold it. Otherwise its node holds it as long as the Node
     exists and has a slice of the claim, or cannot tell.
     """
     if claim.reserved_for:

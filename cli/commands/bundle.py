@@ -61,7 +61,7 @@ _File = tuple[str, bytes]
 
 
 def run(session: Session, *, file: str | None) -> int:
-    """Write the bundle; returns 0 also where some of it may not be read, and prints what."""
+    """Write the bundle, and print what of it may not be read; returns 0 all the same."""
     now = session.now()
     folder = f"mig-bundle-{now:%Y%m%d-%H%M%S}"
     path = Path(file or f"{folder}.tar.gz")
@@ -82,11 +82,10 @@ def run(session: Session, *, file: str | None) -> int:
 
 
 def _write(path: Path, files: Iterable[_File], *, folder: str, seconds: int) -> None:
-    """Write ``files`` below ``folder`` into a new file, whole, readable by its owner alone.
+    """Write ``files`` into a new archive at ``path``, whole, readable by its owner alone.
 
-    Args: path: of the archive, a compressed tar file. files: read while the archive is written, so
-    that only one is in memory. folder: name of the one directory in it. seconds: time of every
-    file, since 1970.
+    ``files``: read one by one while the archive, a compressed tar file, is written. ``folder``:
+    name of the one directory in it. ``seconds``: time of every file, since 1970.
 
     Raises:
         OSError: the archive cannot be written; nothing is left then.
@@ -162,7 +161,7 @@ def _output(session: Session, form: str, command: Callable[[Session], int]) -> b
 
 
 def _texts(pod: Obj) -> Iterator[tuple[str, str, dict[str, str], int]]:
-    """Logs and metrics of a pod: name of the file, path, query and upper bound in bytes."""
+    """Logs and metrics of a pod, each as name of its file, API path, query and most bytes."""
     metadata, statuses = pod["metadata"], at(pod, "status", "containerStatuses")
     where = PODS.path(metadata["namespace"], metadata["name"])
     restarted = {s["name"] for s in statuses if s.get("restartCount")}

@@ -25,7 +25,7 @@ from dra.limits.rewriting import rewritten, template
 
 
 def run(out: Output, *, file: Sequence[str]) -> int:
-    """Print every object: those that ask by limits with claims, all others as they are.
+    """Print every object: pods that ask by limits with claims, other objects as they are.
 
     A file of mig-parted's is printed as a ConfigMap. A file by which the device plugin shares GPUs
     is printed as a class of nodes. Claims for NVIDIA's DRA driver become claims for this one.
@@ -82,14 +82,14 @@ def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iter
 
 
 def _config_map(layouts: Obj) -> Obj:
-    """A ConfigMap with a file of mig-parted's, unchanged, for nodeClasses.configMaps (chart)."""
+    """A ConfigMap that holds a file of mig-parted's, for the chart's nodeClasses.configMaps."""
     data = {"config.yaml": yaml.safe_dump(layouts, sort_keys=False)}
     metadata = {"name": "mig-parted"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def _template(namespace: str, name: str) -> Obj:
-    """A template that the user owns: without the label of those that the controller keeps."""
+    """The template of this name, without the label by which the controller knows its own."""
     made = template(name, namespace, driver=DEFAULT_DRIVER)
     metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     return {**made, "metadata": metadata}

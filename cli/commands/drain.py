@@ -103,7 +103,7 @@ def _drained(inventory: Inventory) -> list[str]:
 
 
 def _more(inventory: Inventory, gpus: tuple[str, ...], *, reason: str, since: str) -> Drain:
-    """The drain of ``inventory`` with ``gpus`` added, or of all GPUs where none is named.
+    """The node's drain with ``gpus`` added to it; a drain of all GPUs if ``gpus`` is empty.
 
     Raises:
         CliError: the node has no such GPU.
@@ -120,7 +120,7 @@ def _more(inventory: Inventory, gpus: tuple[str, ...], *, reason: str, since: st
 
 
 def _fewer(inventory: Inventory, gpus: Collection[str]) -> Drain | None:
-    """The drain that is left when ``gpus``, or all where none is named, are back in service."""
+    """The node's drain without ``gpus``; None if ``gpus`` is empty, or no other GPU is drained."""
     before = inventory.drain
     if before is None or not gpus:
         return None
@@ -139,7 +139,7 @@ def _check_gpus(inventory: Inventory, gpus: Iterable[str]) -> None:
 
 
 def _write(session: Session, inventory: Inventory, drain: Drain | None) -> None:
-    """Write ``drain`` to the MigNode, and nothing else, if it differs from the present one."""
+    """Set ``spec.drain`` of the MigNode to ``drain``, unless it is that already."""
     if drain == inventory.drain:
         return
     wanted = None
@@ -151,10 +151,10 @@ def _write(session: Session, inventory: Inventory, drain: Drain | None) -> None:
 
 
 def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str]) -> _State:
-    """State of the GPUs that this call is about.
+    """State of ``gpus`` of a node; of all its GPUs if ``gpus`` is empty.
 
-    Slots that claims have are in use. Foreign instances, and placements that a GPU keeps until it
-    is reset, are not waited for.
+    A GPU is in use while claims have slots on it. Foreign instances, and placements that a GPU
+    keeps until it is reset, do not count.
     """
     node = read_site(session).named(name)
     views = [v for v in node.gpus if not gpus or v.gpu.name in gpus]
@@ -166,7 +166,7 @@ def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str])
 def _evict(session: Session, state: _State) -> None:
     """Ask for the eviction of pods that use the slices.
 
-    If a PodDisruptionBudget forbids it (429), it is tried again while the command waits.
+    An eviction that a PodDisruptionBudget forbids (429) is tried again while the command waits.
     """
     for _, slot in state.users:
         namespace = slot.claim.namespace if slot.claim else ""

@@ -40,7 +40,7 @@ _NO_MEMORY = (
 
 
 def run(session: Session, *, classes: Sequence[str], by: str) -> int:
-    """Print the part of Kueue's configuration for the generated classes, or for those named."""
+    """Print Kueue's configuration for ``classes``; for all generated ones if none is named."""
     found = _classes(session, classes)
     nodes = survey(mignodes(session), (), driver=session.driver).nodes
     allocators = {node.inventory.allocator for node in nodes}
@@ -62,7 +62,7 @@ def run(session: Session, *, classes: Sequence[str], by: str) -> int:
 
 
 def _classes(session: Session, names: Sequence[str]) -> list[DeviceClass]:
-    """The classes that are named, or all that the controller made, by name."""
+    """The classes that ``names`` name, sorted by name; all that the controller made without any."""
     known = {o["metadata"]["name"]: o for o in session.api.list(DEVICE_CLASSES).items}
     missing = [name for name in names if name not in known]
     if missing:
@@ -77,8 +77,9 @@ def _classes(session: Session, names: Sequence[str]) -> list[DeviceClass]:
 
 
 def count_devices(classes: Sequence[DeviceClass], driver: str) -> Obj:
-    """A resource for every class; if they are too many for Kueue, one by compute slices.
+    """Configuration that counts the devices of every class as a resource of its own.
 
+    If the classes are too many for Kueue, profiles of equally many compute slices share a resource.
     A class of a profile is counted under the name that limits have for it. Pods that ask by limits
     are counted under that name as well, without a mapping, as their Job states them.
 
@@ -101,7 +102,7 @@ def count_devices(classes: Sequence[DeviceClass], driver: str) -> Obj:
 
 
 def count_memory(classes: Sequence[DeviceClass], driver: str) -> Obj:
-    """One resource for all classes: the memory of their devices, which are those of ``driver``.
+    """Configuration that counts the memory of all classes' devices, of ``driver``, as one resource.
 
     Raises:
         CliError: the classes are more than Kueue takes in one mapping.

@@ -75,7 +75,7 @@ class _Offer:
 
 
 def _offers(geometry: Geometry, group: Sequence[GpuView]) -> list[_Offer]:
-    """The profiles by size."""
+    """The profiles of a geometry, the smallest first, with their use on the GPUs of ``group``."""
     usable = [p for p in geometry.profiles if p.placements]
     found = []
     for profile in sorted(usable, key=lambda p: (p.memory_mib, p.compute_slices, p.name)):

@@ -80,7 +80,7 @@ def _nodes(session: Session) -> tuple[Site, frozenset[str]]:
 
 
 def _release(session: Session, claim: Claim) -> Hindrance | None:
-    """Take the finalizer off, and an allocation of ours that nobody else would take away.
+    """Take our finalizer off a claim, and an allocation of ours that nobody else would end.
 
     The allocation of a claim that is being deleted goes with the claim. Returns the reason if the
     API server does not accept it, None otherwise.

@@ -22,8 +22,8 @@ _SHOWN = 20
 class Use:
     """Devices of a pod or namespace.
 
-    ``gpus``: number of GPUs; a part of a GPU counts as its share of the memory. ``hours``: such
-    GPUs times the hours since their allocation.
+    ``gpus``: number of GPUs, where a part of a GPU counts by its share of the memory. ``hours``:
+    GPU hours since the devices were allocated.
     """
 
     namespace: str
@@ -113,7 +113,7 @@ def _json(use: Use) -> dict[str, object]:
 
 
 def _together(uses: Iterable[Use]) -> list[Use]:
-    """Sums by namespace and pod, those with most memory first."""
+    """Sum of the uses of each namespace and pod; those with most memory come first."""
     found: dict[tuple[str, str], Use] = {}
     for use in uses:
         key = (use.namespace, use.pod)
@@ -122,7 +122,7 @@ def _together(uses: Iterable[Use]) -> list[Use]:
 
 
 def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
-    """Holdings of classes with a quota; those of a given ``namespace`` even if empty."""
+    """Devices that namespaces hold of classes with a quota; 0 is told of ``namespace`` alone."""
     quotas = {c.name: c.quota for c in facts.classes.values() if c.quota and not c.quota.fault}
     gpus = {node.name: [view.gpu for view in node.gpus] for node in facts.site.nodes}
     devices: Counter[tuple[str, str]] = Counter({(namespace, n): 0 for n in quotas if namespace})

@@ -56,12 +56,12 @@ _CONTROLLERS: tuple[_Right, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Objects that were read. None stands for what may not be read, as named in ``facts.unread``.
+    """Objects that were read; None stands for a kind that may not be read.
 
     ``nvidia_slices``: by node, summaries of the ResourceSlices of NVIDIA's DRA driver.
     ``by_limits``: namespaces whose pods may ask by limits. ``rewriters``: the chart's policies and
     webhooks that turn limits into claims. ``mine`` and ``controllers``: permissions of the caller
-    and of the controller, by words for the request.
+    and of the controller by the words for each, such as ``list pods``.
     """
 
     facts: ClusterFacts
@@ -76,7 +76,7 @@ class Evidence:
     controllers: Mapping[str, Permission] = field(default_factory=dict)
 
     def pods_of(self, *components: str) -> list[Obj]:
-        """The pods of components of the driver, as the chart names these."""
+        """Pods of the driver's ``components``, by the names that the chart gives these."""
         pods = [pod.obj for pod in self.facts.pods.values()]
         return [pod for each in components for pod in pods if is_component(pod, each)]
 
@@ -137,7 +137,7 @@ def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
 
 
 def rewriters(session: Session) -> tuple[str, ...] | None:
-    """The chart's webhooks and bound policies that turn limits into claims; None if unreadable."""
+    """Webhooks and policies of the chart that turn limits into claims; None if not to be read."""
     webhooks, policies, bindings = (
         _listed(session, resource, labels=_OF_CHART)
         for resource in (MUTATING_WEBHOOKS, MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
@@ -153,7 +153,7 @@ def rewriters(session: Session) -> tuple[str, ...] | None:
 def _listed(
     session: Session, resource: Resource, *, labels: str = "", fields: str = ""
 ) -> list[Obj] | None:
-    """Objects of a kind; none of one that is not served, None if they may not be read."""
+    """Objects of a kind, none of a kind that the server lacks; None if they may not be read."""
     try:
         return session.api.list(resource, label_selector=labels, field_selector=fields).items
     except ObjectNotFoundError:  # of policies, before Kubernetes 1.36
@@ -192,8 +192,8 @@ class Status(StrEnum):
 class Check:
     """One result of a check.
 
-    ``about``: the node or GPU in question. ``cause``: equal for results that are shown as one, the
-    first of them. ``name``: name of the check, which the table of all checks gives to its results.
+    ``about``: the node or GPU in question. ``cause``: results with the same cause are shown as one,
+    the first. ``name``: name of the check, which the table of all checks gives to its results.
     """
 
     status: Status
@@ -204,13 +204,13 @@ class Check:
     name: str = ""
 
     def of_gpu(self, view: GpuView, *, cause: str = "") -> Check:
-        """The result about a GPU; alike for GPUs whose messages differ in names alone."""
+        """This result as one about a GPU; messages that differ in names alone have one cause."""
         node, gpu = view.inventory.node, view.gpu
         text = nameless(cause or self.message, node, gpu.name, gpu.uuid)
         return replace(self, about=f"{node} {gpu.name}", cause=text)
 
     def of_node(self, node: str) -> Check:
-        """The result about a node; alike for nodes whose messages differ in names alone."""
+        """This result as one about a node; messages that differ in names alone have one cause."""
         return replace(self, about=node, cause=nameless(self.message, node))
 
 
@@ -238,7 +238,7 @@ def unknown(message: str) -> Check:
 
 
 def folded(checks: Iterable[Check]) -> list[Check]:
-    """The results; those of one cause as the first of them, with their number and some names."""
+    """One result for each cause: the first, with the number and some names of all alike."""
     alike: dict[object, list[Check]] = {}
     for number, check in enumerate(checks):
         key = (check.name, check.status, check.cause) if check.cause else number

@@ -132,7 +132,7 @@ def _denied(permissions: Mapping[str, Permission]) -> list[str]:
 def limits(evidence: Evidence) -> Iterator[Check]:
     """Check that something turns limits into claims where namespaces opted in.
 
-    Without it their pods wait for ever.
+    Without that, pods in such namespaces wait for ever.
     """
     if not evidence.by_limits:
         return
@@ -204,7 +204,7 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
 
 
 def extended_resources(evidence: Evidence) -> Iterator[Check]:
-    """Check that no class of somebody else has an extended resource that ours is to serve."""
+    """Check that no other's class has an extended resource that a class of ours is to serve."""
     site = evidence.facts.site
     if all(n.inventory.allocator is AllocatorKind.CONTROLLER for n in site.nodes):
         return  # ours serve none

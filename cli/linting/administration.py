@@ -34,7 +34,7 @@ _STRATEGIES: Final = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
 
 
 def check_layouts(document: Document) -> Iterator[Remark]:
-    """Findings about a document, if it is a class of nodes, a file of mig-parted's, or has one."""
+    """Findings about a class of nodes, a file of mig-parted's, or a ConfigMap with such files."""
     if is_layouts(document.obj) or document.kind == NODE_CLASS:
         try:
             layouts = _decode(document.obj)
@@ -70,7 +70,7 @@ def _decode(obj: Any) -> dict[str, Layout]:
 def _small_instances(
     document: Document, layouts: dict[str, Layout], before: Path
 ) -> Iterator[Remark]:
-    """Findings about compute instances smaller than their GPU instance, which mig-parted makes."""
+    """Findings about compute instances smaller than their GPU instance: mig-parted makes these."""
     for layout, listed in layouts.items():
         for index, entry in enumerate(listed):
             for name, _ in entry.counts:
@@ -86,7 +86,7 @@ def _small_instances(
 
 
 def _steps(obj: Any, path: str) -> Path:
-    """The steps of a field's path in words: names of layouts and profiles have dots too."""
+    """Keys and indexes of a dotted path into ``obj``, whose keys may have dots themselves."""
     steps: list[str | int] = []
     while path:
         if path.startswith("["):
@@ -107,7 +107,7 @@ def _steps(obj: Any, path: str) -> Path:
 
 
 def check_quota(document: Document) -> Iterator[Remark]:
-    """Findings about a ResourceQuota: what it does not limit once pods have claims."""
+    """Findings about what a ResourceQuota does not limit once pods have claims."""
     for key in _hard(document):
         resource = _resource(key)
         if is_profile(resource):
@@ -141,7 +141,7 @@ def _hard(document: Document) -> dict[str, Any]:
 
 
 def _resource(key: str) -> str:
-    """The resource that a key counts, by its name here."""
+    """The resource that a quota's ``key`` counts, by the name that this driver has for it."""
     name = str(key).removeprefix("requests.").removeprefix("limits.")
     return renamed(name) or name
 

@@ -44,7 +44,7 @@ class ClaimSpec:
 
     @property
     def understood(self) -> tuple[Request, ...]:
-        """The requests that can be understood; mistakes in others are told elsewhere."""
+        """The requests that can be read; the API server refuses the others."""
         found: list[Request] = []
         for _, entry in entries(self.devices, "requests"):
             try:
@@ -128,7 +128,7 @@ def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _together(spec: ClaimSpec) -> Iterator[Remark]:
-    """Findings about requests that one GPU is to serve by a constraint, and no GPU can."""
+    """Findings about constraints by which one GPU is to give more slices than any GPU has."""
     asked: dict[str, int] = {}
     for _, request in entries(spec.devices, "requests"):
         body = mapping(request, "exactly")

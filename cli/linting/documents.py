@@ -75,7 +75,7 @@ class Document:
         return str(mapping(self.obj, "metadata").get("namespace") or ""), self.name
 
     def _line(self, path: Path) -> int:
-        """The line of a field, or of the nearest thing around it that is there."""
+        """Line of the field at ``path``; if it is missing, of the nearest one around it."""
         node = self.node
         line = node.start_mark.line
         for step in path:
@@ -92,7 +92,7 @@ class Document:
 
 
 def read_files(names: Sequence[str]) -> Iterator[Document | Remark]:
-    """The objects in files, or remarks about what is no YAML.
+    """The objects in files, and remarks about texts that are no YAML.
 
     A directory stands for the manifests below it, ``-`` for standard input. Raises CliError for a
     file that cannot be read.

@@ -49,7 +49,7 @@ def convert_claim(document: Document) -> Iterator[Remark]:
 
 
 def _nest(obj: Obj, devices: dict[str, Any]) -> None:
-    """Put requests of v1beta1 for NVIDIA's classes below ``exactly``, where v1 has them."""
+    """Move fields of v1beta1 requests for NVIDIA's classes below ``exactly``, as v1 has them."""
     requests = [request for _, request in entries(devices, "requests")]
     flat = [request for request in requests if "deviceClassName" in request]
     if text(obj, "apiVersion") != "resource.k8s.io/v1beta1" or not any(

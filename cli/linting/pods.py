@@ -31,7 +31,7 @@ _KINDS = {
 
 
 class _Entry(NamedTuple):
-    """An entry of ``resourceClaims``: where it stands, its name, and what it refers to."""
+    """An entry of a pod's ``resourceClaims``: its path, its name, the claims that it refers to."""
 
     at: Path
     name: str
@@ -39,7 +39,7 @@ class _Entry(NamedTuple):
 
 
 class _Using(NamedTuple):
-    """A container that uses claims: where they stand, its name, and the entries."""
+    """A container: the path of its ``resources.claims``, its name, and the entries there."""
 
     at: Path
     name: str
@@ -56,7 +56,7 @@ class PodSpec:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The pod, or the template of pods, that it is of: ``metadata`` and ``spec``."""
+        """``metadata`` and ``spec`` of the pod, or template of pods, that has this spec."""
         holder: Any = self.document.obj
         for step in self.at[:-1]:
             holder = holder[step]
@@ -64,7 +64,7 @@ class PodSpec:
 
     @property
     def entries(self) -> list[_Entry]:
-        """Entries of ``resourceClaims``, of one reference each unless they are wrong."""
+        """Entries of ``resourceClaims``; an entry that is right refers to one claim."""
         namespace = self.document.key[0]
         return [
             _Entry(
@@ -105,7 +105,7 @@ def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """Findings about one claim that is for several replicas."""
+    """Finding about a claim that all replicas of a workload would share."""
     replicas = mapping(pod.document.obj, "spec").get("replicas", 1)
     for entry in pod.entries:
         one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
@@ -119,7 +119,7 @@ def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Findings about requests that containers name and claims lack, and claims that none names."""
+    """Findings about requests that containers name and claims lack, and about unused claims."""
     offered = {entry.name: entry for entry in pod.entries}
     claims, used = pod.claims(known), set()
     for container in pod.containers:
@@ -197,7 +197,7 @@ def _limits(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
 
 
 def remarks_of(pod: PodSpec, translation: Translation) -> Iterator[Remark]:
-    """The findings of a translation of limits, at their lines."""
+    """The findings of a translation of limits, as remarks."""
     for finding in translation.findings:
         level = Level.ERROR if finding.refused else Level.WARNING
         yield pod.document.remark(level, (*pod.at[:-1], *finding.path), finding.message)

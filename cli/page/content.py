@@ -70,10 +70,10 @@ def said(text: Any, length: int = _TEXT) -> str:
 
 @dataclass(slots=True)
 class _Ledger:
-    """Entries by namespace and name.
+    """Pods that wait, or events, as the page shows them, by namespace and name.
 
-    ``most`` and ``most_of_one``: how many are shown in all, and of one namespace. ``number``: that
-    of the last change.
+    ``most`` and ``most_of_one``: entries that are shown in all, and of one namespace. ``number``:
+    number of the change of content in which an entry changed last.
     """
 
     most: int
@@ -94,9 +94,9 @@ class _Ledger:
                 del self.entries[key[0]]
 
     def shown(self, right: str, *, newest: bool) -> Json:
-        """Entries by time, and the number of those left out by namespace.
+        """Entries in order of time, and by namespace the number of entries that are left out.
 
-        Each namespace has its part of the entries that are shown.
+        ``right``: the one namespace that is shown, or ``EVERYWHERE``; all get an equal part then.
         """
         seen = {n: e for n, e in self.entries.items() if right in (EVERYWHERE, n)}
         part = max(1, min(self.most_of_one, self.most // max(1, len(seen))))
@@ -117,7 +117,7 @@ def _time(entry: Json) -> str:
 
 
 class Content:
-    """All that is shown. Thread-safe; ``now`` gives monotonic seconds.
+    """Content of the page for all readers. Thread-safe; ``now`` gives monotonic seconds.
 
     What a node shows is worked out anew after its MigNode or a claim there has changed: at most
     once a second, for all readers, and in short steps, so that readers are answered in between.
@@ -170,7 +170,7 @@ class Content:
             self._changed[node] = None
 
     def since(self, version: str, rights: Rights) -> Json:
-        """Changes since ``version``, of an earlier answer; everything if that is of another run.
+        """Changes since ``version``, that of an earlier answer; everything if it is of another run.
 
         In the answer, ``full``: it has everything. ``backlog``: number of nodes that are still to
         be worked out. ``names``: those of all nodes, given where a node is gone. ``waiting`` and
@@ -289,7 +289,7 @@ def _gpu_json(view: GpuView) -> Json:
 
 
 def _slots_json(slots: Iterable[Slot]) -> list[Json]:
-    """Slots by placement: several that share a slice, or a GPU, are one with several owners."""
+    """An entry for each placement; slots that share a slice or GPU are one with several owners."""
     found: dict[tuple[int, int], Json] = {}
     for slot in slots:
         place = (slot.placement.start, slot.placement.size) if slot.placement else (0, 0)

@@ -32,7 +32,7 @@ def reviewed_readers(
     """A thread-safe function that finds the reader with a token, or None.
 
     It asks the API server at most once in ``KEPT_SECONDS``, and raises BusyError where too many
-    reviews are under way, KubeError where the server did not review it.
+    reviews are under way, KubeError where the server did not review the token.
     """
     known: BoundedCache[bytes, tuple[float, Reader | None]] = BoundedCache(_MOST_READERS)
     lock, turns = threading.Lock(), threading.BoundedSemaphore(_MOST_REVIEWS)

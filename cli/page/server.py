@@ -105,7 +105,7 @@ class PageServer(BoundedThreads, HTTPServer):
         super(HTTPServer, self).server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """Logs a line, and only if asked to: whoever may connect decides how often."""
+        """Logs at debug level only: clients decide how often this happens."""
         _log.debug("connection from %s failed", client_address, exc_info=True)
 
 
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer, query)
 
     def _foreign(self) -> str:
-        """Fault of a request of another page, or under another name than ours; empty if none."""
+        """Fault of a request that another page sent, or that names another host; empty if none."""
         host = self.headers.get("Host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name.lower() not in self.server.hosts:

@@ -34,7 +34,7 @@ _BLOCKED = 1000
 
 
 class ClusterSource:
-    """The mirrored cluster. ``find_reader``: gives the reader whose token it is, or None."""
+    """Answers from the mirrored cluster. ``find_reader``: finds a token's reader, or None."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class ClusterSource:
         self._few = threading.BoundedSemaphore(_MOST_ASK)
 
     def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
-        """Changes since a version, the kinds that the reader cannot see, and those that are old."""
+        """Changes since a version; kinds of which the reader may not see all, and stale kinds."""
         rights = reader.rights(namespace or self._session.namespace)
         found = self._content.since(since, rights)
         return {**found, "hidden": rights.hidden, **self._mirrors.troubles()}
 
     def why(self, reader: Reader, pod: ObjectKey) -> Mapping[str, Any] | None:
-        """Reasons why a pod waits, one at a time. Raises BusyError where too many ask."""
+        """Explanation of a pod, made one at a time. Raises BusyError if too many are asked for."""
         if not self._few.acquire(blocking=False):
             raise BusyError
         listed = partial(self._mirrors.list_for, reader)
@@ -126,7 +126,7 @@ def explain_pod(
 
 
 def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[list[Any]]:
-    """Node, GPU and starts of the fewest slices that would have to go; the least first."""
+    """Node, GPU, and starts of the fewest slices in the way; GPUs with least in the way first."""
     answers = [
         (gpu.cost, node, gpu)
         for node, answer in found.verdict.nodes.items()

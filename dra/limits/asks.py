@@ -70,7 +70,7 @@ def asks(container: Obj, suffix: str = "") -> dict[str, int]:
 
 
 def served(container: Obj) -> set[str]:
-    """Names of the limits that its asks stand for."""
+    """Names of a container's limits that become asks."""
     amounts = _amounts(container)
     beside = {MEMORY, *BESIDE_MEMORY} & amounts.keys() if _memory(amounts) else set()
     return {*_profiles(amounts), *beside}

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from cli.doctoring.examination import Evidence, gather, rewriters
-from cli.doctoring.installation import controller_rights, limits, rights
+from api.crds import mignode_definition
+from cli.doctoring.examination import Check, Evidence, Status, gather, rewriters
+from cli.doctoring.installation import controller_rights, definition, limits, rights
 from cli.facts import ClusterFacts
 from cli.output import Output
 from cli.session import Session
@@ -83,25 +84,9 @@ def test_a_healthy_cluster_has_nothing_to_report(healthy: World, mig: Mig) -> No
     assert mig("doctor").out.endswith(" ok, 1 unknown\n")
 
 
-def no_leader(world: World) -> None:
-    world.unlead()
-
-
-def class_missing(world: World) -> None:
-    world.api.delete(DEVICE_CLASSES, "mig-3g.20gb")
-
-
 def plugin_not_ready(world: World) -> None:
     world.add_node("node-b")
     world.add_plugin("node-b", ready=False)
-
-
-def no_plugin(world: World) -> None:
-    world.add_node("node-b")
-
-
-def does_not_serve(world: World) -> None:
-    world.say_not_ready("node-a", "NVML is not there")
 
 
 def mignode_without_node(world: World) -> None:
@@ -143,10 +128,6 @@ def lost(world: World) -> None:
     world.replace_gpus("node-a", gpu(0, instances=(instance("1g.5gb", 3, state="lost"),)))
 
 
-def node_gone(world: World) -> None:
-    world.hold("c", "node-x", "gpu-0-mig-1g5gb-19-0", pod_name="p")
-
-
 def stuck_finalizer(world: World) -> None:
     body = claim("c")
     body["metadata"]["finalizers"] = ["mig.dra.dev/allocation"]
@@ -160,39 +141,47 @@ def nvidias_driver(world: World) -> None:
     world.api.create(RESOURCE_SLICES, resource_slice("node-a", future_mig(0)))
 
 
-def nvidias_label(world: World) -> None:
-    world.api.patch(NODES, "node-a", {"metadata": {"labels": {DEPLOY_LABEL: "true"}}})
+def words(value: object) -> str:
+    return value if isinstance(value, str) else "-"
 
 
-def nvidias_gpus(world: World) -> None:
-    world.api.create(RESOURCE_SLICES, resource_slice("node-a", nvidias_gpu(0)))
-
-
-FAILURES: list[tuple[Callable[[World], None], str, str]] = [
-    (no_leader, "controller", "no controller leads"),
-    (class_missing, "classes", "mig-3g.20gb"),
+FAILURES: list[tuple[Callable[[World], object], str, str]] = [
+    (lambda w: w.unlead(), "controller", "no controller leads"),
+    (lambda w: w.api.delete(DEVICE_CLASSES, "mig-3g.20gb"), "classes", "mig-3g.20gb"),
     (plugin_not_ready, "plugin", "node node-b: pod mig-dra-driver/plugin-node-b is not ready"),
-    (no_plugin, "plugin", "node node-b: no pod of the plugin runs there"),
-    (does_not_serve, "plugin", "node node-a: NVML is not there"),
+    (lambda w: w.add_node("node-b"), "plugin", "node node-b: no pod of the plugin runs there"),
+    (
+        lambda w: w.say_not_ready("node-a", "NVML is not there"),
+        "plugin",
+        "node node-a: NVML is not there",
+    ),
     (mignode_without_node, "plugin", "MigNode node-z has no Node"),
     (unreadable, "plugin", "MigNode node-a cannot be read"),
     (unavailable, "modes", "node-a gpu-0 is unavailable (MIGManagerActive): mig-manager is here"),
     (needs_reset, "modes", "the driver asks for a reset; it is open in dcgm-exporter (7)"),
     (nvidias_driver, "other-managers", "destroys slices that it does not know; nothing is offered"),
-    (nvidias_label, "other-managers", f"{DEPLOY_LABEL}=true) and destroys slices that it does not"),
-    (nvidias_gpus, "other-managers", "finds; the plugin offers GPUs there all the same"),
+    (
+        lambda w: w.api.patch(NODES, "node-a", {"metadata": {"labels": {DEPLOY_LABEL: "true"}}}),
+        "other-managers",
+        f"{DEPLOY_LABEL}=true) and destroys slices that it does not",
+    ),
+    (
+        lambda w: w.api.create(RESOURCE_SLICES, resource_slice("node-a", nvidias_gpu(0))),
+        "other-managers",
+        "finds; the plugin offers GPUs there all the same",
+    ),
     (lost, "instances", "node-a gpu-0: 1g.5gb at 3:1 is lost"),
-    (node_gone, "claims", "default/c is allocated on node-x, which has no MigNode"),
+    (
+        lambda w: w.hold("c", "node-x", "gpu-0-mig-1g5gb-19-0", pod_name="p"),
+        "claims",
+        "default/c is allocated on node-x, which has no MigNode",
+    ),
 ]
 
 
-def _id(value: object) -> str:
-    return getattr(value, "__name__", "-")
-
-
-@pytest.mark.parametrize(("build", "name", "says"), FAILURES, ids=_id)
+@pytest.mark.parametrize(("build", "name", "says"), FAILURES, ids=words)
 def test_what_is_broken_fails_with_its_name(
-    healthy: World, mig: Mig, build: Callable[[World], None], name: str, says: str
+    healthy: World, mig: Mig, build: Callable[[World], object], name: str, says: str
 ) -> None:
     build(healthy)
     code, found = checks(mig)
@@ -204,10 +193,6 @@ def test_what_is_broken_fails_with_its_name(
 def mixed_versions(world: World) -> None:
     world.add_node("node-b")
     world.add_plugin("node-b", ready=True, tag="0.2.0")
-
-
-def gpu_node_without_plugin(world: World) -> None:
-    world.add_bare_node("node-c", labels={"nvidia.com/gpu.present": "true"})
 
 
 def foreign(world: World) -> None:
@@ -234,9 +219,13 @@ def taken_name(world: World) -> None:
     world.api.create(DEVICE_CLASSES, {"metadata": {"name": "theirs"}, "spec": spec})
 
 
-WARNINGS: list[tuple[Callable[[World], None], str, str]] = [
+WARNINGS: list[tuple[Callable[[World], object], str, str]] = [
     (mixed_versions, "versions", "0.2.0"),
-    (gpu_node_without_plugin, "plugin", "node-c has GPUs"),
+    (
+        lambda w: w.add_bare_node("node-c", labels={"nvidia.com/gpu.present": "true"}),
+        "plugin",
+        "node-c has GPUs",
+    ),
     (foreign, "instances", "1g.5gb at 3:1 is foreign"),
     (someone_elses_class, "classes", "mig-3g.20gb was made by somebody else"),
     (fell_back, "modes", "the gate is off"),
@@ -245,9 +234,9 @@ WARNINGS: list[tuple[Callable[[World], None], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("build", "name", "says"), WARNINGS, ids=_id)
+@pytest.mark.parametrize(("build", "name", "says"), WARNINGS, ids=words)
 def test_what_is_worth_knowing_is_a_warning_and_no_failure(
-    healthy: World, mig: Mig, build: Callable[[World], None], name: str, says: str
+    healthy: World, mig: Mig, build: Callable[[World], object], name: str, says: str
 ) -> None:
     build(healthy)
     code, found = checks(mig)
@@ -394,13 +383,13 @@ def test_a_slice_that_nobody_uses_is_told_after_a_while(healthy: World, mig: Mig
 
 
 def test_no_installation_at_all_is_told_as_such(world: World, mig: Mig) -> None:
-    definition = world.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
+    installed = world.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
     world.api.delete(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
     try:
         code, found = checks(mig)
         ran = mig("map")
     finally:
-        bare = {k: v for k, v in definition.items() if k != "status"}
+        bare = {k: v for k, v in installed.items() if k != "status"}
         bare["metadata"] = {"name": str(MIG_NODES)}
         world.api.create(CUSTOM_RESOURCE_DEFINITIONS, bare)
     assert code == 1
@@ -429,3 +418,35 @@ def test_what_the_caller_may_not_read_is_told() -> None:
     blind = replace(made, facts=replace(made.facts, unread=("pods",)))
     (check,) = rights(blind)
     assert "you may not read pods" in check.message
+
+
+def checked(changed: Obj) -> Check:
+    (check,) = definition(evidence(definition=changed))
+    return check
+
+
+def test_the_definition_of_this_version_has_every_field() -> None:
+    assert checked(mignode_definition()).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "spec.drain",
+        "spec.reservations",
+        "status.mode",
+        "status.gpus.sliceSharing",
+        "status.cdiHook",
+    ],
+)
+def test_one_that_lacks_a_field_is_too_old_and_the_field_is_named(path: str) -> None:
+    changed = mignode_definition()
+    schema = changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    *steps, last = path.split(".")
+    for step in steps:
+        schema = schema["properties"][step]
+        schema = schema.get("items", schema)
+    del schema["properties"][last]
+    check = checked(changed)
+    assert check.status is Status.FAIL
+    assert path in check.message

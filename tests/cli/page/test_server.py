@@ -67,38 +67,32 @@ def test_nothing_of_the_cluster_is_given_to_who_lacks_the_token(world: World) ->
         assert page.ask("/data").status == 200
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "evil.example"},
-        {"Host": "evil.example:80"},
-        {"Host": ""},
-        {"Host": "127.0.0.1.evil.example"},
-        {"Origin": "http://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "https://127.0.0.1:{port}"},
-        {"Origin": "http://localhost:{port}"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-    ],
-    ids=str,
+FOREIGN = (
+    *({"Host": host} for host in ("evil.example", "evil.example:80", "", "127.0.0.1.evil.example")),
+    *({"Origin": origin} for origin in ("http://evil.example", "null")),
+    *({"Origin": f"{name}:{{port}}"} for name in ("https://127.0.0.1", "http://localhost")),
+    *({"Sec-Fetch-Site": site} for site in ("cross-site", "same-site")),
 )
-def test_another_page_is_refused_even_with_the_token(world: World, headers: dict[str, str]) -> None:
+
+
+def test_another_page_is_refused_even_with_the_token(world: World) -> None:
     with page_for(world) as page:
-        connection = http.client.HTTPConnection("127.0.0.1", port_of(page))
-        sent = {"Host": f"127.0.0.1:{port_of(page)}", "Authorization": "Bearer secret"}
-        sent |= {name: text.format(port=port_of(page)) for name, text in headers.items()}
-        connection.request("GET", "/data", headers=sent)
-        assert connection.getresponse().status == 403
-        connection.close()
-        own = f"http://127.0.0.1:{port_of(page)}"
+        port = port_of(page)
+        for headers in FOREIGN:
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            sent = {"Host": f"127.0.0.1:{port}", "Authorization": "Bearer secret"}
+            sent |= {name: text.format(port=port) for name, text in headers.items()}
+            connection.request("GET", "/data", headers=sent)
+            assert connection.getresponse().status == 403, headers
+            connection.close()
+        own = f"http://127.0.0.1:{port}"
         assert page.ask("/data", Origin=own, Sec_Fetch_Site="same-origin").status == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"])
-def test_nothing_but_reading_is_served(world: World, method: str) -> None:
+def test_nothing_but_reading_is_served(world: World) -> None:
     with page_for(world) as page:
-        assert page.ask("/data", method=method).status == 501
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"):
+            assert page.ask("/data", method=method).status == 501, method
 
 
 def test_what_is_too_long_or_no_request_is_refused(world: World) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from msgspec import structs
 
+from cli.commands import drain
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
-from tests.helpers.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def test_a_drained_node_says_who_still_uses_it(node: World, mig: Mig) -> None:
         "  gpu-1  3g.20gb at 4:4, allocated: default/trainer",
         "2 still in use; --wait waits, --evict evicts their pods",
     ]
-    drain = drain_of(node)
-    assert (drain.get("gpus"), drain["reason"]) == (None, "driver 580")
-    assert drain["since"]
+    found = drain_of(node)
+    assert (found.get("gpus"), found["reason"]) == (None, "driver 580")
+    assert found["since"]
     shown = mig("map").out
     assert "drained" in shown
     assert "! gpu-0, gpu-1: drained: driver 580 (kubectl mig resume node-a)" in shown
@@ -115,17 +114,23 @@ def _going(pod: dict[str, Any]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def test_wait_ends_when_nobody_uses_it_any_more(node: World) -> None:
-    command = [sys.executable, "-m", "cli", "drain", "node-a", "gpu-0", "--wait"]
-    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        while drain_of(node) is None:
-            assert process.poll() is None
-        node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
-        release(node, "gpu-0")
-        assert process.wait(PATIENCE) == 0
-        assert process.stdout is not None
-        assert "nothing of this driver is in use there" in process.stdout.read()
+def test_wait_ends_when_nobody_uses_it_any_more(
+    node: World, mig: Mig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ["delete", "release"]
+
+    def sleep(_: float) -> None:
+        if steps.pop(0) == "delete":
+            node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
+        else:
+            release(node, "gpu-0")
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr(drain, "time", clock)
+    ran = mig("drain", "node-a", "gpu-0", "--wait")
+    assert ran.code == 0
+    assert "nothing of this driver is in use there" in ran.out
+    assert not steps, "it looked again until the plugin had released the GPU"
 
 
 def release(world: World, name: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -321,32 +321,29 @@ def test_an_empty_cluster_says_where_to_look(world: World, mig: Mig) -> None:
     assert "kubectl mig doctor" in ran.out
 
 
-def test_colours_are_for_terminals_and_not_with_no_color(busy: World) -> None:
-    plain = _on_terminal(busy, NO_COLOR="1")
-    assert "\x1b[" not in plain
-    assert "\x1b[30;48;5;222m3g.20gb" in _on_terminal(busy)
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
 
 
-def _on_terminal(world: World, **environ: str) -> str:
-    reader, writer = pty.openpty()
-    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    env |= {"KUBECONFIG": str(world.kubeconfig), "TERM": "xterm", "COLUMNS": "90", **environ}
-    ended = subprocess.run(
-        [sys.executable, "-m", "cli", "map"], stdout=writer, env=env, check=True, timeout=PATIENCE
-    )
-    assert ended.returncode == 0
-    os.close(writer)
-    shown = b""
-    while True:
-        try:
-            more = os.read(reader, 65536)
-        except OSError:  # a terminal whose other end is closed
-            break
-        if not more:
-            break
-        shown += more
-    os.close(reader)
-    return shown.decode()
+@pytest.mark.parametrize(("no_color", "is_coloured"), [("", True), ("1", False)])
+def test_colours_are_for_terminals_and_not_with_no_color(
+    busy: World,
+    mig: Mig,
+    monkeypatch: pytest.MonkeyPatch,
+    no_color: str,
+    *,
+    is_coloured: bool,
+) -> None:
+    assert "\x1b[" not in mig("map").out
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    mig("map")
+    assert ("\x1b[30;48;5;222m3g.20gb" in shown.getvalue()) is is_coloured
+    assert ("\x1b[" in shown.getvalue()) is is_coloured
 
 
 def test_watch_draws_again_when_something_changes(world: World) -> None:
