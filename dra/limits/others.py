@@ -78,7 +78,7 @@ def _is_of_instaslice(source: Obj) -> bool:
 
 
 def fill(container: Obj, annotations: Obj) -> None:
-    """Say that GPUs without an amount are slices with all of the memory, where MIG is asked for.
+    """Limit GPUs without an amount of memory to slices with all of it, if the pod asks for MIG.
 
     HAMi and Volcano give them 100 percent, in MIG mode too.
     """
@@ -160,7 +160,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A pod in our words. ``slices``: number of them by template, over all containers."""
+    """A pod as this driver reads it. ``slices``: number by template, over all containers."""
 
     pod: Obj
     findings: tuple[Finding, ...]
