@@ -27,7 +27,6 @@ from controller.queue.agenda import Urgency, priority, urgency
 from controller.queue.searches import Decisions, Made, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention import blockers, memory_in_use
 from dra.allocator.fleet import Fleet
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import Allocation
@@ -35,7 +34,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.membership import GangKey
-from dra.gangs.planning import Planning
+from dra.gangs.planning import Planning, blockers, memory_in_use
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 

@@ -212,6 +212,12 @@ class Trial:
         self._placed.clear()
 
 
+def shared_node(problem: Problem, allocator: Allocator) -> str:
+    """The node where a pod has to go whose claims are all decided; "" where it cannot."""
+    nodes = (n for n in allocator.fleet.nodes if allocator.find_misfit(problem, n) is None)
+    return next(nodes, "")
+
+
 POD_STEPS = 50
 """Steps that a pod counts besides those of its search: some tenths of a millisecond."""
 
@@ -336,7 +342,7 @@ class GangDecision:
         while True:
             rest = self._trial.rest(problem)
             if not rest.claims:
-                node = self._shared_node(rest)
+                node = shared_node(rest, self._allocator(rest.pod))
                 if node:
                     self._count(Placed(problem, rest, None, node))
                 return bool(node)
@@ -383,12 +389,6 @@ class GangDecision:
         self._seen.setdefault(placed.node, self._trial.traits(placed.node))
         self._trial.place(placed.rest, placed.decision, placed.node)
         self._placed.append(placed)
-
-    def _shared_node(self, problem: Problem) -> str:
-        """The node where a pod has to go whose claims are all decided; "" where it cannot."""
-        allocator = self._allocator(problem.pod)
-        nodes = (n for n in allocator.fleet.nodes if allocator.find_misfit(problem, n) is None)
-        return next(nodes, "")
 
     def _place_again(self) -> None:
         """Place again what earlier parts found, as far as it is still possible."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention import Outlook, Plan
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision, Problem, examine
@@ -15,6 +14,8 @@ from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
 from dra.common.resources import Obj
+from dra.gangs.decision import Questions, Trial
+from dra.gangs.planning import Planning
 from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import DRIVER, pod, versioned
 from tests.dra.gpus import A100
@@ -47,15 +48,11 @@ def devices(decision: Decision | None) -> list[str]:
     return [p.device for p in decision.picks]
 
 
-def plan(found: Problem, allocator: Allocator) -> Plan | None:
+def plan(found: Problem, allocator: Allocator) -> Decision | None:
     """Devices that would be held back for a problem."""
-    work = Outlook(lambda _: allocator, lambda _: None, frozenset()).find(found)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            planned: Plan | None = end.value
-            return planned
+    trial, questions = Trial(allocator.fleet, allocator.hosts), Questions(lambda _: allocator)
+    placed = Planning([found], 1, trial, questions, stays=frozenset()).go_on()
+    return placed[0].decision if placed else None
 
 
 def why(known: Cluster, *claims: Obj, **spec: Any) -> Obstacle:

@@ -265,7 +265,7 @@ def test_what_is_held_back_is_on_the_preferred_of_nodes_that_are_alike(
     found = problem(known, claim("c", whole, config=[preferring(policy, "cpu")]))
     planned = plan(found, Allocator(known.fleet, known.hosts))
     assert planned is not None
-    assert planned.decision.node == node
+    assert planned.node == node
 
 
 def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> None:
@@ -277,4 +277,4 @@ def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> 
     found = problem(known, claim("c", whole, config=[preferring("binpack", "cpu")]))
     planned = plan(found, Allocator(known.fleet, known.hosts))
     assert planned is not None
-    assert planned.decision.node == "node-a"
+    assert planned.node == "node-a"

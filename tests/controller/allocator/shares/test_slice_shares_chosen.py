@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from dra.allocator.allocate import Allocator
+from dra.gangs.planning import memory_in_use
 from dra.gpu.geometry import Placement
 from tests.controller.allocator.shares.sliceshares import (
     PART,
@@ -86,8 +87,8 @@ def test_who_waits_for_a_share_is_held_back_a_slice_that_somebody_has() -> None:
     found = problem(known, claim("a", asking()))
     planned = plan(found, Allocator(known.fleet, known.hosts))
     assert planned is not None
-    (pick,) = planned.decision.picks
-    assert (pick.placement, planned.blocked) == (Placement(6, 1), 1)
+    (pick,) = planned.picks
+    assert (pick.placement, memory_in_use(planned, known.fleet)) == (Placement(6, 1), 1)
     assert pick.device.endswith("-share")
 
 
@@ -98,8 +99,8 @@ def test_a_slice_for_a_share_is_held_back_where_the_fewest_have_to_end() -> None
     found = problem(known, claim("a", asking("15Gi")))
     planned = plan(found, Allocator(known.fleet, known.hosts))
     assert planned is not None
-    assert planned.blocked == 2
-    assert [p.device for p in planned.decision.picks] == ["gpu-0-mig-3g20gb-9-0-share"]
+    assert memory_in_use(planned, known.fleet) == 2
+    assert [p.device for p in planned.picks] == ["gpu-0-mig-3g20gb-9-0-share"]
 
 
 def test_the_next_leader_counts_the_same_with_and_without_consumed_capacity() -> None:
