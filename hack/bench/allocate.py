@@ -2,7 +2,8 @@
 
 The controller's own index and allocator, fed with objects as the API server sends them: nodes of
 eight GPUs filled to a share with claims, then one pod after another is decided, allocated and an
-old one released. Claims for one slice come first, then others, which are listed in ``asked``.
+old one released. Claims for one slice come first, then others, which are listed in ``asked``; at
+last plans by which pods move or end for one slice, or four, of each profile.
 Compare the rows of one run; milliseconds are of this machine, ``cpu`` those that the decision
 itself took of it, whatever else was running.
 """
@@ -24,7 +25,9 @@ from controller.leader.mirrors import MIRRORED
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
+from dra.allocator.planner import find_plan
 from dra.allocator.problem import Decision, Problem, examine
+from dra.allocator.sites import Ending, Mover
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.claims.allocation import AllocatedDevice, write_allocation
@@ -104,6 +107,26 @@ class Bench:
         else:
             self._allocate(pod, claim, decision)
         return timed
+
+    def plan(self, profile: str, number: int, *, ends: bool) -> Timed:
+        """Plan room for ``number`` slices by the moves, or the ends, of any of the pods."""
+        fleet, movers = self.cluster.fleet, list[Mover]()
+        for state in (state for node in fleet.nodes.values() for state in node.gpus):
+            for holding in state.holdings:
+                held = holding.occupant
+                shape = state.gpu.geometry
+                known = shape.by_id(held.profile_id or 0) if held and shape else None
+                if held is not None and known is not None:
+                    ending = Ending(self._draw.randrange(5)) if ends else None
+                    uid, since = holding.claim_uid, self._draw.random()
+                    movers.append(Mover(uid, state.id, known.name, held, since, ending))
+        started, began = time.perf_counter(), time.thread_time()
+        found = find_plan(fleet, [profile] * number, movers)
+        return Timed(
+            wall=1000 * (time.perf_counter() - started),
+            cpu=1000 * (time.thread_time() - began),
+            placed=found.plan is not None,
+        )
 
     def release(self) -> None:
         """End a random pod."""
@@ -237,6 +260,10 @@ def main(
                 times.append(bench.place(spec))
                 while bench.share > share:
                     bench.release()
+            click.echo(_row(bench, what, times))
+        for what in ("moves", "ends"):
+            wanted = [(profile, number) for profile in mix for number in (1, 4)]
+            times = [bench.plan(*each, ends=what == "ends") for each in wanted]
             click.echo(_row(bench, what, times))
 
 
