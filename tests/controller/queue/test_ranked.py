@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from controller.worklist import Ranked
 
 
@@ -23,3 +25,11 @@ def test_the_least_rank_comes_first_and_equals_by_how_long_they_wait() -> None:
     assert (len(keys), keys.get("c"), keys.get("e")) == (4, 0, None)
     assert served(keys) == "bcda"
     assert (len(keys), keys.first()) == (0, None)
+
+
+def test_a_key_that_changes_its_rank_all_the_time_leaves_nothing_behind() -> None:
+    keys, key = Ranked[str](), f"n-{len(Ranked.__name__)}"
+    for number in range(1000):
+        keys.put(key, number % 7)
+    assert sys.getrefcount(key) < 100
+    assert keys.first() == key

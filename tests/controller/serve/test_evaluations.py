@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -247,3 +248,24 @@ def test_claims_that_look_at_whole_gpus_are_asked_for_too() -> None:
     bench.ask("p", "looks", looks)
     answer_all(bench, asking)
     assert bench.devices("looks") == ["gpu-0"]
+
+
+def test_a_share_is_forgotten_in_time() -> None:
+    bench, _ = site(Costing())
+    shares = bench.world.evaluations
+    assert shares is not None
+
+    def least(*waiting: str) -> str:
+        shares._queues = {name: deque() for name in waiting}
+        return shares._least()
+
+    shares._use("a", 1.0)
+    assert least("a", "b") == "b"
+    shares._use("b", 0.6)
+    assert least("a", "b") == "b"
+    bench.time += 10.0
+    shares._use("b", 0.6)
+    assert least("b", "a") == "a", "half of the former"
+    bench.time += 1000.0
+    least("a")
+    assert shares._used == {}

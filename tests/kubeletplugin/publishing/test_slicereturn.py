@@ -90,25 +90,6 @@ def test_once_the_gate_is_on_the_node_is_handed_back_to_kube_scheduler(
     fallen_back(rig, gate)
 
 
-def test_a_gate_that_is_off_is_seldom_asked_for(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = make_rig()
-    gate = Gate(rig, monkeypatch)
-    gate.on = False
-    rig.allocator = AllocatorKind.SCHEDULER
-    rig.start()
-    wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    assert rig.daemon is not None
-    publisher = rig.daemon.publishing.slices
-    asked = gate.order.count("probe")
-    for _ in range(3):
-        publisher.thread.notify()
-        wait_for("a look", lambda: not publisher.thread._wake.is_set())
-    assert gate.order.count("probe") == asked
-    assert publisher._again_in() > 500
-
-
 def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
