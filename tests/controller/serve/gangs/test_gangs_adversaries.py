@@ -8,6 +8,7 @@ import pytest
 
 from controller.queue.line import OVERTAKEN
 from controller.serve import gangs as gang_counts
+from controller.serve.gangs import REST
 from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
@@ -110,3 +111,19 @@ def test_a_label_that_changes_again_and_again_keeps_nobody_waiting(
         bench.delete_pod(f"p-{number}")
         bench.change_claim(f"p-{number}", allocation=None)
     assert (counted.parts - before) * 0.1 <= (bench.time - began) / 2 + 0.1
+
+
+def test_pods_that_join_a_gang_one_after_the_other_do_not_have_it_decided_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, counted = Bench("node-a"), Counted(monkeypatch)
+    counted.bench = bench
+    create(bench, "a", 0, 1, size="2", profile="7g.40gb")
+    bench.run()
+    began = bench.time
+    for number in range(2, 60):
+        create(bench, "a", number, size="2", profile="7g.40gb")
+        bench.run(seconds=0.05)
+    assert counted.parts <= 1 + (bench.time - began) / REST / 0.1
+    for name in ("a-0", "a-59"):
+        assert "needs slices for 2 pods at once, and 1 fit" in told(bench, name)
