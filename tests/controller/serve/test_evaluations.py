@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -256,7 +255,7 @@ def test_a_share_is_forgotten_in_time() -> None:
     assert shares is not None
 
     def least(*waiting: str) -> str:
-        shares._queues = {name: deque() for name in waiting}
+        shares._queues = {name: {} for name in waiting}
         return shares._least()
 
     shares._use("a", 1.0)
