@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from api.mignode import RoomRequest
@@ -141,7 +141,7 @@ def _terms(world: World, record: PodRecord) -> _Terms | None:
     return _Terms(moves, ends) if moves or ends else None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Making:
     """Making of room for one pod, in one look: its record, what is allowed and what it asks."""
 
@@ -149,59 +149,37 @@ class _Making:
     terms: _Terms
     asked: Asked
 
-    def leave(self, world: World, pod: Pod, *, moves: bool) -> Leave:
-        """Rules by which others leave for ``pod``: by their end if allowed, and by ``moves``."""
-        driver, facts = world.cluster.driver, world.cluster.hosts.facts
-        records, now = world.cluster.pod_index.records, world.now()
 
-        def may_be_moved(other: Pod) -> bool:
-            if not may_move(other, driver):
-                return False
-            node = facts.get(other.node)
-            has_opted_in = node is not None and node.labels.get(defrag(driver)) == "true"
-            return self.terms.request is not None or has_opted_in
+def _leave(world: World, pod: Pod, terms: _Terms, *, moves: bool) -> Leave:
+    """Rules by which others leave for ``pod``: by their end if allowed, and by ``moves``."""
+    driver, facts = world.cluster.driver, world.cluster.hosts.facts
+    records, now = world.cluster.pod_index.records, world.now()
 
-        def ending(other: Pod) -> Ending | None:
-            if not self.terms.ends or other.priority >= pod.priority:
-                return None
-            record = records.get(other.uid)
-            return Ending(other.priority, record is not None and now < record.budget_until)
+    def may_be_moved(other: Pod) -> bool:
+        if not moves or not may_move(other, driver):
+            return False
+        node = facts.get(other.node)
+        has_opted_in = node is not None and node.labels.get(defrag(driver)) == "true"
+        return terms.request is not None or has_opted_in
 
-        return Leave(may_be_moved if moves else lambda _: False, ending)
+    def ending(other: Pod) -> Ending | None:
+        if not terms.ends or other.priority >= pod.priority:
+            return None
+        record = records.get(other.uid)
+        return Ending(other.priority, record is not None and now < record.budget_until)
+
+    return Leave(may_be_moved, ending)
 
 
 # -- the plan
 
 
-@dataclass(slots=True)
-class _Plans:
-    """Plans to try in order: with moves, then without; ``most``: the moves that one may have."""
-
-    plans: Iterator[Generator[None, None, Planned]]
-    most: int
-    ongoing: Generator[None, None, Planned] | None = None
-    bounded: bool = field(default=False)
-
-    def go_on(self) -> Planned | None:
-        """Make a part of the present plan; returns None until a plan is found, or none is left."""
-        self.ongoing = self.ongoing or next(self.plans, None)
-        if self.ongoing is None:
-            return Planned(None, self.bounded)
-        try:
-            next(self.ongoing)
-        except StopIteration as ended:
-            found: Planned = ended.value
-            if found.plan is not None and len(found.plan.moves) <= self.most:
-                return found
-            self.ongoing, self.bounded = None, self.bounded or found.bounded
-        return None
-
-
 def _plan(
     world: World, pod: Pod, problem: Problem, making: _Making, allocator: Allocator
-) -> Iterator[Generator[None, None, Planned]]:
+) -> Generator[None, None, Planned]:
+    """Plan with as many moves as are allowed at the most, or else without any; made in parts."""
     terms, asked, driver = making.terms, making.asked, world.cluster.driver
-    find = partial(_find, world)
+    find, bounded = partial(_find, world), False
     places = Destinations(
         allocator, problem, find, kinds=asked.offers.keys(), makes_room=terms.ends
     )
@@ -214,7 +192,7 @@ def _plan(
     for moves in (True, False):
         if not (terms.moves if moves else terms.ends):
             continue
-        leave = making.leave(world, pod, moves=moves)
+        leave = _leave(world, pod, terms, moves=moves)
 
         def movers(state: GpuState, leave: Leave = leave) -> Iterator[Mover]:
             for mover in movers_on(state, find, driver, leave):
@@ -222,7 +200,21 @@ def _plan(
                 is_told = pod is not None and pod.uid in making.known.ended
                 yield replace(mover, ending=None, is_leaving=True) if is_told else mover
 
-        yield plan_in_parts(allocator.fleet, [asked.profile], movers, may_go=may_go)
+        found = yield from plan_in_parts(allocator.fleet, [asked.profile], movers, may_go=may_go)
+        if found.plan is not None and len(found.plan.moves) <= terms.moves:
+            return found
+        bounded = bounded or found.bounded
+    return Planned(None, bounded)
+
+
+def _go_on_planning(plan: Generator[None, None, Planned]) -> Planned | None:
+    """Make a part of a plan; returns None if it has not ended."""
+    try:
+        next(plan)
+    except StopIteration as ended:
+        found: Planned = ended.value
+        return found
+    return None
 
 
 def _find(world: World, uid: str) -> tuple[Claim, list[Pod]] | None:
@@ -254,8 +246,8 @@ def _go_on(world: World, record: PodRecord, problem: Problem, making: _Making) -
         _PLAN,
         pod.key,
         asked=(pod.uid, making.terms, making.asked.profile),
-        begin=lambda: _Plans(_plan(world, pod, problem, making, allocator), making.terms.moves),
-        go_on=_Plans.go_on,
+        begin=lambda: _plan(world, pod, problem, making, allocator),
+        go_on=_go_on_planning,
     )
     if made is None:
         return
