@@ -130,23 +130,23 @@ def read_claim(
     requests: Callable[[Iterable[Mapping[str, Any]]], tuple[Request, ...]] = read_requests,
 ) -> Claim:
     """The claim in ``obj``, as the API server returned it; ``requests`` reads its requests."""
-    metadata = obj["metadata"]
-    allocation = at(obj, "status", "allocation", default=None)
+    metadata, status = obj["metadata"], at(obj, "status", default={})
+    devices, allocation = at(obj, "spec", "devices", default={}), status.get("allocation")
     owner = _owner_pod(at(metadata, "ownerReferences"))
-    asked = requests(at(obj, "spec", "devices", "requests"))
+    asked = requests(at(devices, "requests"))
     return Claim(
         ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
         resource_version=metadata.get("resourceVersion", ""),
         requests=asked,
-        constraints=tuple(at(obj, "spec", "devices", "constraints")),
-        config=tuple(at(obj, "spec", "devices", "config")),
+        constraints=tuple(at(devices, "constraints")),
+        config=tuple(at(devices, "config")),
         allocation=None if allocation is None else classed(read_allocation(allocation), asked),
-        reserved_for=tuple(_read_consumer(c) for c in at(obj, "status", "reservedFor")),
+        reserved_for=tuple(_read_consumer(c) for c in at(status, "reservedFor")),
         finalizers=tuple(at(metadata, "finalizers")),
         deleting="deletionTimestamp" in metadata,
         owner_pod_uid=str(owner["uid"]) if owner is not None else "",
         created=metadata.get("creationTimestamp", ""),
-        others_config=OTHERS_CONFIG in at(obj, "spec", "devices"),
+        others_config=OTHERS_CONFIG in devices,
         allocated_by=() if allocation is None else allocation_managers(metadata),
     )
 
