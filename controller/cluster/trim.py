@@ -46,12 +46,9 @@ from dra.common.resources import (
     STORAGE_CLASSES,
     Obj,
     Resource,
-    Shape,
-    fields,
     picked,
-    shaped,
 )
-from dra.gangs.membership import KINDS, read_annotations, shape_of
+from dra.gangs.membership import KINDS, read_annotations, trim_pod_group
 from dra.pods.pods import READ_FIELDS, PodNeeds, read_needs
 from dra.pods.trimming import NAME_LENGTH, cut_owner, trim_pod, unread
 from dra.pods.volumes import BOUND, CLASS, SELECTED_NODE
@@ -148,50 +145,67 @@ class ParsedSpecs:
         return self._requests.get(msgspec.json.encode(raw), lambda: read_requests(raw))
 
 
+_VOLUME_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+_ANNOTATIONS = (BOUND, CLASS, SELECTED_NODE)
+_BOTH = ("accessModes", "storageClassName", "volumeMode", "volumeAttributesClassName")
+_CLAIM = (*_BOTH, "resources", "selector", "volumeName")
+_VOLUME = (*_BOTH, "capacity", "nodeAffinity")
 CLAIM_BYTES = 4 * 2**10
 """Upper bound, roughly, on the memory of one PersistentVolumeClaim's spec; most take 1 KiB."""
 
-_NAMES = fields("name", "namespace", "uid", "resourceVersion")
-_OF_VOLUMES = _NAMES | fields("deletionTimestamp", annotations=fields(BOUND, CLASS, SELECTED_NODE))
-_BOTH = fields("accessModes", "storageClassName", "volumeMode", "volumeAttributesClassName")
-_PHASE = fields("phase")
-SHAPES: Mapping[Resource, Shape] = {
-    PERSISTENT_VOLUME_CLAIMS: fields(
-        metadata=_OF_VOLUMES | fields(ownerReferences=fields("uid", "controller")),
-        spec=_BOTH | fields("resources", "selector", "volumeName"),
-        status=_PHASE,
-    ),
-    PERSISTENT_VOLUMES: fields(
-        metadata=_OF_VOLUMES | fields("labels"),
-        spec=_BOTH
-        | fields("capacity", "nodeAffinity", claimRef=fields("namespace", "name", "uid")),
-        status=_PHASE,
-    ),
-    STORAGE_CLASSES: fields(
-        "provisioner", "volumeBindingMode", "allowedTopologies", metadata=_OF_VOLUMES
-    ),
-    NAMESPACES: fields(metadata=_NAMES | fields("labels")),
-    RESOURCE_CLAIM_TEMPLATES: fields(metadata=_NAMES),
-    **{kind.at_version(v): shape_of(kind) for kind in KINDS for v in kind.versions},
-}
-"""The part that is read of objects without large parts; the cluster keeps no such object."""
-
 _SELECTS_NOTHING = {"matchExpressions": [{"key": "too-large", "operator": "In", "values": []}]}
+_STORAGE_CLASS = ("provisioner", "volumeBindingMode", "allowedTopologies")
 
 
-def _bounded_claim(claim: Obj) -> Obj:
-    """A PersistentVolumeClaim of bounded size: one with a large spec is bound to no new volume."""
-    metadata, spec = claim["metadata"], claim["spec"]
-    owners = [o for o in metadata.pop("ownerReferences", ()) if o.get("controller")]
-    if owners:
-        metadata["ownerReferences"] = owners
+def _volume_claim(obj: Obj) -> Obj:
+    metadata = _volume_metadata(obj)
+    owners = obj["metadata"].get("ownerReferences") or ()
+    if controllers := [picked(o, ("uid", "controller")) for o in owners if o.get("controller")]:
+        metadata["ownerReferences"] = controllers
+    spec = picked(obj["spec"], _CLAIM)
     spec["accessModes"] = sorted({*spec.get("accessModes", ())})
     if decoded_weight(msgspec.json.encode(spec)) > CLAIM_BYTES:
-        left = picked(spec, (*_BOTH, "volumeName"))
-        return {**claim, "spec": left | {"selector": _SELECTS_NOTHING}}
-    return claim
+        spec = picked(spec, (*_BOTH, "volumeName")) | {"selector": _SELECTS_NOTHING}
+    return {"metadata": metadata, "spec": spec, "status": _phase(obj)}
 
 
+def _volume(obj: Obj) -> Obj:
+    metadata, spec = _volume_metadata(obj), picked(obj["spec"], _VOLUME)
+    if labels := obj["metadata"].get("labels"):
+        metadata["labels"] = labels
+    if claim := obj["spec"].get("claimRef"):
+        spec["claimRef"] = picked(claim, ("namespace", "name", "uid"))
+    return {"metadata": metadata, "spec": spec, "status": _phase(obj)}
+
+
+def _storage_class(obj: Obj) -> Obj:
+    return {"metadata": _volume_metadata(obj), **picked(obj, _STORAGE_CLASS)}
+
+
+def _namespace(obj: Obj) -> Obj:
+    return {"metadata": picked(obj["metadata"], ("name", "uid", "resourceVersion", "labels"))}
+
+
+def _volume_metadata(obj: Obj) -> Obj:
+    metadata = picked(obj["metadata"], _VOLUME_METADATA)
+    if annotations := picked(obj["metadata"].get("annotations") or {}, _ANNOTATIONS):
+        metadata["annotations"] = annotations
+    return metadata
+
+
+def _phase(obj: Obj) -> Obj:
+    return picked(obj.get("status") or {}, ("phase",))
+
+
+TRIMMERS: Mapping[Resource, Callable[[Obj], Obj]] = {
+    PERSISTENT_VOLUME_CLAIMS: _volume_claim,
+    PERSISTENT_VOLUMES: _volume,
+    STORAGE_CLASSES: _storage_class,
+    NAMESPACES: _namespace,
+}
+
+
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _CLAIM_METADATA = (
     *("name", "namespace", "uid", "resourceVersion", "finalizers"),
     *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
@@ -201,6 +215,12 @@ _DEVICE = ("driver", "pool", "device", "shareID", "conditions")
 _SHARED_BYTES = 32 * 2**20
 _LABELS_BYTES = 2 * 2**20
 """Small, as labels often differ between the pods of one owner, so that few of them are equal."""
+
+_POD_GROUPS: dict[Resource, Callable[[Obj], Obj]] = {
+    kind.at_version(version): partial(trim_pod_group, kind)
+    for kind in KINDS
+    for version in kind.versions
+}
 
 MOST_FINALIZERS = 64
 """Upper bound on finalizers: a claim with more is never written to."""
@@ -223,6 +243,10 @@ _TOO_MANY = ["too-many"] * (MOST_FINALIZERS + 1)
 _CROWDED = f"the large pods of its namespace take more than {NAMESPACE_BYTES // 2**20} MiB together"
 
 
+def identity(obj: Obj) -> Obj:
+    return {"metadata": picked(obj["metadata"], _IDENTITY)}
+
+
 class Trimmer:
     """Trims the objects of one resource, for ``driver``.
 
@@ -241,9 +265,10 @@ class Trimmer:
             RESOURCE_CLAIMS: self._claim,
             DEVICE_CLASSES: self._class,
             RESOURCE_SLICES: trim_slice,
-        }.get(resource, self._shaped)
-        self._shape = SHAPES.get(resource)
-        self._is_volume_claim = resource == PERSISTENT_VOLUME_CLAIMS
+            RESOURCE_CLAIM_TEMPLATES: identity,
+            **TRIMMERS,
+            **_POD_GROUPS,
+        }.get(resource, lambda obj: obj)
 
     def __call__(self, obj: Obj) -> Obj:
         """The part of ``obj`` that is read; a malformed object is returned whole."""
@@ -251,12 +276,6 @@ class Trimmer:
             return self._trim(obj)
         except (KeyError, TypeError, AttributeError):
             return obj
-
-    def _shaped(self, obj: Obj) -> Obj:
-        if self._shape is None:
-            return obj
-        kept: Obj = shaped(obj, self._shape)
-        return _bounded_claim(kept) if self._is_volume_claim else kept
 
     def _pod(self, obj: Obj) -> Obj:
         """A trimmed pod whose parts are shared with equal parts of other pods."""
@@ -373,9 +392,8 @@ def remembering(resource: Resource) -> Callable[[Obj], Obj]:
 
     Objects of some resources are kept whole, as the index holds the same objects anyway.
     """
-    names = fields(metadata=_NAMES)
-    by_name = resource in (NODES, MIG_NODES) or resource in SHAPES
-    return partial(shaped, shape=names) if by_name else lambda obj: obj
+    by_name = (NODES, MIG_NODES, RESOURCE_CLAIM_TEMPLATES, *TRIMMERS, *_POD_GROUPS)
+    return identity if resource in by_name else lambda obj: obj
 
 
 def _is_prepared(device: Obj) -> bool:

@@ -30,33 +30,6 @@ def picked(mapping: Mapping[str, Any], fields: Iterable[str]) -> Obj:
     return {key: mapping[key] for key in fields if key in mapping}
 
 
-Shape = Mapping[str, "Shape | None"]
-"""Fields that are kept of a JSON object: None keeps one whole, else it has a shape itself.
-
-The shape of a list is that of each item.
-"""
-
-
-def fields(*whole: str, **parts: Shape) -> dict[str, Shape | None]:
-    """The shape with these fields, whole or by their own shapes."""
-    return {**dict.fromkeys(whole), **parts}
-
-
-def shaped(value: Any, shape: Shape) -> Any:
-    """The part of a JSON object, or of each object of a list, that has ``shape``; nulls go.
-
-    What is of another kind raises AttributeError.
-    """
-    if isinstance(value, list):
-        return [shaped(each, shape) for each in value]
-    found: Obj = {}
-    for field, part in shape.items():
-        kept = value.get(field)
-        if kept is not None:
-            found[field] = kept if part is None else shaped(kept, part)
-    return found
-
-
 BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 """Effects of taints, of nodes and of devices, that keep away whoever does not tolerate them."""
 

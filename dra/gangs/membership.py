@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dra.common.resources import Obj, Resource, Shape, at, fields
+from dra.common.resources import Obj, Resource, at
 from dra.gpu.names import prepare_retry
 
 
@@ -87,11 +87,16 @@ def read_pod_group(kind: GroupKind, obj: Obj) -> PodGroup:
     return PodGroup(kind, metadata["namespace"], metadata["name"], counts)
 
 
-def shape_of(kind: GroupKind) -> Shape:
-    """The part of an object of ``kind`` that is read."""
-    said = {KUBERNETES: "schedulingPolicy", WORKLOADS: "podGroups"}.get(kind, "minMember")
-    names = fields("name", "namespace", "uid", "resourceVersion")
-    return fields(metadata=names, spec=fields(said))
+def trim_pod_group(kind: GroupKind, obj: Obj) -> Obj:
+    """The part of ``obj`` that is read."""
+    fields = ("name", "namespace", "uid", "resourceVersion")
+    metadata = {k: v for k, v in obj["metadata"].items() if k in fields}
+    said = at(obj, "spec", default={})
+    kept = {
+        KUBERNETES: ("schedulingPolicy",),
+        WORKLOADS: ("podGroups",),
+    }.get(kind, ("minMember",))
+    return {"metadata": metadata, "spec": {k: said[k] for k in kept if k in said}}
 
 
 def _gang(policy: Mapping[str, Any]) -> int:

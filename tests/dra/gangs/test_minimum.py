@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dra.common.resources import Obj, Resource, shaped
+from dra.common.resources import Obj, Resource
 from dra.gangs.membership import (
     COSCHEDULING,
     KINDS,
@@ -23,7 +23,7 @@ from dra.gangs.membership import (
     kind_of,
     read_membership,
     read_pod_group,
-    shape_of,
+    trim_pod_group,
 )
 from tests.dra.gangs.test_membership import COUNT, OWN, pod
 
@@ -47,7 +47,7 @@ def known(kind: GroupKind, *objects: Obj) -> PodGroups:
     groups = PodGroups()
     groups.kinds.add(kind)
     for obj in objects:
-        groups.set(read_pod_group(kind, shaped(obj, shape_of(kind))))
+        groups.set(read_pod_group(kind, trim_pod_group(kind, obj)))
     return groups
 
 
@@ -100,7 +100,7 @@ def test_a_number_without_a_name_says_which_label_to_add() -> None:
 def test_objects_say_how_many_in_their_own_fields(
     kind: GroupKind, spec: dict[str, Any], number: int
 ) -> None:
-    read = read_pod_group(kind, shaped(group(kind, **spec), shape_of(kind)))
+    read = read_pod_group(kind, trim_pod_group(kind, group(kind, **spec)))
     assert read.counts == {"": number}
 
 
