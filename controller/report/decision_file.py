@@ -27,7 +27,7 @@ class DecisionFile:
         """Upper bound on the bytes of one file."""
         self._path = path
         self._left = 0
-        self._lost = threading.Event()
+        self._is_lost = False
         self._closing = threading.Event()
         self._queue: deque[tuple[bytes, bool]] = deque()
         self._thread = threading.Thread(target=self._run, name="decision log", daemon=True)
@@ -35,7 +35,7 @@ class DecisionFile:
 
     def begin(self, header: bytes) -> None:
         """Begin a new file with ``header``; the present file becomes the predecessor."""
-        self._lost.clear()
+        self._is_lost = False
         self._left = self.room - len(header)
         self._queue.append((header, True))
 
@@ -43,10 +43,10 @@ class DecisionFile:
         """Queue a line; returns False if it is lost."""
         self._left -= len(line)
         if self._left < 0:
-            self._lost.set()
-        if not self._lost.is_set():
+            self._is_lost = True
+        if not self._is_lost:
             self._queue.append((line, False))
-        return not self._lost.is_set()
+        return not self._is_lost
 
     @property
     def is_nearly_full(self) -> bool:
@@ -75,7 +75,7 @@ class DecisionFile:
                     file.flush()
             except OSError as error:
                 _log.warning("decisions are not recorded for a while: %s", error)
-                self._lost.set()
+                self._is_lost = True
                 file = None
         if file is not None:
             file.close()

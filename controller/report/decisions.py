@@ -11,25 +11,28 @@ import hashlib
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
+
+import msgspec
 
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import Effects
 from controller.options import Options
 from controller.report.decision_file import DecisionFile
-from dra.allocator.fleet import NodeGpus
-from dra.allocator.fragmentation import charge_of
+from dra.allocator.fleet import Changes, NodeGpus
 from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Decision, Problem
-from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.allocation import Allocation
 from dra.claims.classes import Quota
 from dra.claims.wants import ClaimWants
+from dra.common.cache import BoundedCache
 from dra.gangs.membership import Unclear
 from dra.gpu.holdings import occupant_of
 from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Instance, InstanceState, Inventory
@@ -40,8 +43,8 @@ from dra.replay import form
 
 _log = logging.getLogger(__name__)
 
-_NEEDS = 1024
-"""Upper bound on the kinds of pods' needs whose barred nodes are remembered."""
+_KINDS = 1024
+"""Upper bound on the kinds of claims, and on those of pods' needs, that are remembered."""
 
 _MICROSECONDS = 1_000_000
 
@@ -52,6 +55,13 @@ class _Node(NamedTuple):
     parts: object
     seen: Inventory
     line: form.NodeState
+
+
+class _Held(NamedTuple):
+    """A claim that holds devices, by its number and their names, in order."""
+
+    claim: int
+    devices: list[str]
 
 
 class _Open(NamedTuple):
@@ -88,11 +98,11 @@ class DecisionLog:
         self._due = inf
         self._observed = -1
         self._limits: dict[str, Quota] = {}
-        self._held: dict[str, form.Held] = {}
-        self._on: dict[str, set[str]] = {}
+        self._held: dict[str, _Held] = {}
         self._nodes: dict[str, _Node] = {}
         self._open: dict[str, _Open] = {}
-        self._barred: dict[PodNeeds, tuple[str, ...]] = {}
+        self._alike: BoundedCache[Hashable, form.AskedClaim] = BoundedCache(_KINDS)
+        self._barred: BoundedCache[PodNeeds, tuple[str, ...]] = BoundedCache(_KINDS)
 
     # -- what others tell
 
@@ -105,7 +115,7 @@ class DecisionLog:
 
     def note(self, effects: Effects) -> None:
         """Record that pods which waited are gone."""
-        if effects.nodes:
+        if effects.nodes & effects.labels:
             self._barred.clear()
         for record in effects.gone_pods:
             if (asked := self._open.pop(record.pod.uid, None)) is not None:
@@ -167,9 +177,9 @@ class DecisionLog:
         self._file.begin(_line(header))
         for node in self._nodes.values():
             self._put(node.line)
-        for held in self._held.values():
-            self._put(held)
-        fleet.changed = fleet.every_node() | self._nodes.keys()
+        self._held.clear()
+        fleet.changed = fleet.everything()
+        fleet.changed.nodes |= self._nodes.keys()
         self._note_state()
         for known in self._open.values():
             self._put(known.line)
@@ -198,27 +208,24 @@ class DecisionLog:
     def _note_state(self) -> None:
         """Record the changes of nodes since the last call."""
         fleet = self._cluster.fleet
-        changed, fleet.changed = sorted(fleet.changed or ()), set()
+        changed, fleet.changed = fleet.changed or Changes(), Changes()
         self._due = self._now() + times.DECISION_LOG_STATE
         if fleet.quotas.limits != self._limits:
             self._limits = {**fleet.quotas.limits}
             self._put(form.QuotaState(limits=self._limits))
-        for name in changed:
-            self._note_node(name, fleet.nodes.get(name))
+        for uid in sorted(changed.claims & self._held.keys()):
+            if not fleet.counts(uid):
+                self._end(uid)
+        for name in sorted(changed.nodes):
+            if (node := fleet.nodes.get(name)) is not None:
+                self._note_gpus(node)
+            elif self._nodes.pop(name, None) is not None:
+                self._put(form.NodeState(t=self._time(), node=name))
+        for holder in filter(None, map(fleet.holder, sorted(changed.claims))):
+            self._note_holder(*holder)
         if fleet.demand.observed != self._observed:
             self._observed = fleet.demand.observed
             self._put(form.DemandState(counts=fleet.demand.counts))
-
-    def _note_node(self, name: str, node: NodeGpus | None) -> None:
-        for uid in [*self._on.get(name, ())]:
-            if not self._cluster.fleet.counts(uid):
-                self._end(uid)
-        if node is not None:
-            self._note_gpus(node)
-        elif self._nodes.pop(name, None) is not None:
-            self._put(form.NodeState(t=self._time(), node=name))
-        for ref, allocation in self._cluster.fleet.holders_on(name):
-            self._note_holder(ref, allocation)
 
     def _note_gpus(self, node: NodeGpus) -> None:
         name, inventory = node.inventory.node, node.inventory
@@ -235,35 +242,27 @@ class DecisionLog:
             self._nodes[name] = _Node(parts, seen, line)
 
     def _note_holder(self, ref: ClaimRef, allocation: Allocation) -> None:
-        given = [d.device for d in self._given(allocation)]
-        known = self._held.get(ref.uid)
-        if given and (known is None or [name for name, _, _ in known.devices] != sorted(given)):
-            if known is not None:
-                self._end(ref.uid)
-            self._put(self._hold(next(self._numbers), ref, allocation))
-
-    def _given(self, allocation: Allocation) -> list[AllocatedDevice]:
         every = allocation.of_driver(self._cluster.driver)
-        return [device for device in every if not device.admin_access]
-
-    def _hold(self, claim: int, ref: ClaimRef, allocation: Allocation) -> form.Held:
-        """Note a claim that holds devices from now on; returns its line."""
-        devices = ((d.device, d.ask, d.class_name) for d in self._given(allocation))
-        line = self._held[ref.uid] = form.Held(
+        given = [(d.device, d.ask, d.class_name) for d in every if not d.admin_access]
+        given.sort(key=itemgetter(0))
+        names, known = [name for name, _, _ in given], self._held.get(ref.uid)
+        if not given or (known is not None and known.devices == names):
+            return
+        if known is not None:
+            self._end(ref.uid)
+        self._held[ref.uid] = _Held(next(self._numbers), names)
+        line = form.Held(
             t=self._time(),
-            claim=claim,
+            claim=self._held[ref.uid].claim,
             tenant=self._named(ref.namespace),
             node=allocation.node,
-            devices=tuple(sorted(devices, key=lambda device: device[0])),
+            devices=tuple(given),
             back=ref.uid.startswith("next:"),
         )
-        self._on.setdefault(allocation.node, set()).add(ref.uid)
-        return line
+        self._put(line)
 
     def _end(self, uid: str) -> None:
-        known = self._held.pop(uid)
-        self._on[known.node].discard(uid)
-        self._put(form.Ended(t=self._time(), claim=known.claim))
+        self._put(form.Ended(t=self._time(), claim=self._held.pop(uid).claim))
 
     def _seen(self, node: NodeGpus) -> Inventory:
         """A node's inventory without the claims' instances and without texts for people."""
@@ -313,16 +312,15 @@ class DecisionLog:
             ask=asked.ask,
             node=decision.node,
             devices=tuple((numbers[p.claim], p.device) for p in picks),
-            cost=charge_of(self._cluster.fleet, decision.node, (p.device for p in picks)),
             passed=tuple(sorted(passed)),
             without=tuple(self._held[u].claim for u in sorted(without) if u in self._held),
         )
         self._put(line)
-        for ref, allocation in decision.allocations(claims, self._cluster.driver).items():
-            if self._given(allocation):
-                self._hold(numbers[ref], ref, allocation)
+        for ref, claim in numbers.items():
+            if names := sorted(p.device for p in picks if p.claim == ref):
+                self._held[ref.uid] = _Held(claim, names)
         if self._cluster.fleet.changed is not None:
-            self._cluster.fleet.changed.add(decision.node)  # the write may fail
+            self._cluster.fleet.changed.claims.update(ref.uid for ref in numbers)  # it may fail
 
     def _ask(self, pod: Pod, claims: tuple[ClaimWants, ...], time: int) -> form.Asked:
         """The line of the pod's question; it is recorded at ``time`` unless it was before."""
@@ -339,7 +337,7 @@ class DecisionLog:
             ask=next(self._numbers),
             pod=self._named("/".join(pod.key)),
             tenant=self._named(pod.key[0]),
-            claims=tuple(form.asked_claim(next(self._numbers), w, self._named) for w in claims),
+            claims=tuple(map(self._asked_claim, claims)),
             barred=self._barred_to(pod),
             priority=pod.priority,
             gang=self._named(str(gang.key)) if gang is not None else "",
@@ -349,6 +347,11 @@ class DecisionLog:
         self._put(line)
         return line
 
+    def _asked_claim(self, wants: ClaimWants) -> form.AskedClaim:
+        kind = wants.choices, wants.constraints, tuple(wants.sharing.items())
+        known = self._alike.get(kind, lambda: form.asked_claim(wants, self._named))
+        return msgspec.structs.replace(known, number=next(self._numbers))
+
     def _leave(self, asked: form.Asked) -> None:
         self._put(form.Left(t=self._time(), ask=asked.ask))
 
@@ -356,17 +359,15 @@ class DecisionLog:
         """Nodes with GPUs to which a pod cannot go, by its node selector, taints and the like."""
         if pod.node:
             return tuple(sorted(self._cluster.fleet.nodes.keys() - {pod.node}))
-        known = self._barred.get(pod.needs)
-        if known is None:
-            if len(self._barred) >= _NEEDS:
-                self._barred.clear()
-            facts = self._cluster.hosts.facts
-            known = self._barred[pod.needs] = tuple(
-                name
-                for name in sorted(self._cluster.fleet.nodes)
-                if name in facts and find_barrier(pod.needs, facts[name]) is not None
-            )
-        return known
+        return self._barred.get(pod.needs, lambda: self._find_barred(pod.needs))
+
+    def _find_barred(self, needs: PodNeeds) -> tuple[str, ...]:
+        facts = self._cluster.hosts.facts
+        return tuple(
+            name
+            for name in sorted(self._cluster.fleet.nodes)
+            if name not in facts or find_barrier(needs, facts[name]) is not None
+        )
 
 
 @contextmanager

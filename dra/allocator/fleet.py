@@ -73,6 +73,17 @@ class _NodeFacts(NamedTuple):
     gpus: tuple[Gpu, ...]
 
 
+@dataclass(slots=True)
+class Changes:
+    """Names of nodes whose GPUs change, and UIDs of claims that hold something else."""
+
+    nodes: set[str] = field(default_factory=set)
+    claims: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.claims)
+
+
 class Fleet:
     """The GPUs of every node whose allocator is the controller, and who holds them.
 
@@ -81,8 +92,7 @@ class Fleet:
     names of the nodes that have these, in order. ``makers``: by kind and profile id, the groups
     whose GPUs could make a slice of the profile now. ``whole``: number of GPUs given out whole;
     ``shared``: of those that several claims may share, whole or in slices. ``quotas``: sums of what
-    namespaces hold. ``changed``: takes the names of nodes whose GPUs change, unless None. Not
-    thread-safe.
+    namespaces hold. ``changed``: takes what changes, unless None. Not thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
@@ -107,7 +117,7 @@ class Fleet:
         self._by_node: dict[str, set[str]] = {}
         self._left_out: dict[tuple[str, str], str] = {}
         self._base: Fleet | None = None
-        self.changed: set[str] | None = None
+        self.changed: Changes | None = None
 
     def set_inventory(self, inventory: Inventory) -> bool:
         """Take a node's inventory; returns True when that may have made room.
@@ -131,7 +141,7 @@ class Fleet:
         gpus = sorted(inventory.gpus, key=lambda g: g.minor)
         claims: list[dict[tuple[str, Device], Held]] = [{} for _ in gpus]
         for uid in self._by_node.get(name, ()):
-            known = self._holder(uid)
+            known = self.holder(uid)
             for index, device, held in devices_held(gpus, self.driver, known) if known else ():
                 claims[index][uid, device] = held
         node = NodeGpus(
@@ -173,7 +183,7 @@ class Fleet:
 
     def hold(self, ref: ClaimRef, allocation: Allocation) -> None:
         """Count what a claim holds; an earlier allocation of the same claim is replaced."""
-        before = self._holder(ref.uid)
+        before = self.holder(ref.uid)
         if before is not None and self._holds(before[1]) == self._holds(allocation):
             self._holders[ref.uid] = ref, allocation
         else:
@@ -254,9 +264,15 @@ class Fleet:
         """True if there are idle slices on any GPU that takes slices."""
         return bool(self._idle)
 
+    def holder(self, uid: str) -> Holder | None:
+        """The claim and the devices that count as its own; None if there are none."""
+        if self._base is not None and uid not in self._holders:
+            return self._base.holder(uid)
+        return self._holders.get(uid)
+
     def counts(self, claim_uid: str) -> bool:
         """True if a claim is counted: it has an allocation, or one is being written for it."""
-        return self._holder(claim_uid) is not None
+        return self.holder(claim_uid) is not None
 
     def instance_claims(self, node: str) -> frozenset[str] | None:
         """UIDs of the claims that the node has instances of, None without a MigNode of ours.
@@ -270,13 +286,9 @@ class Fleet:
         """UIDs of the claims that are allocated on ``node``."""
         return frozenset(self._by_node.get(node, ()))
 
-    def holders_on(self, node: str) -> list[Holder]:
-        """Claims that are allocated on ``node``, with what they have, by UID."""
-        return [*filter(None, map(self._holder, sorted(self._by_node.get(node, ()))))]
-
-    def every_node(self) -> set[str]:
-        """Names of nodes with GPUs, or with claims that are allocated there."""
-        return {*self.nodes, *self._by_node}
+    def everything(self) -> Changes:
+        """Every node with GPUs, and every claim that is counted."""
+        return Changes({*self.nodes}, {*self._holders})
 
     def profiles_of(self, node: str) -> frozenset[str]:
         """Names of the profiles that a node's GPUs have, whoever allocates them."""
@@ -316,43 +328,34 @@ class Fleet:
             if not d.admin_access
         )
 
-    def _holder(self, uid: str) -> Holder | None:
-        if self._base is not None and uid not in self._holders:
-            return self._base._holder(uid)  # noqa: SLF001 - of its own kind
-        return self._holders.get(uid)
-
     def _note(self, uid: str, holder: Holder | None) -> None:
         """Note what a claim holds; a supposed fleet keeps no claims by node."""
         if self._base is not None:
             self._holders[uid] = holder
             return
+        if self.changed is not None:
+            self.changed.claims.add(uid)
         before = self._holders.pop(uid, None)
         if before is not None:
             self.quotas.enter(before[0], None, ())
-            self._note_change(before[1].node)
             on_node = self._by_node[before[1].node]
             on_node.discard(uid)
             if not on_node:
                 del self._by_node[before[1].node]
         if holder is not None:
             self._holders[uid] = holder
-            self._note_change(holder[1].node)
             self._by_node.setdefault(holder[1].node, set()).add(uid)
-
-    def _note_change(self, node: str) -> None:
-        if self.changed is not None:
-            self.changed.add(node)
 
     def _count_anew(self, claim_uids: Iterable[str]) -> None:
         """Let the quotas count anew what claims hold on their nodes."""
-        for ref, allocation in filter(None, map(self._holder, claim_uids)):
+        for ref, allocation in filter(None, map(self.holder, claim_uids)):
             self.quotas.enter(ref, allocation, self.gpus_of(allocation.node))
 
     def _exchange(self, gone: Iterable[str], added: Iterable[Holder]) -> None:
         """Remove the claims ``gone`` from their GPUs, and enter those ``added`` at theirs."""
         changed: dict[str, dict[int, Claims]] = {}
         for uid in gone:
-            known = self._holder(uid)
+            known = self.holder(uid)
             if known is None:
                 continue
             self._note(uid, None)
@@ -390,7 +393,8 @@ class Fleet:
         gpus, former = node.gpus if node else (), before.gpus if before else ()
         if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
             return
-        self._note_change(name)
+        if self.changed is not None:
+            self.changed.nodes.add(name)
         kept = {*map(id, gpus)} & {*map(id, former)}
         for state in gpus:
             if id(state) not in kept:

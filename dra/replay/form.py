@@ -113,16 +113,15 @@ class Asked(_Line, frozen=True, tag="ask"):
 class Placed(_Line, frozen=True, tag="placed"):
     """Devices were given to the pod of question ``ask``, each with the number of its claim.
 
-    ``cost``: charge of the default policy, in memory slices. ``passed``: nodes where the pod could
-    not go at the time. ``without``: claims that only hold back what this pod was to have, and so
-    were not in its way.
+    ``passed``: nodes where the pod could not go at the time. ``without``: claims that only hold
+    back what this pod was to have, and so were not in its way. The cost of the choice follows from
+    what is recorded before, and is left out: it took a tenth of the recording's time.
     """
 
     t: Time
     ask: Number
     node: str
     devices: tuple[tuple[Number, str], ...]
-    cost: float = 0.0
     passed: tuple[str, ...] = ()
     without: tuple[Number, ...] = ()
 
@@ -237,8 +236,8 @@ def read(lines: Iterable[bytes]) -> Recording:
     return Recording(header, tuple(events[:end]), tuple(events[end + 1 :]), is_cut)
 
 
-def asked_claim(number: int, wants: ClaimWants, named: Callable[[str], str]) -> AskedClaim:
-    """A claim's question; the names that a tenant gave to requests are ``named`` otherwise."""
+def asked_claim(wants: ClaimWants, named: Callable[[str], str]) -> AskedClaim:
+    """A claim's question, numbered 0; the names that a tenant gave to requests are ``named``."""
 
     def request(name: str) -> str:
         return "/".join(map(named, name.split("/")))
@@ -248,6 +247,4 @@ def asked_claim(number: int, wants: ClaimWants, named: Callable[[str], str]) -> 
         replace(c, claim_uid="", requests=frozenset(map(request, c.requests)))
         for c in wants.constraints
     )
-    return AskedClaim(
-        number, choices, constraints, {request(k): v for k, v in wants.sharing.items()}
-    )
+    return AskedClaim(0, choices, constraints, {request(k): v for k, v in wants.sharing.items()})
