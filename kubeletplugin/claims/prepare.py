@@ -113,7 +113,6 @@ class Preparer:
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         (claim, groups), read_back = self._entries(ref, self._read), False
         self._check_containers(claim, [e for _, entries in groups for e in entries])
-        untold = {e.key for _, entries in groups for e in entries if self._is_untold(e)}
         try:
             needs = self._specs.check()
             self._specs.check_writable()
@@ -125,7 +124,7 @@ class Preparer:
                 if entry.mps is not None:
                     self._sharing.serve(entry)
             is_new = any(e.state is not State.PREPARED for e in done)
-            done = [self._prepared(e, is_untold=e.key in untold) for e in done]
+            done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
             self._specs.write(done, needs)
             if is_new:
                 self._journal.put(*done)
@@ -139,19 +138,6 @@ class Preparer:
             Prepared(e.requests, e.pool, e.device, self._specs.qualified(e), e.share_id)
             for e in done
         )
-
-    def _is_untold(self, entry: Entry) -> bool:
-        """True if kubelet was surely never told of an entry.
-
-        Kubelet may know an entry that is half made: its slice may be one that is being remade.
-        """
-        return entry.early or self._journal.get(entry) is None
-
-    def _prepared(self, entry: Entry, *, is_untold: bool) -> Entry:
-        if entry.state is State.PREPARED:
-            return entry
-        files = self._specs.shared_files(entry) if is_untold else entry.files
-        return entry.at(State.PREPARED, files=files)
 
     # -- devices of the claim
 

@@ -38,9 +38,6 @@ from kubeletplugin.journal.entries import Entry, EntryKey
 _log = logging.getLogger(__name__)
 _GRAPHICS = "gfx"
 """The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
-
-
-_NOTHING = Edits()
 _NEEDS = "node needs"
 
 
@@ -56,10 +53,9 @@ def _host_errors() -> Iterator[None]:
 class Specs:
     """Writes and removes claims' CDI specs. Raises HostError, naming the file.
 
-    Edits that all containers need are in the common spec. With a claim, kubelet is told the names
-    of the common spec's devices (``Entry.files``) and keeps them; for an entry without these names,
-    the claim's own spec repeats the edits. ``sharing``: returns, for all entries of a claim, the
-    further edits for each device that is shared.
+    Edits that all containers need are in the common spec; with a claim, kubelet is told the names
+    of the common spec's devices too, and keeps them. ``sharing``: returns, for all entries of a
+    claim, the further edits for each device that is shared.
     """
 
     def __init__(
@@ -82,20 +78,16 @@ class Specs:
 
     def qualified(self, entry: Entry) -> tuple[str, ...]:
         """The CDI names of an entry's devices, in the order in which kubelet is to pass them on."""
-        return (*self._driver_spec.qualified(entry.files), f"{self._kind}={_device_id(entry)}")
-
-    def shared_files(self, entry: Entry) -> tuple[str, ...]:
-        """Names of devices of the common spec, for an entry of which kubelet was never told."""
         unit = self._hardware.unit(entry.gpu)
         has_video = unit is not None and has_engines(entry, unit)
-        return (COMPUTE, VIDEO) if has_video else (COMPUTE,)
+        common = self._driver_spec.qualified((COMPUTE, VIDEO) if has_video else (COMPUTE,))
+        return (*common, f"{self._kind}={_device_id(entry)}")
 
     def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
         """Write the spec of one claim; a spec that is already right is left.
 
-        The common spec is written first, even if no entry names its devices: after the loss of the
-        journal kubelet may still know these names. ``entries``: all entries of the claim.
-        ``needs``: the result of ``check``; without it the node is looked at again.
+        The common spec is written first. ``entries``: all entries of the claim. ``needs``: the
+        result of ``check``; without it the node is looked at again.
         """
         needs = needs or self._needs()
         self._driver_spec.ensure(needs)
@@ -173,13 +165,7 @@ class Specs:
                 Device(_device_id(e), self._of_device(e, needs, shared.get(e.key, ())))
                 for e in entries
             ),
-            common=self._common(entries, needs),
         )
-
-    def _common(self, entries: Sequence[Entry], needs: Needs) -> Edits:
-        if all(COMPUTE in e.files for e in entries):
-            return _NOTHING
-        return self._driver_spec.build(needs).common
 
     def _needs(self) -> Needs:
         """The driver files and device nodes that every container on this node needs now.
@@ -199,15 +185,13 @@ class Specs:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
-        roots, files = needs.roots, needs.files
+        roots = needs.roots
         edits = [node_edits(_nodes(entry, unit, roots)), *shared]
-        if has_engines(entry, unit) and VIDEO not in entry.files:
-            edits.append(files.video)
         if has_graphics(entry, unit):
             modeset = modeset_node(roots)
             drm = drm_nodes(roots, unit.card.pci_bus_id)
             nodes = [*([modeset] if modeset else []), *drm]
-            edits += [node_edits(nodes), files.graphics()]
+            edits += [node_edits(nodes), needs.files.graphics()]
         return joined(*edits)
 
 

@@ -1,10 +1,16 @@
 """The running program: its parts, and the order in which they are started and stopped."""
+# ruff: noqa: PLW0108 - a lambda calls a part that is built later
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 
+import grpc
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import Claim
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import (
     HOST_USERS_ONLY,
@@ -17,54 +23,233 @@ from dra.gpu.inventory import (
 from dra.kube.client import KubeApi
 from dra.kube.loop import Loop
 from kubeletplugin import times
-from kubeletplugin.common import build_common
-from kubeletplugin.daemon.build_claims import build_claims
-from kubeletplugin.daemon.parts import build_gpus, build_kubelet, build_publishing
-from kubeletplugin.gpus.node import refuse_namesake
+from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
+from kubeletplugin.claims.claim_watch import ClaimWatch
+from kubeletplugin.claims.early import EarlySlices
+from kubeletplugin.claims.janitor import Janitor
+from kubeletplugin.claims.layouts import Layouts
+from kubeletplugin.claims.lookup import ClaimReader
+from kubeletplugin.claims.node import ClaimTasks, Node
+from kubeletplugin.claims.outcomes import Outcomes
+from kubeletplugin.claims.prepare import Preparer
+from kubeletplugin.claims.rebuild import Rebuild
+from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
+from kubeletplugin.claims.slices import Slices
+from kubeletplugin.claims.specs import NodeNeeds, Specs
+from kubeletplugin.common import Common, build_common
+from kubeletplugin.gpus.driverlibrary import DriverLibrary
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.loop import HardwareLoop
+from kubeletplugin.gpus.migmode import MigMode
+from kubeletplugin.gpus.monitor import HealthMonitor
+from kubeletplugin.gpus.node import NodeWatch, Pause, refuse_namesake
+from kubeletplugin.gpus.releasing import Releasing
+from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
+from kubeletplugin.host.processes import holders, sees_processes
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import exclusive
+from kubeletplugin.kubelet.services import HealthBoard, Registration, add_services
+from kubeletplugin.nvml.session import Session
 from kubeletplugin.options import Options
-from kubeletplugin.publishing.mignode import NodeFacts
-from kubeletplugin.sockets import remove_stale, sockets
+from kubeletplugin.publishing.mignode import (
+    AllocatorMode,
+    MigNodePublisher,
+    NodeFacts,
+    NodeInventory,
+)
+from kubeletplugin.publishing.resourceslices import FailedGpus, SlicePublisher
+from kubeletplugin.publishing.statuses import ClaimStatuses
+from kubeletplugin.sockets import SocketServer, remove_stale, sockets
 from kubeletplugin.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
+_WORKERS = 130
+"""Calls served at once: Prepare and Unprepare of each of 56 slices on GPUs that hang, the streams
+of health, and a new registration."""
 
 
 class Daemon:
     """Plugin of one node, run by the process that owns its state directory.
 
-    Lower parts are built first. A lower part gets hooks to call a part that is built later; they
-    are called only once threads run.
+    Its parts are built in four steps, lower ones first. A part that is built earlier calls one that
+    is built later only once threads run.
     """
 
     def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
         self._ending = threading.Event()
-        self.common = build_common(options, api, telemetry)
-        self.gpus = build_gpus(
-            self.common,
-            drain=lambda: self.publishing.mignode.drain,
-            read_mignode=self._read_mignode,
-            refresh_status=self._refresh_status,
-            on_instances=self._check_soon,
+        self.common = common = build_common(options, api, telemetry)
+        self._build_gpus(common)
+        self._build_publishing(common)
+        self._build_claims(common)
+        self._build_kubelet(common)
+        self._listen()
+
+    # -- the parts
+
+    def _build_gpus(self, common: Common) -> None:
+        """Build the parts that look at the GPUs."""
+        options = common.options
+        session = Session(seconds=options.nvml_timeout, on_call=common.telemetry.metrics.nvml_call)
+        session.names_processes = sees_processes(options.roots)
+        self.hardware = Hardware(common, session, sharing=lambda: self.node_watch.shares())
+        self.monitor = HealthMonitor(
+            common,
+            self.hardware,
+            refresh_status=lambda ref: self.statuses.show(ref),
+            on_instances=lambda: self.janitor.check_soon(),
+            on_doubt=lambda: self.loop.hurry(),
+        )
+        self.node_watch = NodeWatch(
+            common,
+            on_conflict=self.hardware.set_conflict,
+            on_pause=self._pause,
+            on_labels=lambda: self.loop.hurry(),
+            on_namesake=self._end,
+        )
+        self.releasing = Releasing(
+            common,
+            self.hardware,
+            drain=lambda: self.mignode.drain,
+            pause=lambda: self.node_watch.pause,
+            look=self._look,
+            on_taken_up=self.monitor.forget_gpu,
+        )
+        self.library = DriverLibrary(
+            options.roots, options.library_directories, end=self._end, reports=common.reports
+        )
+        self.loop = HardwareLoop(
+            common,
+            self.hardware,
+            releasing=self.releasing,
+            library=self.library,
             recover=self._recover,
             settle=self._settle,
-            end=self._end,
         )
-        self.publishing = build_publishing(
-            self.common,
-            self.gpus,
+        self.mig_mode = MigMode(common, self.hardware)
+
+    def _build_publishing(self, common: Common) -> None:
+        """Build the parts that publish."""
+        options = common.options
+        self.statuses = ClaimStatuses(common, problem=self.monitor.problem_of)
+        mode = AllocatorMode(options.allocator, on_change=common.changed)
+        self.inventory = NodeInventory(
+            common,
+            mode,
+            self.hardware,
+            monitor=self.monitor,
+            releasing=self.releasing,
+            drain=lambda: self.mignode.drain,
             facts=self._facts,
-            on_reserved=self._take_reservations,
         )
-        self.claims = build_claims(self.common, self.gpus, self.publishing)
-        self.kubelet = build_kubelet(
-            self.common,
-            self.gpus.monitor,
-            self.claims.node,
-            on_registered=self.claims.node.outcomes.registered,
+        self.mignode = MigNodePublisher(
+            common, inventory=self.inventory.of_mignode, on_reserved=self._take_reservations
         )
-        self._listen()
+        self.failed_gpus = FailedGpus(options.binding_conditions, on_change=common.changed)
+        self.resource_slices = SlicePublisher(
+            common, mode, inventory=self.inventory.known, failed_gpus=self.failed_gpus
+        )
+
+    def _build_claims(self, common: Common) -> None:
+        """Build the parts that work on claims."""
+        options, hardware = common.options, self.hardware
+        claims = ClaimReader(
+            common.api,
+            driver=options.driver_name,
+            pool=options.pool,
+            seen=common.telemetry.claims.see,
+            asked=self.statuses.know,
+        )
+        search = DriverSearch(
+            options.roots, directories=options.library_directories, hook=options.cdi_hook
+        )
+
+        def files() -> DriverFiles:
+            return search.find(hardware.driver_version)
+
+        sharing = DeviceSharing(common, hardware, files)
+        specs = Specs(
+            options.driver_name, hardware, roots=options.roots, search=search, sharing=sharing.edits
+        )
+
+        def who_holds(uuid: str, pids: Collection[int]) -> str:
+            unit = hardware.unit(uuid)
+            return "" if unit is None else holders(options.roots, unit.card.minor, pids)
+
+        def read_early(ref: ClaimRef) -> tuple[Claim | None, tuple[AllocatedDevice, ...]]:
+            seen = self.claim_watch.take(ref) if self.claim_watch is not None else None
+            if devices := self.early.devices(ref):
+                return None, devices
+            return claims.read_expected(ref, seen)
+
+        slices = Slices(
+            hardware,
+            common.journal,
+            holders=who_holds,
+            doubt=lambda ref: self.early.doubt(ref),
+        )
+        leaves = self.releasing.leaves
+        idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=leaves)
+        removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
+        self.node = Node(
+            common,
+            Preparer(slices, specs, sharing, removal, read=claims.read, read_early=read_early),
+            removal,
+            ClaimTasks(),
+            rebuild=Rebuild(common, hardware, claims),
+            outcomes=Outcomes(common, self.monitor, self.statuses, self.failed_gpus),
+        )
+        self.early = EarlySlices(common, self.node, claims, seconds=options.eager_seconds)
+        self.janitor = Janitor(
+            common,
+            self.node,
+            self.early,
+            specs,
+            sharing,
+            forgotten_seconds=options.forgotten_after,
+        )
+        self.needs = NodeNeeds(
+            common,
+            hardware,
+            specs,
+            sharing=sharing.offers,
+            on_other_files=self.janitor.check_soon,
+        )
+        self.layouts = Layouts(
+            common,
+            slices,
+            AllocatedElsewhere(claims, clock=common.clock),
+            choice=self.node_watch.choice,
+            leaves=leaves,
+        )
+        # The controller writes the label only if slices are to be made before kubelet asks.
+        self.claim_watch = (
+            ClaimWatch(claims, self.node.outcomes, self.early, clock=common.clock)
+            if options.eager_seconds
+            else None
+        )
+
+    def _build_kubelet(self, common: Common) -> None:
+        """Build the parts that kubelet calls.
+
+        Raises:
+            HostError: a socket's path is too long.
+        """
+        self.sockets = sockets(common.options)
+        self.health = HealthBoard(self.monitor.devices)
+        driver, outcomes = common.options.driver_name, self.node.outcomes
+        registration = Registration(driver, self.sockets.service, outcomes.registered)
+
+        def register(server: grpc.Server) -> None:
+            add_services(self.node, self.health, registration, server)
+
+        # Kubelet connects as soon as it sees the registration socket, and waits up to 10 s for an
+        # answer (operation_generator.go): the service socket is there by then.
+        self.server = SocketServer(
+            self.sockets.service, self.sockets.registration, register=register, workers=_WORKERS
+        )
+
+    # -- its life
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set, then finish the calls that are under way.
@@ -74,50 +259,49 @@ class Daemon:
         """
         self._ending = stop
         remove_stale(self.common.options)
-        self.kubelet.server.start()
+        self.server.start()
         for thread in self._threads:
             thread.start()
-        self.gpus.node_watch.start()
-        if self.claims.claim_watch is not None:
-            self.claims.claim_watch.start()
+        self.node_watch.start()
+        if self.claim_watch is not None:
+            self.claim_watch.start()
         # Until the GPUs are known, the MigNode of the last run is better than an empty one.
         self.common.readiness.wait_decided(times.FIRST_LOOK_SECONDS)
-        self.publishing.mignode.start()
-        self.publishing.slices.start()
+        self.mignode.start()
+        self.resource_slices.start()
         self._begin_probes()
         stop.wait()
         self._stop()
 
     def _listen(self) -> None:
         """Register the parts that are to be called after changes on this node."""
-        common, gpus = self.common, self.gpus
-        common.telemetry.watch(gpus.monitor.gpus, common.journal, common.readiness)
-        common.changed.add_first(gpus.hardware.follow)
+        common = self.common
+        common.telemetry.watch(self.monitor.gpus, common.journal, common.readiness)
+        common.changed.add_first(self.hardware.follow)
         common.changed.add(
             lambda: common.reports.report_journal(common.journal.failure),
-            self.kubelet.health.notify,
-            self.publishing.statuses.thread.notify,
-            self.publishing.mignode.thread.notify,
-            self.publishing.slices.thread.notify,
-            gpus.monitor.thread.notify,
-            gpus.loop.notify,
+            self.health.notify,
+            self.statuses.thread.notify,
+            self.mignode.thread.notify,
+            self.resource_slices.thread.notify,
+            self.monitor.thread.notify,
+            self.loop.notify,
         )
 
     @property
     def _threads(self) -> tuple[Loop, ...]:
         """Threads to start before the first MigNode is written."""
-        gpus, claims = self.gpus, self.claims
-        changed, statuses = self.common.changed.thread, self.publishing.statuses.thread
-        last = (gpus.loop, gpus.monitor, claims.janitor, claims.early)
-        return (changed, statuses, gpus.hardware.looks, *(part.thread for part in last))
+        changed, statuses = self.common.changed.thread, self.statuses.thread
+        last = (self.loop, self.monitor, self.janitor, self.early)
+        return (changed, statuses, self.hardware.looks, *(part.thread for part in last))
 
     def _begin_probes(self) -> None:
-        publishers = (self.publishing.mignode.thread, self.publishing.slices.thread)
+        publishers = (self.mignode.thread, self.resource_slices.thread)
         self.common.telemetry.liveness.begin(
-            self.kubelet.sockets,
+            self.sockets,
             self.common.readiness,
             threads=[thread.problem for thread in (*self._threads, *publishers)],
-            overdue=self.gpus.library.overdue,
+            overdue=self.library.overdue,
         )
 
     def _stop(self) -> None:
@@ -131,66 +315,67 @@ class Daemon:
     def _stop_parts(self) -> None:
         _log.info("stopping: no new calls, running ones are finished")
         self.common.telemetry.liveness.end()
-        if self.claims.claim_watch is not None:
-            self.claims.claim_watch.stop()
-        _finish(self.claims.early.thread)
-        self.kubelet.server.withdraw(self.kubelet.sockets.registration)
-        self.kubelet.health.close()
-        self.kubelet.server.stop(times.DRAIN_SECONDS)
-        self.claims.node.tasks.wait_idle(times.DRAIN_SECONDS)
-        self.claims.janitor.thread.stop()
-        self.claims.janitor.give_up_idle()
-        self.claims.node.tasks.stop()
-        self.claims.janitor.leave()
-        self.gpus.node_watch.stop()
-        self.gpus.monitor.stop()
-        _finish(self.gpus.loop.thread, self.gpus.hardware.looks, self.common.changed.thread)
-        self.publishing.slices.stop()
-        self.publishing.mignode.stop()
-        self.publishing.statuses.stop()
+        if self.claim_watch is not None:
+            self.claim_watch.stop()
+        _finish(self.early.thread)
+        self.server.withdraw(self.sockets.registration)
+        self.health.close()
+        self.server.stop(times.DRAIN_SECONDS)
+        self.node.tasks.wait_idle(times.DRAIN_SECONDS)
+        self.janitor.thread.stop()
+        self.janitor.give_up_idle()
+        self.node.tasks.stop()
+        self.janitor.leave()
+        self.node_watch.stop()
+        self.monitor.stop()
+        _finish(self.loop.thread, self.hardware.looks, self.common.changed.thread)
+        self.resource_slices.stop()
+        self.mignode.stop()
+        self.statuses.stop()
         self.common.events.close()
         _log.info("stopped")
 
-    def _read_mignode(self) -> Inventory | None:
-        return self.publishing.mignode.look()
+    def _look(self) -> Inventory | None:
+        """Read the Node and the MigNode from the API server; returns the MigNode's inventory."""
+        self.node_watch.look()
+        return self.mignode.look()
 
     def _facts(self) -> NodeFacts:
-        outcomes, needs = self.claims.node.outcomes, self.claims.needs
+        outcomes, needs = self.node.outcomes, self.needs
         return NodeFacts(
             outcomes.listed(),
             outcomes.resumed,
             capabilities=(
                 *((MAKES_RESERVATIONS,) if self._reserves else ()),
-                *(() if self.gpus.hardware.makes_nodes else (HOST_USERS_ONLY,)),
+                *(() if self.hardware.makes_nodes else (HOST_USERS_ONLY,)),
                 *needs.offers,
             ),
-            answers=self.claims.early.answers(),
-            mode=self.claims.layouts.mode,
+            answers=self.early.answers(),
+            mode=self.layouts.mode,
             missing=needs.missing,
             cdi_hook=needs.hook,
         )
 
     def _take_reservations(self, reserved: tuple[Reservation, ...]) -> None:
         if self._reserves:
-            self.claims.early.take(reserved)
+            self.early.take(reserved)
 
     @property
     def _reserves(self) -> bool:
         """True if slices are made here for reservations, before claims are allocated."""
         by_us = self.common.options.allocator is AllocatorKind.CONTROLLER
-        return by_us and self.claims.claim_watch is not None
+        return by_us and self.claim_watch is not None
 
-    def _refresh_status(self, ref: ClaimRef) -> None:
-        self.publishing.statuses.show(ref)
-
-    def _check_soon(self) -> None:
-        self.claims.janitor.check_soon()
+    def _pause(self, asked: Pause | None) -> None:
+        conflict = asked.conflict if asked is not None else None
+        self.hardware.set_conflict(conflict, source="pause")
+        self.loop.notify()
 
     def _settle(self) -> float | None:
-        self.claims.needs.look()
-        self.gpus.node_watch.look_again()
-        soon = self.claims.layouts.settle()
-        self.gpus.mig_mode.settle(self.claims.layouts.wants_mig)
+        self.needs.look()
+        self.node_watch.look_again()
+        soon = self.layouts.settle()
+        self.mig_mode.settle(self.layouts.wants_mig)
         return soon
 
     def _end(self) -> None:
@@ -198,14 +383,14 @@ class Daemon:
         self._ending.set()
 
     def _recover(self) -> None:
-        common, statuses = self.common, self.publishing.statuses
+        common, statuses = self.common, self.statuses
         for problem in common.journal.problems:
             _log.error("journal: %s", problem)
             common.reports.report_node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
-        self.gpus.node_watch.look()
-        self.claims.node.rebuild.run()
-        self.claims.janitor.recover()
-        self.claims.layouts.begin()
+        self.node_watch.look()
+        self.node.rebuild.run()
+        self.janitor.recover()
+        self.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
             statuses.show(ref)
 

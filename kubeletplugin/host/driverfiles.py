@@ -337,7 +337,7 @@ def find_hook(roots: Roots, choice: str) -> HookProgram | None:
 
 COMPUTE, VIDEO = "compute", "video"
 """Names of the common spec's devices: ``compute`` for every container, ``video`` for decoders and
-encoders in addition. Journals have these names, which a later version must therefore know too."""
+encoders in addition. Kubelet keeps these names, which a later version must therefore know too."""
 
 
 @dataclass(frozen=True, slots=True)

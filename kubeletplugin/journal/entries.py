@@ -88,9 +88,6 @@ class Entry:
     becomes ``lost`` and stays until Unprepare. ``wiped``: the device was lost by a GPU reset or
     driver reload, with all others on the GPU. ``idle``: only the GPU instance is left, kept for
     another claim.
-
-    ``files``: names of devices of the common CDI spec of which kubelet was told with this device;
-    kubelet keeps them. Empty: kubelet was told of the claim's own CDI device only.
     """
 
     claim: ClaimRef
@@ -117,7 +114,6 @@ class Entry:
     remade: bool = False
     early: bool = False
     idle: bool = False
-    files: tuple[str, ...] = ()
 
     @property
     def key(self) -> EntryKey:
@@ -244,7 +240,7 @@ def suspect_entry(entry: Entry, why: str) -> Entry:
 
 
 def _of_nobody(claim: ClaimRef, device: str) -> dict[str, Any]:
-    no_share = {"share": None, "share_id": "", "mps": None, "files": ()}
+    no_share = {"share": None, "share_id": "", "mps": None}
     return {"claim": claim, "device": device, "pool": "", "requests": (), "total": 1, **no_share}
 
 

@@ -18,7 +18,7 @@ def told_a_moment_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slice_that_is_made_of_a_claim_that_has_gone_is_given_back(plant: Plant) -> None:
     ref = plant.site.claim("gone", ["gpu-0-mig-1g5gb-19-4"], awaited=True)
-    with plant.daemon.gpus.hardware.named("gpu-0").lock:  # somebody works on it
+    with plant.daemon.hardware.named("gpu-0").lock:  # somebody works on it
         plant.watch(ref)
     assert not entries(plant.site)
     plant.site.delete_claim(ref)

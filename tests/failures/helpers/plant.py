@@ -64,14 +64,14 @@ class Plant:
         )
         recorded = RecordedApi(self.site, self.recorder, is_down=lambda: self.api_down)
         daemon = Daemon(options, recorded.api, Telemetry())
-        daemon.claims.layouts.grace = 0.0
+        daemon.layouts.grace = 0.0
         # Sent from a thread of their own, and a courtesy: kept here.
         daemon.common.events.emit = self._emit  # type: ignore[method-assign]
         # Its thread gathers changes for a moment; here they are told of as they come.
         daemon.common.changed.thread.notify = daemon.common.changed.tell  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
-        daemon.gpus.hardware.session._calls = _AtOnce(3600.0)
-        tasks = daemon.claims.node.tasks
+        daemon.hardware.session._calls = _AtOnce(3600.0)
+        tasks = daemon.node.tasks
         tasks.begin = _one_by_one(tasks.begin)  # type: ignore[method-assign, assignment]
         return daemon
 
@@ -108,7 +108,7 @@ class Plant:
         self.run(self._look)
 
     def _look(self) -> None:
-        loop = self.daemon.gpus.loop
+        loop = self.daemon.loop
         try:
             loop._step()
         except (NvmlError, PluginError) as error:
@@ -116,12 +116,12 @@ class Plant:
 
     def heed_labels(self) -> None:
         """Read the Node, and do what its labels say."""
-        self.run(self.daemon.gpus.node_watch.look)
+        self.run(self.daemon.node_watch.look)
         self.look()
 
     def tend(self) -> None:
         """A round of the janitor, in which it asks for every claim, and one of early slices."""
-        self.run(lambda: self.daemon.claims.janitor.tend(everything=True))
+        self.run(lambda: self.daemon.janitor.tend(everything=True))
         self.eager_round()
 
     def publish(self) -> None:
@@ -129,17 +129,17 @@ class Plant:
         self.run(self._publish)
 
     def _publish(self) -> None:
-        self.daemon.gpus.hardware.look_where_wanted()
-        statuses = self.daemon.publishing.statuses
+        self.daemon.hardware.look_where_wanted()
+        statuses = self.daemon.statuses
         while statuses._wanted:
             wanted = statuses._wanted.pop(next(iter(statuses._wanted)))
             _try(lambda: statuses._apply(wanted.ref, wanted.wish))  # noqa: B023 - called at once
-        _try(self.daemon.publishing.slices._publish)
-        _try(self.daemon.publishing.mignode._publish)
+        _try(self.daemon.resource_slices._publish)
+        _try(self.daemon.mignode._publish)
 
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks for one claim."""
-        node = self.daemon.claims.node
+        node = self.daemon.node
         answer = self.run(lambda: node.prepare(ref, deadline=time.monotonic() + within))
         with self.recorder.outside():
             self.site.tell(ref, [device.cdi_ids for device in answer.devices])
@@ -147,7 +147,7 @@ class Plant:
 
     def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks when the last pod of a claim is gone."""
-        node = self.daemon.claims.node
+        node = self.daemon.node
         answer = self.run(lambda: node.unprepare(ref, deadline=time.monotonic() + within))
         if not answer.error:
             with self.recorder.outside():
@@ -161,7 +161,7 @@ class Plant:
 
         ``hung`` are UIDs of claims that are not waited for.
         """
-        self.run(lambda: self.daemon.claims.early.expect(ref, tuple(devices)))
+        self.run(lambda: self.daemon.early.expect(ref, tuple(devices)))
         self.eager_round(hung=hung)
 
     def watch(self, ref: ClaimRef, *, hung: Collection[str] = ()) -> None:
@@ -182,7 +182,7 @@ class Plant:
         self.eager_round()
 
     def _tell(self, change: Change) -> None:
-        watch = self.daemon.claims.claim_watch
+        watch = self.daemon.claim_watch
         assert watch is not None
         self.run(lambda: watch._changed(change))
 
@@ -190,14 +190,14 @@ class Plant:
         self, *reserved: Reservation, hung: Collection[str] = ()
     ) -> dict[str, str]:
         """Make what is reserved, and give back what is no more; the answers by reservation."""
-        self.run(lambda: self.daemon.claims.early.take(reserved))
+        self.run(lambda: self.daemon.early.take(reserved))
         self.eager_round(hung=hung)
-        answers = self.run(self.daemon.claims.early.answers)
+        answers = self.run(self.daemon.early.answers)
         return {answer.id: answer.state for answer in answers}
 
     def read_reservations(self) -> None:
         """Make what is reserved in the MigNode, and give back what is no more."""
-        self.run(self.daemon.publishing.mignode.look)
+        self.run(self.daemon.mignode.look)
         self.eager_round()
 
     def eager_round(self, *, hung: Collection[str] = ()) -> None:
@@ -206,18 +206,18 @@ class Plant:
 
     def _eager_round(self, hung: Collection[str]) -> None:
         for _ in range(2):  # what is given back is made after it
-            self.daemon.claims.early._turn()
-            running = {**self.daemon.claims.node.tasks._running}
+            self.daemon.early._turn()
+            running = {**self.daemon.node.tasks._running}
             awaited = [future for uid, (_, future) in running.items() if uid not in hung]
             assert not wait(awaited, timeout=WITHIN_SECONDS).not_done, "work that does not end"
 
     def give_up_idle(self) -> None:
         """Remove what is kept for other claims, as at an orderly end."""
-        self.run(self.daemon.claims.janitor.give_up_idle)
+        self.run(self.daemon.janitor.give_up_idle)
 
     def inventory(self) -> Inventory | None:
         """What would be published."""
-        return self.run(self.daemon.publishing.inventory.known)
+        return self.run(self.daemon.inventory.known)
 
 
 def _one_by_one(begin: Begin) -> Begin:

@@ -106,7 +106,7 @@ def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
 
 def _check_resumed(plant: Plant, *, half_made: bool) -> None:
     """Kubelet is made to ask again if what it asked for was half made, and only then."""
-    outcomes = plant.daemon.claims.node.outcomes
+    outcomes = plant.daemon.node.outcomes
     outcomes.registered()
     assert bool(outcomes.resumed) == half_made
 

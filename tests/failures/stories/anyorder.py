@@ -182,7 +182,7 @@ class AnyOrder(Mishaps):
         self.api_comes()
         self.nvml_is_well()
         self.release_hung()
-        assert self.plant.daemon.claims.node.tasks.wait_idle(WITHIN_SECONDS)
+        assert self.plant.daemon.node.tasks.wait_idle(WITHIN_SECONDS)
         self.processes_end()
         self.specs_lost = False
 

@@ -203,7 +203,7 @@ class Mishaps(Usage):
     @rule()
     def gpu_goes_on(self) -> None:
         self.release_hung()
-        assert self.plant.daemon.claims.node.tasks.wait_idle(WITHIN_SECONDS)
+        assert self.plant.daemon.node.tasks.wait_idle(WITHIN_SECONDS)
 
     @rule()
     def api_goes(self) -> None:

@@ -112,7 +112,7 @@ class Story(RuleBasedStateMachine):
         plant = Plant(self.site, self.recorder)
         plant.api_down = self.api_down
         plant.start()
-        plant.daemon.claims.node.outcomes.registered()
+        plant.daemon.node.outcomes.registered()
         return plant
 
     def restart(self) -> None:

@@ -175,7 +175,7 @@ class Usage(Story):
     @rule()
     def no_pod_comes_for_a_long_time(self) -> None:
         """A claim that kube-scheduler waits for keeps its slice: it is reserved for the pod."""
-        eager = self.plant.daemon.claims.early
+        eager = self.plant.daemon.early
         self.plant.eager_round()  # it has seen what is there
         self.recorder.skipped += 2 * eager._seconds
         self.plant.eager_round()

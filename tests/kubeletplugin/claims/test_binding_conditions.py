@@ -189,7 +189,7 @@ def test_whoever_has_wasted_slices_waits_and_is_served_later(
     monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 0)
     ref = awaited(rig, DEVICE)
     assert rig.daemon is not None
-    slices = rig.daemon.claims.early
+    slices = rig.daemon.early
     wait_for("a look", lambda: ref.uid in slices._claims)
     assert rig.clean()
     monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 8)

@@ -104,7 +104,7 @@ def test_nothing_is_made_before_kubelet_asks_where_that_is_switched_off(
     rig.start()
     ref = rig.claim(DEVICE, expected=True)
     assert rig.daemon is not None
-    assert rig.daemon.claims.claim_watch is None
+    assert rig.daemon.claim_watch is None
     rig.prepared(ref)
     assert acted(rig, "ahead") == 0
 
@@ -161,7 +161,7 @@ def creations_begun(rig: Rig) -> bool:
 
 def test_what_kubelet_asks_for_goes_first(rig: Rig) -> None:
     assert rig.daemon is not None
-    unit = rig.daemon.gpus.hardware.named("gpu-0")
+    unit = rig.daemon.hardware.named("gpu-0")
     with unit.lock:
         late = rig.claim(DEVICE, expected=True)
         on_other_gpu = ahead(rig, ELSEWHERE)
@@ -180,8 +180,8 @@ def test_a_slice_that_is_needed_no_more_leaves_its_place_to_a_prepare(rig: Rig) 
     """Even where the watch has told nothing of its claim."""
     ref = ahead(rig, DEVICE)
     assert rig.daemon is not None
-    assert rig.daemon.claims.claim_watch is not None
-    rig.daemon.claims.claim_watch.stop()
+    assert rig.daemon.claim_watch is not None
+    rig.daemon.claim_watch.stop()
     rig.set_status(ref, reservedFor=None)
     rig.set_status(ref, allocation=None)
     rig.prepared(rig.claim(OVERLAPPING))

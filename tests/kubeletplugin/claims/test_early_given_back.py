@@ -98,11 +98,11 @@ def test_what_the_janitor_finds_gone_counts_for_its_namespace_too(rig: Rig) -> N
     """The watch may miss the end of a claim."""
     ref = ahead(rig, DEVICE)
     assert rig.daemon is not None
-    assert rig.daemon.claims.claim_watch is not None
-    rig.daemon.claims.claim_watch.stop()
+    assert rig.daemon.claim_watch is not None
+    rig.daemon.claim_watch.stop()
     rig.set_status(ref, reservedFor=None)
     rig.delete_claim(ref)
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     wait_for("its end", lambda: given_back(rig, ref))
     wait_for("the count", lambda: acted(rig, "returned") == 1)
     assert acted(rig, "collected") == 0

@@ -72,7 +72,7 @@ def test_it_is_published_as_what_takes_no_room(warm: Rig) -> None:
     assert gpu["idle"] == [
         {"placement": {"start": 4, "size": 2}, "profileId": 14, "namespace": "default"}
     ]
-    inventory = warm.daemon.publishing.inventory.known() if warm.daemon else None
+    inventory = warm.daemon.inventory.known() if warm.daemon else None
     assert inventory is not None
     assert inventory.gpus[0].usage.mask == 0
 
@@ -107,9 +107,9 @@ def test_another_namespace_gets_one_of_its_own(warm: Rig) -> None:
 def test_it_is_kept_for_a_time(warm: Rig) -> None:
     assert warm.daemon is not None
     released(warm)
-    warm.daemon.claims.janitor.tend(everything=True)
+    warm.daemon.janitor.tend(everything=True)
     assert gpu_instances(warm) == ["create"]
-    warm.daemon.claims.node.removal.idle._seconds = 0.001
+    warm.daemon.node.removal.idle._seconds = 0.001
     wait_for("its end", warm.clean)
 
 
@@ -134,7 +134,7 @@ def test_one_that_cannot_be_destroyed_is_unavailable_and_shown(warm: Rig) -> Non
     fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=IN_USE, times=0)
     warm.machine.inject(fault)
     assert warm.daemon is not None
-    warm.daemon.claims.node.removal.idle._seconds = 0.001
+    warm.daemon.node.removal.idle._seconds = 0.001
     wait_for("the failure", lambda: [e for e in warm.journal() if not e.idle])
     wait_for(
         "the MigNode", lambda: warm.published_slices() == [("gpu-0", "2g.10gb", 4, "reclaiming")]
@@ -193,8 +193,8 @@ def being_deleted(rig: Rig, *, reserved: bool) -> ClaimRef:
 
 def looked_at(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
-    assert rig.daemon.claims.node.tasks.wait_idle(PATIENCE)
+    rig.daemon.janitor.tend(everything=True)
+    assert rig.daemon.node.tasks.wait_idle(PATIENCE)
 
 
 def test_kubelet_has_time_to_unprepare_a_claim_that_ended(forgets_after: Wait) -> None:

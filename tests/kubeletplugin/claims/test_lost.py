@@ -20,9 +20,9 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 def look(rig: Rig) -> None:
     assert rig.daemon is not None
     # The janitor's own thread may be at work: then his round is waited for, not one from before.
-    assert rig.daemon.claims.node.tasks.wait_idle(10)
-    rig.daemon.claims.janitor.tend(everything=True)
-    assert rig.daemon.claims.node.tasks.wait_idle(10)
+    assert rig.daemon.node.tasks.wait_idle(10)
+    rig.daemon.janitor.tend(everything=True)
+    assert rig.daemon.node.tasks.wait_idle(10)
 
 
 def lost(rig: Rig) -> int:

@@ -104,7 +104,7 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.machine.take_away("libraries")
     wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     old = rig.common()
     rig.machine.bring_back()
     wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
@@ -115,7 +115,7 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
 
     def right() -> bool:
         assert rig.daemon is not None
-        rig.daemon.claims.janitor.tend(everything=True)
+        rig.daemon.janitor.tend(everything=True)
         return library in sources(rig)
 
     wait_for("the spec", right)  # files that were found are looked for again after a while

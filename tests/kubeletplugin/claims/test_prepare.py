@@ -256,7 +256,7 @@ def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
         wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
         rig.prepared(free)
         assert rig.daemon is not None
-        rig.poll()
+        assert not rig.daemon.hardware.poll(), "the hung GPU is left out"
         assert not waiting.done()
         rig.machine.clear_faults()
         assert not waiting.result().error

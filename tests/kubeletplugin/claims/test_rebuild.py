@@ -31,7 +31,7 @@ def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig
     lose_journal(rig)
     rig.start()
     [found] = rig.journal()
-    assert found == before.at(State.PREPARED, files=())
+    assert found == before.at(State.PREPARED)
     assert rig.machine.snapshot() == hardware
     assert rig.published_slices() == [
         ("gpu-0", "1g.5gb", 4, "prepared"),
@@ -165,7 +165,7 @@ def spec_of(ref: ClaimRef) -> str:
 
 def tend(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
 
 
 def lost(rig: Rig, *, down: bool = False) -> None:

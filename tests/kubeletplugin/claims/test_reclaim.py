@@ -128,7 +128,7 @@ def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig)
     ref = in_use(rig)
     rig.delete_claim(ref)
     assert rig.daemon is not None
-    janitor = rig.daemon.claims.janitor
+    janitor = rig.daemon.janitor
 
     def is_told() -> bool:
         # A round leaves out a claim on which the janitor's own thread is at work.
@@ -227,7 +227,7 @@ def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig)
         )
     )
     assert rig.daemon is not None
-    assert rig.daemon.gpus.hardware.session.reopen(PATIENCE)
+    assert rig.daemon.hardware.session.reopen(PATIENCE)
     assert rig.unprepare(ref) == ""
     assert states(rig) == [State.TOMBSTONE]
     rig.machine.clear_faults()

@@ -31,8 +31,8 @@ def test_a_restart_at_rest_changes_no_hardware_no_file_and_writes_nothing_to_the
         assert rig.statuses_idle()
         assert rig.daemon is not None
         rig.poll()
-        rig.daemon.claims.janitor.tend()
-        rig.daemon.publishing.mignode.thread.notify()
+        rig.daemon.janitor.tend()
+        rig.daemon.mignode.thread.notify()
     assert [rig.prepared(ref) for ref in refs]
     rig.stop()
     assert rig.machine.snapshot() == hardware
@@ -166,7 +166,7 @@ def test_no_answer_from_the_api_server_is_no_sign_that_a_claim_is_gone(rig: Rig)
     rig.start(ready=False)
     assert rig.daemon is not None
     wait_for("recovery", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
-    rig.daemon.claims.janitor.tend()
+    rig.daemon.janitor.tend()
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
     assert len(rig.specs()) == 1
 
@@ -184,7 +184,7 @@ def test_what_was_left_half_made_stays_until_the_api_server_says_what_became_of_
     rig.start(ready=False)
     assert rig.daemon is not None
     wait_for("recovery", lambda: rig.is_ready)
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     assert (rig.slices(), len(rig.journal())) == ([(0, "1g.5gb", 4, True)], 1)
     if not comes_back:
         rig.set_status(ref, reservedFor=None)
@@ -194,7 +194,7 @@ def test_what_was_left_half_made_stays_until_the_api_server_says_what_became_of_
         rig.prepared(ref)
         assert rig.mutations() == mutations, "it was finished, not made again"
     else:
-        rig.daemon.claims.janitor.tend(everything=True)
+        rig.daemon.janitor.tend(everything=True)
         assert rig.clean()
 
 

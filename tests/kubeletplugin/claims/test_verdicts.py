@@ -50,7 +50,7 @@ def test_a_claim_that_was_prepared_before_mig_mode_went_keeps_its_place_and_is_r
     assert rig.daemon is not None
     rig.machine.set_mig_mode(0, enabled=False)
     rig.poll()
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     assert "MIG mode of gpu-0" in rig.refused(ref)
     assert verdict(rig, ref) == ""
     assert [e.claim for e in rig.journal()] == [ref]

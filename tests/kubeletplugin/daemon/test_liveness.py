@@ -67,7 +67,7 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
     wait_for("readiness", lambda: not unready(rig))
     monkeypatch.setattr(times, "PROBE_SECONDS", 0.2)
     assert rig.daemon is not None
-    release, workers = threading.Event(), rig.daemon.kubelet.server._workers
+    release, workers = threading.Event(), rig.daemon.server._workers
     for _ in range(workers._max_workers):
         workers.submit(release.wait, PATIENCE)
     try:
@@ -81,12 +81,12 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
 @pytest.mark.parametrize(
     ("part", "name"),
     [
-        ("gpus.loop", "hardware"),
-        ("claims.janitor", "janitor"),
-        ("gpus.monitor", "health"),
-        ("publishing.mignode", "MigNode {}"),
-        ("publishing.slices", "ResourceSlices of {}"),
-        ("publishing.statuses", "claim status"),
+        ("loop", "hardware"),
+        ("janitor", "janitor"),
+        ("monitor", "health"),
+        ("mignode", "MigNode {}"),
+        ("resource_slices", "ResourceSlices of {}"),
+        ("statuses", "claim status"),
     ],
 )
 def test_a_thread_that_has_ended_makes_it_dead(
@@ -126,7 +126,7 @@ def test_what_hangs_is_left_behind_by_a_stop_in_time(
     monkeypatch.setattr(times, "STOP_SECONDS", 0.2)
     assert rig.daemon is not None
     go_on = threading.Event()
-    monkeypatch.setattr(rig.daemon.claims.janitor, "give_up_idle", lambda: go_on.wait(PATIENCE))
+    monkeypatch.setattr(rig.daemon.janitor, "give_up_idle", lambda: go_on.wait(PATIENCE))
     running = rig._thread
     assert running is not None
     try:

@@ -160,7 +160,7 @@ def test_an_end_that_does_not_come_is_told_to_liveness(site: Site) -> None:
 
 def test_a_plugin_whose_end_hangs_is_not_alive(rig: Rig) -> None:
     assert rig.daemon is not None
-    library = rig.daemon.gpus.library
+    library = rig.daemon.library
     library._ended, library._why = -2 * times.END_OVERDUE_SECONDS, "the driver was exchanged"
     stuck = "end: the driver was exchanged; this process has not ended"
     assert stuck in rig.telemetry.probes.live.problems()

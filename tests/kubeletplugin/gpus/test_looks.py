@@ -37,7 +37,7 @@ def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
     rig = make_rig()
     rig.start()
     assert rig.daemon is not None
-    hardware, gpu = rig.daemon.gpus.hardware, rig.machine.gpu(0).uuid
+    hardware, gpu = rig.daemon.hardware, rig.machine.gpu(0).uuid
     unit = hardware.unit(gpu)
     assert unit is not None
     with unit.lock:
@@ -82,7 +82,7 @@ def test_what_is_prepared_during_a_look_is_published_after_it(
     rig = make_rig()
     rig.start()
     assert rig.daemon is not None
-    hardware = rig.daemon.gpus.hardware
+    hardware = rig.daemon.hardware
     unit = hardware.named("gpu-0")
 
     def look() -> None:

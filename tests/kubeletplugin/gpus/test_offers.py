@@ -108,7 +108,7 @@ def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alon
     assert rig.prepared(rig.claim(OTHER)), "the remedy that is named"
     rig.machine.configure(variants=Variants())
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.units()[0].come_back([])
+    rig.daemon.hardware.units()[0].come_back([])
     assert rig.prepared(ref)
 
 
@@ -144,7 +144,7 @@ def test_a_gpu_of_which_every_profile_was_refused_says_so(make_rig: Callable[...
     rig = make_rig(GpuSpec("A100-SXM4-40GB"))
     rig.start()
     assert rig.daemon is not None
-    (unit,) = rig.daemon.gpus.hardware.units()
+    (unit,) = rig.daemon.hardware.units()
     geometry = unit.card.geometry
     assert geometry is not None
     for profile in geometry.profiles:
@@ -190,7 +190,7 @@ def test_mig_mode_that_goes_off_meanwhile_takes_no_profile_away(
     monkeypatch.setattr(pynvml, function, real)
     rig.machine.set_mig_mode(0, enabled=True)
     assert rig.daemon is not None
-    assert rig.daemon.gpus.hardware.units()[0].struck(19) == ""
+    assert rig.daemon.hardware.units()[0].struck(19) == ""
     rig.poll()
     assert rig.prepared(ref)
 

@@ -48,14 +48,14 @@ def writes(rig: Rig) -> list[tuple[str, str]]:
 def idle(rig: Rig) -> bool:
     """Whether the publisher has taken every wish."""
     assert rig.daemon is not None
-    publisher = rig.daemon.publishing.slices
+    publisher = rig.daemon.resource_slices
     return not publisher.thread._wake.is_set() and not publisher.disturbed
 
 
 def looked(rig: Rig) -> bool:
     """Whether the publisher has compared the slices with what they should be."""
     assert rig.daemon is not None
-    return rig.daemon.publishing.slices._last is not None
+    return rig.daemon.resource_slices._last is not None
 
 
 def spoil(

@@ -133,7 +133,7 @@ class Rig:
         self.start()
 
     def statuses_idle(self) -> bool:
-        return self.daemon is not None and self.daemon.publishing.statuses.wait_idle(PATIENCE)
+        return self.daemon is not None and self.daemon.statuses.wait_idle(PATIENCE)
 
     def close(self) -> None:
         self.machine.clear_faults()
@@ -325,21 +325,21 @@ class Rig:
         """True if the GPUs were looked at after all that was done, or that cannot be told."""
         if self.daemon is None:
             return True
-        units = self.daemon.gpus.hardware.units()
+        units = self.daemon.hardware.units()
         looked_at = any(u.lock.is_held and not u.lock.is_worked_under for u in units)
         return not looked_at and not any(u.look_wanted or u.read_back for u in units)
 
     def poll(self) -> None:
         """Look at all GPUs, once nobody works on one."""
         assert self.daemon is not None
-        wait_for("a look at all GPUs", self.daemon.gpus.hardware.poll)
+        wait_for("a look at all GPUs", self.daemon.hardware.poll)
 
     def published(self) -> bool:
         """Whether the MigNode says what the plugin knows."""
         assert self.daemon is not None
         if not self.has_looked():
             return False
-        inventory = self.daemon.publishing.inventory.of_mignode()
+        inventory = self.daemon.inventory.of_mignode()
         found = self.api.list(MIG_NODES, field_selector=f"metadata.name={self.node}").items
         if not found or inventory is None:
             return False

@@ -158,7 +158,7 @@ def released(rig: Rig) -> None:
     """The call for the first GPU that hung has come back."""
     rig.machine.clear_faults()
     assert rig.daemon is not None
-    session, gpu = rig.daemon.gpus.hardware.session, rig.machine.gpu(0).uuid
+    session, gpu = rig.daemon.hardware.session, rig.machine.gpu(0).uuid
     wait_for("the call", lambda: not session.hangs(gpu))
 
 
@@ -178,7 +178,7 @@ def test_a_gpu_that_hangs_is_shown_with_the_call_and_serves_again_when_it_answer
     assert "hangs since" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
     assert rig.unprepare(kept) == "", "so that the pod can end"
     released(rig)
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     wait_for("the janitor", lambda: rig.slices() == [(1, "1g.5gb", 0, True)])
     rig.poll()
     wait_for("MigNode", lambda: gpu_reason(rig, 0) == ": ")
@@ -209,7 +209,7 @@ def test_a_gpu_that_hangs_while_all_are_looked_for_keeps_its_description(impatie
         Fault(id="hang", function="nvmlDeviceGetMigMode", action="hang", gpu=0, times=0)
     )
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.discover()
+    rig.daemon.hardware.discover()
     wait_for("MigNode", lambda: "hangs since" in gpu_reason(rig, 0))
     now = rig.mignode()["status"]["gpus"][0]
     said = {"reason", "message"}

@@ -71,7 +71,7 @@ def test_what_is_half_made_or_on_its_way_out_is_not_shown(rig: Rig, state: State
     assert rig.claim_status(ref)
     journal = rig.daemon.common.journal
     journal.put(*(e.at(state) for e in journal.entries()))
-    rig.daemon.publishing.statuses.show(ref)
+    rig.daemon.statuses.show(ref)
     assert rig.claim_status(ref) == []
 
 
@@ -126,7 +126,7 @@ def test_a_claim_that_replaced_ours_is_not_written_to(rig: Rig) -> None:
     new = rig.claim(SLICE, name=ref.name)
     rig.http.writes = []
     assert rig.daemon is not None
-    rig.daemon.publishing.statuses.show(ref)
+    rig.daemon.statuses.show(ref)
     assert rig.claim_status(ClaimRef("default", new.name, new.uid)) == []
     assert not [path for _, path in rig.http.writes if "resourceclaims" in path]
 

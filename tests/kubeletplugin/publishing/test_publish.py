@@ -93,7 +93,7 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     settle(rig)
     rig.http.writes = []
     assert rig.daemon is not None
-    publisher = rig.daemon.publishing.mignode
+    publisher = rig.daemon.mignode
     for _ in range(5):
         rig.poll()
         publisher.thread.notify()
@@ -115,7 +115,7 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetCount*", action="hang"))
     rig.start(ready=False)
     assert rig.daemon is not None
-    publisher = rig.daemon.publishing.mignode
+    publisher = rig.daemon.mignode
     wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
     publisher.thread.notify()
     wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
@@ -165,7 +165,7 @@ def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(
     asked: list[str] = []
     rig.http.refuse = lambda method, path: asked.append(f"{method} {path}")
     status = f"PUT {MIG_NODES.path('', rig.node, 'status')}"
-    publisher = rig.daemon.publishing.mignode
+    publisher = rig.daemon.mignode
     monkeypatch.setattr(publisher._mirror.store, "list", lambda: [early])
     publisher._changed(Change("modified", early, early))
     publisher.thread.notify()
@@ -180,7 +180,7 @@ def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(
 def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool) -> None:
     settle(rig)
     assert rig.daemon is not None
-    publisher, send, edits = rig.daemon.publishing.mignode, rig.http.call, [1]
+    publisher, send, edits = rig.daemon.mignode, rig.http.call, [1]
 
     def edit() -> None:
         rig.api.patch(MIG_NODES, rig.node, {"status": {"gpus": []}}, subresource="status")
@@ -219,7 +219,7 @@ def test_the_time_of_the_ready_condition_changes_only_with_its_value(rig: Rig) -
     for call in ("nvmlDeviceGetMigMode", "nvmlInit*"):
         rig.machine.inject(Fault(id=call, function=call, action="return", code=9, times=0))
     assert rig.daemon is not None
-    rig.daemon.gpus.loop._unavailable("the driver is gone")
+    rig.daemon.loop._unavailable("the driver is gone")
     wait_for("not ready", lambda: condition()["status"] == "False")
     assert condition()["lastTransitionTime"] != past
     assert "the driver is gone" in condition()["message"]
@@ -230,9 +230,7 @@ def test_without_the_node_or_the_crd_it_is_tried_again(make_rig: Callable[..., R
     rig = make_rig(GpuSpec(A100))
     rig.api.delete(NODES, rig.node)
     rig.start(ready=False)
-    wait_for(
-        "an attempt", lambda: rig.daemon and rig.daemon.publishing.mignode._backoff.failures > 0
-    )
+    wait_for("an attempt", lambda: rig.daemon and rig.daemon.mignode._backoff.failures > 0)
     assert not exists(rig.api, MIG_NODES, rig.node)
     rig.create_node()
     wait_for("it", rig.published)
@@ -243,7 +241,7 @@ def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
     settle(rig)
     drain = {"gpus": ["gpu-1"], "reason": "driver 580"}
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": drain}})
-    known = rig.daemon.publishing.inventory.known
+    known = rig.daemon.inventory.known
     wait_for("the drain", lambda: (now := known()) and now.is_drained("gpu-1"))
     rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-2"))
     wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "2g.10gb", 2, "prepared")])

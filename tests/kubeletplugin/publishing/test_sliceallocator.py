@@ -50,7 +50,7 @@ def test_without_a_look_at_old_slices_the_controller_allocates_nothing(scheduled
     rig.http.refuse = refuse
     rig.start(ready=False)
     assert rig.daemon is not None
-    publisher = rig.daemon.publishing.slices
+    publisher = rig.daemon.resource_slices
     wait_for("an attempt", lambda: publisher._backoff.failures > 1)
     assert rig.mignode()["spec"]["allocator"] == "scheduler"
     rig.http.refuse = lambda _method, _path: None

@@ -161,7 +161,7 @@ def test_a_slice_that_cannot_be_removed_is_unavailable(
     assert "gpu-0-mig-4g20gb-5-0" in devices(rig)
     rig.machine.clear_faults()
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     wait_for("the room", lambda: "gpu-0-mig-3g20gb-9-4" in devices(rig))
 
 

@@ -97,7 +97,7 @@ def test_slices_that_go_at_any_moment_of_a_publication_are_written_again(schedul
     rig = scheduled
     rig.stop()  # so that nobody else publishes
     assert rig.daemon is not None
-    publisher = rig.daemon.publishing.slices
+    publisher = rig.daemon.resource_slices
     for moment in count(1):
         (found, *_) = slices(rig)
 

@@ -93,7 +93,7 @@ def test_who_waits_for_a_gpu_is_heard_and_who_gets_it_at_once_is_not() -> None:
 def test_the_lock_of_every_gpu_is_listened_to(rig: Rig) -> None:
     assert rig.daemon is not None
     count = "mig_dra_gpu_lock_wait_seconds_count"
-    for unit in rig.daemon.gpus.hardware.units():
+    for unit in rig.daemon.hardware.units():
         with unit.lock:
             before = scrape(rig).value(count)
             assert not unit.lock.enter(0)

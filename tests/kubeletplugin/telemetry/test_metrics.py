@@ -117,7 +117,7 @@ def test_a_fault_of_our_own_is_a_result_of_its_own(
         raise ZeroDivisionError
 
     assert rig.daemon is not None
-    monkeypatch.setattr(rig.daemon.publishing.statuses, "show", broken)
+    monkeypatch.setattr(rig.daemon.statuses, "show", broken)
     rig.refused(rig.claim(SLICE))
     assert calls(scrape(rig), "prepare", result="internal") == 1
 
@@ -158,7 +158,7 @@ def test_a_gpu_without_mig_mode_has_a_reason(
 
 def test_a_gpu_that_is_unavailable_has_room_for_nothing(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.set_conflict(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
+    rig.daemon.hardware.set_conflict(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
     found = scrape(rig)
     reasons = [labels["reason"] for labels in found.labels("mig_dra_gpu_unavailable")]
     assert reasons == ["DevicePluginActive"] * 2

@@ -64,7 +64,7 @@ def wait_state(rig: Rig, state: str, *texts: str) -> str:
     def there() -> bool:
         assert rig.daemon is not None
         mode = status(rig).get("mode") or {}
-        rig.daemon.gpus.loop.hurry()
+        rig.daemon.loop.hurry()
         return mode.get("state") == state and all(t in mode.get("message", "") for t in texts)
 
     wait_for(f"state {state} {texts}", there)

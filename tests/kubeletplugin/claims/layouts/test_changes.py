@@ -93,7 +93,7 @@ def test_waiting_for_claims_costs_no_list_of_them_and_no_gpu_its_lock(
     ]
     named = {"metadata": {"labels": {node_label(DRIVER): label_of(rig.node)}}}
     rig.api.patch(RESOURCE_CLAIMS, labelled.name, named, namespace=labelled.namespace)
-    units, loop = rig.daemon.gpus.hardware.units(), rig.daemon.gpus.loop
+    units, loop = rig.daemon.hardware.units(), rig.daemon.loop
     asked: list[str] = []
     locked: list[str] = []
 
@@ -217,7 +217,7 @@ def test_what_was_made_stays_while_the_label_is_wrong_and_is_made_again_after_a_
     rig.machine.wipe_gpu(0)
     assert rig.slices() == []
     assert rig.daemon is not None
-    rig.daemon.gpus.loop.hurry()
+    rig.daemon.loop.hurry()
     wait_for("the layout", lambda: rig.slices() == PAIRS)
 
 
@@ -225,10 +225,10 @@ def test_none_keeps_a_gpu_from_being_released(declare: Callable[..., Rig]) -> No
     rig = declare(config="pairs")
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": {"since": "2026-01-01T00:00:00Z"}}})
     assert rig.daemon is not None
-    wait_for("its end", lambda: (rig.daemon.gpus.loop.hurry(), rig.clean())[1])  # type: ignore[union-attr]
+    wait_for("its end", lambda: (rig.daemon.loop.hurry(), rig.clean())[1])  # type: ignore[union-attr]
     wait_for("the release", lambda: status(rig)["gpus"][0].get("reason") == "GpuReleased")
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": None}})
-    wait_for("the layout", lambda: (rig.daemon.gpus.loop.hurry(), rig.slices())[1] == PAIRS)  # type: ignore[union-attr]
+    wait_for("the layout", lambda: (rig.daemon.loop.hurry(), rig.slices())[1] == PAIRS)  # type: ignore[union-attr]
 
 
 def test_a_node_is_switched_between_whole_and_cut_when_idle(declare: Callable[..., Rig]) -> None:
@@ -276,7 +276,7 @@ def test_a_change_of_mode_is_tried_again_while_a_monitor_holds_the_gpu(
 
     def is_now(*, pending: bool, mode: bool) -> bool:
         assert rig.daemon is not None
-        rig.daemon.gpus.loop.hurry()
+        rig.daemon.loop.hurry()
         gpu = rig.machine.gpu(0)
         return (gpu.mig_pending, gpu.mig) == (pending, mode)
 

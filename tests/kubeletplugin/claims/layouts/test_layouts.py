@@ -183,7 +183,7 @@ def test_while_the_node_cannot_be_read_nothing_is_given_out(declare: Callable[..
     rig.start(ready=False)
     wait_for("readiness", lambda: rig.is_ready)
     assert rig.daemon is not None
-    inventory = rig.daemon.publishing.inventory.known()
+    inventory = rig.daemon.inventory.known()
     assert inventory is not None
     assert inventory.mode is not None
     assert (inventory.mode.state, inventory.gpus[0].reason) == ("pending", "LayoutPending")

@@ -245,7 +245,7 @@ def test_memory_that_clients_share_outlives_the_daemons_pod(sharing: Rig, pods: 
 
     def another() -> Obj | None:  # the janitor may make it while nobody looks
         assert sharing.daemon is not None
-        sharing.daemon.claims.janitor.tend(everything=True)
+        sharing.daemon.janitor.tend(everything=True)
         made = [p for p in pods.pods() if p["metadata"]["uid"] != pod["metadata"]["uid"]]
         return made[0] if made else None
 
@@ -317,7 +317,7 @@ def test_a_daemon_that_does_not_end_is_named_as_the_holder_and_the_slice_stays(
 
 def tended(rig: Rig) -> bool:
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     return rig.clean()
 
 
@@ -333,7 +333,7 @@ def test_a_daemon_that_crashed_or_was_deleted_is_there_again_with_its_limits(
     sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
     wait_for("its end", lambda: pods.pods() == [])
     assert sharing.daemon is not None
-    sharing.daemon.claims.janitor.tend(everything=True)
+    sharing.daemon.janitor.tend(everything=True)
     wait_for("another", lambda: pods.pods() != [])
     assert pods.pods()[0]["metadata"]["uid"] != pod["metadata"]["uid"]
 
@@ -350,7 +350,7 @@ def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric
     def ready(*, tended: bool = True) -> str:
         assert sharing.daemon is not None
         if tended:  # a round leaves out a claim on which the janitor's own thread is at work
-            sharing.daemon.claims.janitor.tend(everything=True)
+            sharing.daemon.janitor.tend(everything=True)
         assert sharing.statuses_idle()
         [shown] = sharing.claim_status(ref)
         return str(next(c["reason"] for c in shown["conditions"] if c["type"] == "Ready"))
@@ -386,6 +386,7 @@ def test_a_node_is_ready_while_daemons_of_claims_left_half_made_are_not(
     journal = Journal(sharing.roots.state / "journal.json")
     journal.put(*(e.at(State.CI_CREATED, remade=False) for e in journal.entries()))
     monkeypatch.setattr(daemons, "DAEMON_SECONDS", 3600.0)
+    monkeypatch.setattr("kubeletplugin.claims.janitor.RECOVERY_SECONDS", 0.2)
     sharing.start()
     assert {e.state for e in sharing.journal()} == {State.CI_CREATED}
     pods.runs = True

@@ -114,13 +114,13 @@ def test_a_claim_that_is_gone_leaves_the_slice_to_the_others(sharing: Rig) -> No
     sharing.machine.start_process(0, 77, gpu_instance=gi_id, compute_instance=ci_id)
     sharing.delete_claim(first)
     assert sharing.daemon is not None
-    sharing.daemon.claims.janitor.tend(everything=True)
+    sharing.daemon.janitor.tend(everything=True)
     assert ([e.claim for e in sharing.journal()], sharing.slices()) == ([second], THERE)
     sharing.delete_claim(second)
-    sharing.daemon.claims.janitor.tend(everything=True)
+    sharing.daemon.janitor.tend(everything=True)
     assert sharing.slices() == THERE, "a process has it"
     sharing.machine.end_process(77)
-    sharing.daemon.claims.janitor.tend(everything=True)
+    sharing.daemon.janitor.tend(everything=True)
     assert sharing.clean()
 
 

@@ -162,7 +162,7 @@ def test_a_length_that_is_not_put_back_for_now_is_put_back_later(
     assert daemon is not None
 
     def is_put_back() -> bool:
-        daemon.claims.janitor.tend(everything=True)  # passes over a claim that is worked on
+        daemon.janitor.tend(everything=True)  # passes over a claim that is worked on
         return (whole.journal(), lengths(whole)) == ((), [0, 0])
 
     wait_for("the length", is_put_back)

@@ -139,7 +139,7 @@ def test_xids_are_heard_again_after_nvml_was_opened_anew(
     rig.start()
     rig.machine.lose(0)
     assert rig.daemon is not None
-    session = rig.daemon.gpus.hardware.session
+    session = rig.daemon.hardware.session
     before = session.generation
     wait_for("a new session", lambda: session.generation > before + 1)
     rig.machine.recover(0)

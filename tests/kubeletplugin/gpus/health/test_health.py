@@ -209,7 +209,7 @@ def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
     rig.prepared(ref)
     rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     rig.poll()
     wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(ref)
@@ -296,6 +296,6 @@ def test_nobody_waits_any_more_for_the_events_of_a_gpu_that_left(rig: Rig) -> No
     with rig.machine.store.change() as state:
         state.gpus.pop()
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.discover()
-    rig.daemon.gpus.monitor.thread.notify()
+    rig.daemon.hardware.discover()
+    rig.daemon.monitor.thread.notify()
     wait_for("the end of one", lambda: waiting() == {first})

@@ -62,8 +62,8 @@ def test_a_verdict_takes_a_gpu_out_until_it_is_over(
 
 def test_a_verdict_on_a_gpu_that_is_worked_on_is_read_once_it_is_free(rig: Rig) -> None:
     assert rig.daemon is not None
-    unit = rig.daemon.gpus.hardware.named("gpu-0")
-    other = rig.daemon.gpus.hardware.named("gpu-1")
+    unit = rig.daemon.hardware.named("gpu-0")
+    other = rig.daemon.hardware.named("gpu-1")
     with unit.lock:
         rig.machine.ask_recovery(0, 4)
         rig.machine.ask_recovery(1, 4)
@@ -76,8 +76,8 @@ def test_a_verdict_is_told_though_somebody_has_begun_to_work_on_the_gpu_when_it_
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rig.daemon is not None
-    unit = rig.daemon.gpus.hardware.named("gpu-0")
-    other = rig.daemon.gpus.hardware.named("gpu-1")
+    unit = rig.daemon.hardware.named("gpu-0")
+    other = rig.daemon.hardware.named("gpu-1")
     wait_for("nobody at work", lambda: not unit.lock.is_held)
     begun: list[bool] = []
 

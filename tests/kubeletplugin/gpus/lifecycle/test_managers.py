@@ -111,7 +111,7 @@ def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:
     label(rig, {"nvidia.com/mig.config.state": "success"})
     wait_for("MigNode", lambda: reasons(rig) == ["", ""])
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     wait_for("the janitor", lambda: rig.slices() == [(0, "1g.5gb", 4, True)])
 
 
@@ -188,7 +188,7 @@ def test_a_gpu_that_is_found_later_is_unavailable_too(make_rig: Callable[..., Ri
     assert reasons(rig) == ["DevicePluginActive"]
     rig.machine.clear_faults()
     assert rig.daemon is not None
-    rig.daemon.gpus.hardware.discover()
+    rig.daemon.hardware.discover()
     wait_for("MigNode", lambda: reasons(rig) == ["DevicePluginActive"] * 2)
 
 

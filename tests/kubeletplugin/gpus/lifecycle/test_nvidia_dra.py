@@ -69,7 +69,7 @@ def dynamic() -> list[Obj]:
 
 def tend(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
 
 
 def test_beside_dynamic_mig_nothing_is_made_or_destroyed(

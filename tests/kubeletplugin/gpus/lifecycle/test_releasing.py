@@ -87,9 +87,9 @@ def test_looking_at_the_hardware_does_not_open_what_is_released(rig: Rig) -> Non
     wait_released(rig, 0)
     assert rig.daemon is not None
     rig.poll()
-    rig.daemon.gpus.hardware.discover()
-    rig.daemon.claims.janitor.tend(everything=True)
-    rig.daemon.gpus.hardware.look_soon(rig.machine.gpu(0).uuid)
+    rig.daemon.hardware.discover()
+    rig.daemon.janitor.tend(everything=True)
+    rig.daemon.hardware.look_soon(rig.machine.gpu(0).uuid)
 
     def heard() -> bool:
         rig.machine.ask_recovery(1, 1)  # for its watch had to begin anew
@@ -105,8 +105,8 @@ def test_a_gpu_is_not_released_while_a_claim_is_prepared_on_it(rig: Rig) -> None
     rig.prepared(ref)
     drain(rig, "gpu-0")
     assert rig.daemon is not None
-    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon.publishing.mignode.drain)
-    rig.daemon.gpus.loop._step()
+    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon.mignode.drain)
+    rig.daemon.loop._step()
     assert reasons(rig) == ["", ""]
     assert rig.prepared(ref), "kubelet asks again when a container restarts"
     wait_for("the GPUs held", lambda: held(rig) == [0, 1])
@@ -121,7 +121,7 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     wait_released(rig, 0, 1)
     assert held(rig) == []
     assert rig.daemon is not None
-    calls = rig.daemon.gpus.hardware.session._calls
+    calls = rig.daemon.hardware.session._calls
     wait_for("the library to be empty, waits for events too", lambda: not calls.inside())
     assert "the driver unloaded" in message(rig)
     assert rig.machine.ask_mig_mode(0, enabled=False) == Return.SUCCESS
@@ -192,7 +192,7 @@ def test_what_is_left_on_a_lost_gpu_does_not_keep_it_from_being_reset(rig: Rig) 
     resume(rig)
     wait_released(rig)
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.janitor.tend(everything=True)
     wait_for("the leftover to go", lambda: not rig.journal())
 
 
