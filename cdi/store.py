@@ -6,8 +6,9 @@ import errno
 import io
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -141,18 +142,25 @@ class SpecStore:
         return removed
 
 
-class _Dumper(yaml.CSafeDumper):
-    """YAML dumper that quotes every text: by the rules of runtimes a bare ``1e3`` is a number."""
+def _events(value: Any) -> Iterator[yaml.Event]:
+    """Events of PyYAML for a value, every text quoted: for runtimes a bare ``1e3`` is a number.
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
-        return True
-
-
-def _quoted(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
-
-
-_Dumper.add_representer(str, _quoted)
+    They go to the emitter as they are: PyYAML's way to them takes two thirds of the time.
+    """
+    if isinstance(value, dict):
+        yield yaml.MappingStartEvent(None, None, implicit=True, flow_style=False)
+        for name, content in value.items():
+            yield from _events(name)
+            yield from _events(content)
+        yield yaml.MappingEndEvent()
+    elif isinstance(value, list):
+        yield yaml.SequenceStartEvent(None, None, implicit=True, flow_style=False)
+        for content in value:
+            yield from _events(content)
+        yield yaml.SequenceEndEvent()
+    else:
+        style = '"' if isinstance(value, str) else None
+        yield yaml.ScalarEvent(None, None, (True, True), str(value), style=style)
 
 
 def render(spec: Spec) -> bytes:
@@ -162,7 +170,14 @@ def render(spec: Spec) -> bytes:
         CdiError: the spec breaks a rule of the specification.
     """
     validate(spec)
-    text: str = yaml.dump(encode(spec), Dumper=_Dumper, sort_keys=False, width=-1)
+    events = (
+        yaml.StreamStartEvent(),
+        yaml.DocumentStartEvent(explicit=False),
+        *_events(encode(spec)),
+        yaml.DocumentEndEvent(explicit=False),
+        yaml.StreamEndEvent(),
+    )
+    text: str = yaml.emit(events, Dumper=yaml.CDumper, width=-1)
     return text.encode()
 
 

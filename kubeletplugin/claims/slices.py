@@ -208,6 +208,8 @@ class Slices:
                 self.journal.remove(entry)
             else:
                 self.journal.put(before)
+            if isinstance(error, InsufficientResourcesError):
+                self._check_foreign(unit, before, placement)
             raise self._why_not_made(unit, profile, error) from error
         return self._compute(unit, self._bare(entry, gi.id), profile)
 
@@ -328,7 +330,6 @@ class Slices:
                     "again",
                     passing=error.passing,
                 ) from error
-        self._check_foreign(unit, entry, placement, reusable)
         return reusable
 
     def _has_nothing_yet(self, other: Entry, entry: Entry) -> bool:
@@ -347,17 +348,16 @@ class Slices:
             )
         return True
 
-    def _check_foreign(
-        self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
-    ) -> None:
-        # Without an entry nothing was made: an instance at the placement is another program's.
-        recorded = self.journal.get(entry)
+    def _check_foreign(self, unit: GpuUnit, recorded: Entry | None, placement: Placement) -> None:
+        """Raise BusyError if an instance that is not ours is at a placement that was refused.
+
+        ``recorded``: entry for which an instance was to be made there, as it was before.
+        """
         seen = FoundInstance()
         if recorded is not None and recorded.gpu == unit.uuid:
             seen = self._identity.find_own_instance(recorded)
-        ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
-        for gi in self._present(unit):
-            if gi.id not in ids and gi.placement.overlaps(placement):
+        for gi in self.foreign(unit):
+            if gi.placement.overlaps(placement):
                 raise BusyError(
                     f"memory slices {placement} of {unit.name} are held by GPU instance {gi.id} "
                     f"(profile {gi.profile_id} at {gi.placement}), which this plugin did not make"
