@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Clock
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import Specs
@@ -63,12 +63,12 @@ class IdleSlices:
         *,
         seconds: float,
         leaves: Callable[[str], bool],
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._hardware = hardware
         self._seconds = seconds
         self._leaves = leaves
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._since: dict[EntryKey, float] = {}
 
     def keeps(self, entry: Entry) -> bool:

@@ -116,7 +116,11 @@ class Daemon:
             on_taken_up=self.monitor.forget_gpu,
         )
         self.library = DriverLibrary(
-            options.roots, options.library_directories, end=self._end, reports=common.reports
+            options.roots,
+            options.library_directories,
+            end=self._end,
+            reports=common.reports,
+            clock=common.clock,
         )
         self.loop = HardwareLoop(
             common,
@@ -145,7 +149,9 @@ class Daemon:
         self.mignode = MigNodePublisher(
             common, inventory=self.inventory.of_mignode, on_reserved=self._take_reservations
         )
-        self.failed_gpus = FailedGpus(options.binding_conditions, on_change=common.changed)
+        self.failed_gpus = FailedGpus(
+            options.binding_conditions, on_change=common.changed, clock=common.clock
+        )
         self.resource_slices = SlicePublisher(
             common, mode, inventory=self.inventory.known, failed_gpus=self.failed_gpus
         )
@@ -189,7 +195,7 @@ class Daemon:
             doubt=lambda ref: self.early.doubt(ref),
         )
         leaves = self.releasing.leaves
-        idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=leaves)
+        idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=leaves, clock=common.clock)
         removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
         self.node = Node(
             common,

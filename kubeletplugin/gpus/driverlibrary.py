@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra.claims.reasons import NodeReason
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Clock
 from kubeletplugin import times
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, library_directories
 from kubeletplugin.host.roots import Roots
@@ -133,13 +133,13 @@ class DriverLibrary:
         *,
         end: Callable[[], None],
         reports: Reports,
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._roots = roots
         self._directories = directories
         self._end = end
         self._reports = reports
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._file: tuple[int, int] | None = None
         self._since: float | None = None
         self._ended: float | None = None

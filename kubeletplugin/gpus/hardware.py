@@ -14,7 +14,6 @@ from cdi.files import write_durably
 from dra.gpu.inventory import Gpu, GpuReason
 from dra.gpu.names import parse_device
 from dra.kube.loop import Loop
-from dra.kube.timing import Clock, SystemClock
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HostError
@@ -54,9 +53,8 @@ class Hardware:
         session: Session,
         *,
         sharing: Callable[[], ShareOffers] = ShareOffers,
-        clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = common.clock
         self._roots = common.options.roots
         self._journal = common.journal
         self._on_change = common.changed
@@ -75,7 +73,7 @@ class Hardware:
         self.makes_nodes = True
         self.identity = Identity(session, boot_id=self.boot_id)
         self._reader = GpuReader(session, self._journal, self.identity, on_change=self._on_change)
-        self.looks = Loop("looks", self._look_turn, clock=clock)
+        self.looks = Loop("looks", self._look_turn, clock=common.clock)
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""

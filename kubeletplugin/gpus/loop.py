@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dra.gpu.inventory import GpuReason
 from dra.kube.loop import Loop
-from dra.kube.timing import Backoff, Clock, SystemClock
+from dra.kube.timing import Backoff, Clock
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.errors import PluginError
@@ -41,7 +41,6 @@ class HardwareLoop:
         library: DriverLibrary,
         recover: Callable[[], None],
         settle: Callable[[], float | None] = lambda: None,
-        clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
         self._readiness = common.readiness
@@ -49,7 +48,7 @@ class HardwareLoop:
         self._recover = recover
         self._settle = settle
         self._library = library
-        self._clock = clock or SystemClock()
+        self._clock = common.clock
         self._recovered = False
         self._backoff = Backoff(first=1.0)
         self._due = 0.0
@@ -57,7 +56,7 @@ class HardwareLoop:
         self._left_out = False
         self._regaining = Regaining(hardware, clock=self._clock)
         beat = common.telemetry.liveness.hardware.beat
-        self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
+        self.thread = Loop("hardware", self._turn, beat=beat, clock=common.clock)
 
     def hurry(self) -> None:
         """Look at once: another state is wanted of the GPUs, or a GPU reports a change."""

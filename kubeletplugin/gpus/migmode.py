@@ -21,7 +21,7 @@ import pynvml
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import GpuReason
-from dra.kube.timing import Backoff, Clock, SystemClock
+from dra.kube.timing import Backoff
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.gpu import GpuUnit, ModeChange
@@ -46,13 +46,13 @@ _MPS = "nvidia-cuda-mps"
 class MigMode:
     """Turns MIG mode on or off. To be used by the thread that looks at the hardware."""
 
-    def __init__(self, common: Common, hardware: Hardware, *, clock: Clock | None = None) -> None:
+    def __init__(self, common: Common, hardware: Hardware) -> None:
         self._hardware = hardware
         self._session = hardware.session
         self._journal = common.journal
         self._roots = common.options.roots
         self._reports = common.reports
-        self._clock = clock or SystemClock()
+        self._clock = common.clock
 
     def settle(self, wanted: Callable[[GpuUnit], bool | None]) -> None:
         """Turn MIG mode on or off on each GPU where that is wanted and permitted.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Gpu, GpuReason
 from dra.kube.loop import Loop
-from dra.kube.timing import Backoff, Clock, SystemClock
+from dra.kube.timing import Backoff, Clock
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.hardware import Hardware
@@ -52,7 +52,7 @@ class HealthMonitor:
     Nothing is reported while the GPUs cannot be asked.
     """
 
-    def __init__(  # noqa: PLR0913 - what it watches and whom it tells
+    def __init__(
         self,
         common: Common,
         hardware: Hardware,
@@ -60,7 +60,6 @@ class HealthMonitor:
         refresh_status: Callable[[ClaimRef], None],
         on_instances: Callable[[], None],
         on_doubt: Callable[[], None],
-        clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
         self._journal = common.journal
@@ -72,7 +71,7 @@ class HealthMonitor:
         self._on_instances = on_instances
         self._on_doubt = on_doubt
         self._doubt = False
-        self._clock = clock or SystemClock()
+        self._clock = common.clock
         self._problems = GpuProblems()
         self._review_lock = threading.Lock()
         self._told_devices: dict[EntryKey, DeviceProblem] = {}
@@ -80,7 +79,7 @@ class HealthMonitor:
         self._watches: dict[str, XidWatch] = {}
         self._unsupported = False
         backoff = Backoff(first=times.REVIEW_SECONDS)
-        self.thread = Loop("health", self._turn, backoff=backoff, clock=clock)
+        self.thread = Loop("health", self._turn, backoff=backoff, clock=common.clock)
 
     def stop(self) -> None:
         """End the threads; the thread of a GPU that hangs is not waited for."""

@@ -26,7 +26,7 @@ from dra.gpu.mignode import drain_of, from_mignode, reservations_of, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector
-from dra.kube.timing import Clock, rfc3339
+from dra.kube.timing import rfc3339
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.monitor import HealthMonitor
@@ -203,7 +203,6 @@ class MigNodePublisher(WriteLoop):
         *,
         inventory: Callable[[], Inventory | None],
         on_reserved: Callable[[tuple[Reservation, ...]], None] = lambda _: None,
-        clock: Clock | None = None,
     ) -> None:
         node_name = common.options.node_name
         self._mirror = Reflector(
@@ -212,7 +211,7 @@ class MigNodePublisher(WriteLoop):
             field_selector=f"metadata.name={node_name}",
             on_event=self._changed,
         )
-        super().__init__(f"MigNode {node_name}", reflector=self._mirror, clock=clock)
+        super().__init__(f"MigNode {node_name}", reflector=self._mirror, clock=common.clock)
         self._api = common.api
         self._node_name = node_name
         self._manager = common.options.field_manager

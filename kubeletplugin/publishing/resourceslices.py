@@ -27,7 +27,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu, InstanceState, Inventory, Publ
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector
-from dra.kube.timing import Backoff, Clock, LeftOut, SystemClock
+from dra.kube.timing import Backoff, Clock, LeftOut
 from dra.resourceslices.partitions import Doubts, Offered, offered
 from dra.resourceslices.resourceslices import (
     FIELD,
@@ -75,7 +75,6 @@ class SlicePublisher(WriteLoop):
         *,
         inventory: Callable[[], Inventory | None],
         failed_gpus: FailedGpus,
-        clock: Clock | None = None,
     ) -> None:
         options = self._options = common.options
         reflector = Reflector(
@@ -86,7 +85,7 @@ class SlicePublisher(WriteLoop):
             keep=lambda obj: {"metadata": obj["metadata"]},
         )
         what = f"ResourceSlices of {options.node_name}"
-        super().__init__(what, reflector=reflector, clock=clock)
+        super().__init__(what, reflector=reflector, clock=common.clock)
         self._api = common.api
         self._mode = mode
         self._inventory = inventory
@@ -272,11 +271,11 @@ class FailedGpus:
         binding: BindingConditions,
         *,
         on_change: Callable[[], None],
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._binding = binding
         self._on_change = on_change
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._lock = threading.Lock()
         self._failures: LeftOut[str] = LeftOut(self._clock.monotonic)
 

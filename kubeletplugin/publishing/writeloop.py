@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dra.kube.errors import KubeError
 from dra.kube.loop import Loop
 from dra.kube.reflector import Reflector
-from dra.kube.timing import Backoff, Clock, SystemClock
+from dra.kube.timing import Backoff, Clock
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ class WriteLoop(ABC):
         *,
         reflector: Reflector | None = None,
         backoff: Backoff | None = None,
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._what = what
         self._reflector = reflector
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._backoff = Backoff()
         self.thread = Loop(what, self._turn, backoff=backoff, clock=clock)
 

@@ -120,5 +120,5 @@ class NodeBench(GpuBench):
             self.slices,
             self.specs,
             self.sharing,
-            idle=IdleSlices(self.hardware, seconds=0.0, leaves=lambda _: False),
+            idle=IdleSlices(self.hardware, seconds=0.0, leaves=lambda _: False, clock=self.clock),
         )

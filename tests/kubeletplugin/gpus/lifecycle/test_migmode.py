@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,13 +168,14 @@ def test_pauses_between_attempts_grow(folder: Path) -> None:
     none, clock = Path("/nonexistent"), FakeClock()
     roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=folder)
     options = Options(node_name="node", roots=roots)
-    common = build_common(options, KubeApi(FolderHttp(folder / "api")), Telemetry())
+    api = KubeApi(FolderHttp(folder / "api"))
+    common = replace(build_common(options, api, Telemetry()), clock=clock)
     session = Session()
     session.names_processes = True
     session.open()
-    hardware = Hardware(common, session, clock=clock)
+    hardware = Hardware(common, session)
     hardware.discover()
-    mode = MigMode(common, hardware, clock=clock)
+    mode = MigMode(common, hardware)
     tries: list[float] = []
     for _ in range(2400):
         mode.settle(lambda _: True)
