@@ -150,11 +150,6 @@ def test_one_that_went_with_a_reset_is_made_anew(warm: Rig) -> None:
     assert gpu_instances(warm) == ["create", "create"]
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(rig: Rig) -> None:
-    released(rig)
-    assert rig.clean()
-
-
 def drain(rig: Rig) -> None:
     body = {"spec": {"drain": {"since": "2026-01-01T00:00:00Z"}}}
     rig.api.patch(MIG_NODES, rig.node, body)

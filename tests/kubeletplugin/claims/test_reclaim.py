@@ -9,7 +9,6 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims import node
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.products import Variants
@@ -63,19 +62,6 @@ def test_a_slice_in_use_is_unavailable_with_its_processes_named_and_removed_when
     rig.prepared(late)
 
 
-def test_a_process_that_ends_within_the_call_is_waited_for(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node, "UNPREPARE_SECONDS", 30.0)
-    ref = in_use(rig)
-    rig.machine.inject(
-        Fault(id="busy", function="nvmlComputeInstanceDestroy", action="return", code=19, times=2)
-    )
-    rig.machine.end_process(PID)
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
-
-
 def refuse_gpu_instance(rig: Rig) -> None:
     """The driver's known fault: the GPU instance stays IN_USE with no process left."""
     rig.machine.inject(
@@ -111,17 +97,6 @@ def test_a_lost_gpu_lets_its_pod_end_and_is_unavailable_until_it_is_back(rig: Ri
     rig.machine.recover(0)
     wait_for("the janitor", lambda: not any(e.claim == ref for e in rig.journal()))
     rig.prepared(rig.claim(SLICE))
-
-
-def test_a_tombstone_is_gone_after_a_reboot(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    rig.machine.lose(0)
-    assert rig.unprepare(ref) == ""
-    rig.stop()
-    rig.machine.reboot()
-    rig.start()
-    assert rig.journal() == ()
 
 
 def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig) -> None:
