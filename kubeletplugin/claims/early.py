@@ -326,7 +326,7 @@ class EarlySlices:
         why = "no pod came for it in time" if is_over else "it is not to be used here"
         self._end(claim, AnswerState.EXPIRED, why)
         if claim.is_overdue:
-            self._outcomes.given_back(ref)
+            self._outcomes.statuses.withdraw(ref)
         _log.info("given back: %s", why, extra=about(ref, error=left))
 
     # -- overdue
@@ -346,7 +346,7 @@ class EarlySlices:
         if left > 0:
             return left
         claim.is_overdue = True
-        self._outcomes.overdue(claim.ref)
+        self._outcomes.statuses.show(claim.ref, overdue=True)
         return None
 
     # -- made

@@ -152,7 +152,7 @@ class Janitor:
                     self._node.preparer.make_early(ref)
                 else:
                     self._node.preparer.prepare(ref)
-                    self._node.outcomes.show(ref)
+                    self._node.outcomes.statuses.show(ref)
             except StartingError as error:
                 _log.warning("left half done", extra=about(ref, error=str(error)))
                 return
@@ -340,7 +340,7 @@ class Janitor:
         changed = self.restore(ref) or changed
         changed = self._sharing.keep(self._journal.of_claim(ref.uid)) or changed
         if changed:
-            self._node.outcomes.show(ref)
+            self._node.outcomes.statuses.show(ref)
 
     def check(self, uid: str) -> bool:
         """Compare a claim's prepared slices with the hardware; True if an entry was changed."""

@@ -123,7 +123,7 @@ class Node:
         if left.failed:
             raise HardwareError(str(left))
         if known:
-            self.outcomes.released(ref)
+            self.outcomes.statuses.clear(ref)
 
     def _serve(
         self,

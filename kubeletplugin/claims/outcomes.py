@@ -63,7 +63,7 @@ class Outcomes:
         self._reports = common.reports
         self._clock = common.clock
         self._monitor = monitor
-        self._statuses = statuses
+        self.statuses = statuses
         self._failed_gpus = failed_gpus
         self._on_change = common.changed
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Outcomes:
 
         If an earlier call failed, the claim is listed as passing: a repeated call will succeed.
         """
-        self.show(ref)
+        self.statuses.show(ref)
         with self._lock:
             is_listed = ref.uid in self._of and self._of[ref.uid].listed is not None
         if is_listed:
@@ -98,24 +98,16 @@ class Outcomes:
             self._monitor.take_denial(gpu, str(error))
         held = self._is_held(ref)
         if is_permanent(error, held=held):
-            self._statuses.show_failure(ref, str(error))
+            self.statuses.show_failure(ref, str(error))
             self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
         elif failures >= SEVERAL and not held:
             text = f"{failures} times in a row: {error}"
-            self._statuses.show_failure(ref, text, reason=PREPARE_FAILING)
+            self.statuses.show_failure(ref, text, reason=PREPARE_FAILING)
 
     def answered(self, ref: ClaimRef) -> None:
         """Take note that kubelet's Prepare or Unprepare of a claim was answered with success."""
         self.answered_at = self._clock.monotonic()
         self.forget(ref)
-
-    def released(self, ref: ClaimRef) -> None:
-        """Clear the status of a claim whose devices were all removed from the node."""
-        self._statuses.clear(ref)
-
-    def show(self, ref: ClaimRef) -> None:
-        """Write the present state of a claim's devices to its status."""
-        self._statuses.show(ref)
 
     # -- slices made before kubelet asks
 
@@ -134,7 +126,7 @@ class Outcomes:
             known.served = (pods if says_made else served & pods) if pods else None
             self._drop_if_empty(ref.uid)
         if says_made and not pods and not self._is_held(ref):
-            self._statuses.withdraw(ref)
+            self.statuses.withdraw(ref)
         return not pods <= served
 
     def is_awaited(self, uid: str) -> bool:
@@ -145,7 +137,7 @@ class Outcomes:
     def made_early(self, ref: ClaimRef) -> None:
         """Take note that all slices of a claim are made; tell kube-scheduler if it waits."""
         if self.is_awaited(ref.uid):
-            self._statuses.show(ref, awaited=True)
+            self.statuses.show(ref, awaited=True)
 
     def not_made_early(self, ref: ClaimRef, error: PluginError) -> None:
         """Take note that a claim's slices cannot be made.
@@ -156,15 +148,7 @@ class Outcomes:
             self._list(ref, passing=False, gpu=failing_gpu(error))
         self._note_gpu(error)
         if self.is_awaited(ref.uid):
-            self._statuses.show_refused(ref, str(error))
-
-    def overdue(self, ref: ClaimRef) -> None:
-        """Write to a claim's status that kubelet should have asked for its slices by now."""
-        self._statuses.show(ref, overdue=True)
-
-    def given_back(self, ref: ClaimRef) -> None:
-        """Withdraw the status of a claim that was overdue, as its slices are gone."""
-        self._statuses.withdraw(ref)
+            self.statuses.show_refused(ref, str(error))
 
     # -- what the MigNode lists
 

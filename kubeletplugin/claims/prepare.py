@@ -122,7 +122,7 @@ class Preparer:
                     done += [self._ensure(unit, entry) for entry in entries]
             for entry in done:
                 if entry.mps is not None:
-                    self._sharing.serve(entry)
+                    self._sharing.daemons.begin(entry)
             is_new = any(e.state is not State.PREPARED for e in done)
             done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
             self._specs.write(done, needs)
@@ -185,7 +185,7 @@ class Preparer:
             return
         is_shared = any(e.share is not None or e.mps is not None for e in entries)
         if is_shared or self._journal.has_mps(claim.ref.namespace):
-            self._sharing.check_containers(claim, entries)
+            self._sharing.containers.check(claim, entries)
 
     def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
         """The entry with the MPS limits of the allocation.
@@ -247,7 +247,7 @@ class Preparer:
             entry = replace(entry, boot_id=self._hardware.boot_id)
             self._journal.put(entry)
         if entry.interval:
-            self._sharing.begin(entry)
+            self._sharing.time_slices.set(entry.gpu, entry.interval)
         return entry
 
     # -- the end of an attempt

@@ -143,7 +143,7 @@ class ClaimRemoval:
             self._specs.remove(uid)
             entries = self._journal.of_claim(uid)
             if any(e.share is not None for e in entries):
-                self._sharing.forget(uid)
+                self._sharing.hami_core.remove(uid)
             if remade := [e for e in entries if e.remade]:
                 self._journal.put(*(replace(e, remade=False, wiped=False) for e in remade))
         except PluginError as error:
@@ -206,7 +206,7 @@ class ClaimRemoval:
 
     def _entry(self, entry: Entry, end: float, *, keep_idle: bool) -> None:
         if entry.mps is not None:
-            self._patiently(lambda: self._sharing.stop(entry), end)
+            self._patiently(lambda: self._sharing.daemons.stop(entry.claim.uid), end)
         is_whole = entry.placement is None and not entry.interval
         if is_whole or entry.boot_id != self.hardware.boot_id:
             self._slices.forget(entry)  # there is nothing on the hardware

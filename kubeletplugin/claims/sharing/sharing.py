@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 from cdi.spec import Edits
-from dra.claims.claims import Claim
 from dra.claims.sharing import MPS, OFFERED, TIME_SLICING
 from dra.kube.errors import KubeError
 from kubeletplugin.claims.sharing.containers import ContainerCheck
@@ -114,25 +113,25 @@ _CLIENTS = "; restart the containers that use it once it does"
 
 
 class DeviceSharing:
-    """Sets up the sharing that journal entries ask for: time slices, MPS, HAMi-core. Thread-safe.
+    """Sharing that journal entries ask for: time slices, MPS, HAMi-core. Thread-safe.
 
-    ``begin`` and ``end`` change the GPU: the caller holds the GPU's lock. The caller makes sure
-    that nothing else works on the claim.
+    A time slice is a change of the GPU, whose lock the caller holds. The caller makes sure that
+    nothing else works on the claim.
     """
 
     def __init__(
         self, common: Common, hardware: Hardware, files: Callable[[], DriverFiles]
     ) -> None:
         self._journal = common.journal
-        self._time_slices = TimeSlices(files)
-        self._daemons = MpsDaemons(common, hardware, files)
-        self._hami_core = HamiCore(common.options.roots, hardware)
-        self._containers = ContainerCheck(common, limited=self._hami_core.limits)
+        self.time_slices = TimeSlices(files)
+        self.daemons = MpsDaemons(common, hardware, files)
+        self.hami_core = HamiCore(common.options.roots, hardware)
+        self.containers = ContainerCheck(common, limited=self.hami_core.limits)
         self._boot_id = hardware.boot_id
 
     def offers(self) -> tuple[str, ...]:
         """Strategies that this node can serve now, named as capabilities of the MigNode."""
-        checks = {TIME_SLICING: self._time_slices.check, MPS: self._daemons.check}
+        checks = {TIME_SLICING: self.time_slices.check, MPS: self.daemons.check}
         return tuple(OFFERED[strategy] for strategy, check in checks.items() if _passes(check))
 
     def check(self, entry: Entry) -> None:
@@ -142,19 +141,9 @@ class DeviceSharing:
             PluginError: it cannot; the message says what is missing.
         """
         if entry.interval:
-            self._time_slices.check()
+            self.time_slices.check()
         if entry.mps is not None:
-            self._daemons.check()
-
-    def check_containers(self, claim: Claim, entries: Sequence[Entry]) -> None:
-        """Check that containers can use a claim as it is shared (ContainerCheck).
-
-        ``entries``: all entries of the claim.
-
-        Raises:
-            PluginError: no pod can use it, or pods or claims cannot be read.
-        """
-        self._containers.check(claim, entries)
+            self.daemons.check()
 
     def edits(self, entries: Sequence[Entry]) -> dict[EntryKey, tuple[Edits, ...]]:
         """Edits of a container for each shared device of a claim, by key of its entry.
@@ -164,30 +153,14 @@ class DeviceSharing:
         Raises:
             PluginError: a device cannot be shared as configured.
         """
-        self._hami_core.check(entries)
+        self.hami_core.check(entries)
         return {
             e.key: (
-                self._hami_core.edits(e),
-                *((self._daemons.edits(e),) if e.mps is not None else ()),
+                self.hami_core.edits(e),
+                *((self.daemons.edits(e),) if e.mps is not None else ()),
             )
             for e in entries
         }
-
-    def begin(self, entry: Entry) -> None:
-        """Set the time slice of ``entry``, which is in the journal already. May be repeated.
-
-        Raises:
-            PluginError: it could not be set.
-        """
-        self._time_slices.set(entry.gpu, entry.interval)
-
-    def serve(self, entry: Entry) -> None:
-        """Start the MPS daemon of ``entry`` and wait until it serves. Call it without a lock.
-
-        Raises:
-            PluginError: the daemon does not serve.
-        """
-        self._daemons.begin(entry)
 
     def keep(self, entries: Iterable[Entry]) -> bool:
         """Start again MPS daemons of prepared ``entries`` that do not run. Call it without a lock.
@@ -203,7 +176,7 @@ class DeviceSharing:
 
     def _keep(self, entry: Entry) -> bool:
         try:
-            why = self._daemons.keep(entry)
+            why = self.daemons.keep(entry)
         except PluginError as error:
             why = str(error)
         note = f"the claim's MPS daemon does not serve: {why}{_CLIENTS}" if why else ""
@@ -215,14 +188,6 @@ class DeviceSharing:
             _log.info("MPS daemon serves again", extra=device(entry))
         return self._journal.alter(entry, replace(entry, note=note))
 
-    def stop(self, entry: Entry) -> None:
-        """End the MPS daemon of ``entry`` and check that it is gone. Call it without a lock.
-
-        Raises:
-            PluginError: the daemon still holds the device; to be tried again.
-        """
-        self._daemons.stop(entry.claim.uid)
-
     def sweep(self) -> None:
         """Remove daemons and files of claims that are not in the journal. It asks the API server.
 
@@ -232,18 +197,10 @@ class DeviceSharing:
             return
         known = {e.claim.uid for e in self._journal.entries()}
         try:
-            self._hami_core.sweep(known)
-            self._daemons.sweep(known)
+            self.hami_core.sweep(known)
+            self.daemons.sweep(known)
         except (KubeError, PluginError) as error:
             _log.warning("what claims that are gone have shared cannot be removed: %s", error)
-
-    def forget(self, uid: str) -> None:
-        """Remove the HAMi-core files of a claim, if there are any, after its CDI spec.
-
-        Raises:
-            HostError: they cannot be removed.
-        """
-        self._hami_core.remove(uid)
 
     def end(self, entry: Entry) -> None:
         """Undo the time slice that the claim of ``entry`` set on its GPU.
@@ -262,7 +219,7 @@ class DeviceSharing:
             if e.key != entry.key and e.interval and e.boot_id == self._boot_id
         ]
         try:
-            self._time_slices.set(entry.gpu, others[-1] if others else DEFAULT)
+            self.time_slices.set(entry.gpu, others[-1] if others else DEFAULT)
         except (RefusedError, DeviceError) as error:
             _log.warning("the time slice stays", extra=device(entry, error=str(error)))
 
