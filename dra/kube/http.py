@@ -203,7 +203,7 @@ class HttpClient:
         try:
             try:
                 answer, data = send()
-            except (HTTPException, ConnectionError):
+            except (HTTPException, ConnectionResetError, BrokenPipeError):
                 # The server may have closed a kept-alive connection in this very moment: a read
                 # can be repeated without harm, a write cannot.
                 if method != "GET":
