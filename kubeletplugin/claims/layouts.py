@@ -24,14 +24,8 @@ from kubeletplugin.errors import HostError, PluginError
 from kubeletplugin.gpus.gpu import DeclaredLayout, GpuUnit
 from kubeletplugin.gpus.identity import how_to_remove
 from kubeletplugin.journal.entries import LEAVING, Entry, intended_entry, occupant_of, ready_entry
-from kubeletplugin.nvml.errors import (
-    InsufficientResourcesError,
-    NvmlError,
-    UndeliverableError,
-    disable_mig,
-    enable_mig,
-)
-from kubeletplugin.nvml.instances import GpuInstance, create_gpu_instance, list_compute_instances
+from kubeletplugin.nvml.errors import NvmlError, disable_mig, enable_mig
+from kubeletplugin.nvml.instances import GpuInstance, list_compute_instances
 from kubeletplugin.telemetry.reports import device
 from kubeletplugin.times import LAYOUT_GRACE_SECONDS
 
@@ -448,18 +442,8 @@ class ReadySlices:
         return profile
 
     def _make(self, unit: GpuUnit, occupant: Occupant) -> None:
-        intended, session = self._intended(unit, occupant), self._hardware.session
-        self._journal.note(intended)
-        try:
-            gi = create_gpu_instance(
-                session,
-                unit.uuid,
-                profile=self._profile(unit, occupant),
-                placement=occupant.placement,
-            )
-        except (UndeliverableError, InsufficientResourcesError):
-            self._journal.remove(intended)  # an instance there is another program's
-            raise
+        intended, profile = self._intended(unit, occupant), self._profile(unit, occupant)
+        gi = self._slices.create(intended, profile, occupant.placement)
         self._record(intended, gi, "made")
 
     def _record(self, intended: Entry, gi: GpuInstance, how: str) -> None:

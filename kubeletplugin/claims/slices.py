@@ -199,19 +199,29 @@ class Slices:
             return self._compute(unit, entry, profile)
         before = self.journal.get(entry)
         entry = entry.at(State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="")
-        self.journal.note(entry)
         try:
-            gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
+            gi = self.create(entry, profile, placement)
         except (UndeliverableError, InUseError, InsufficientResourcesError) as error:
-            # Nothing was made: an instance at this placement is another program's.
-            if before is None:
-                self.journal.remove(entry)
-            else:
-                self.journal.put(before)
             if isinstance(error, InsufficientResourcesError):
                 self._check_foreign(unit, before, placement)
             raise self._why_not_made(unit, profile, error) from error
         return self._compute(unit, self._bare(entry, gi.id), profile)
+
+    def create(self, intended: Entry, profile: Profile, placement: Placement) -> GpuInstance:
+        """Record an entry, and make its GPU instance; if nothing was made, the record is as before.
+
+        An instance that is at the placement all the same is another program's then.
+        """
+        before, gpu = self.journal.get(intended), intended.gpu
+        self.journal.note(intended)
+        try:
+            return create_gpu_instance(self._session, gpu, profile=profile, placement=placement)
+        except (UndeliverableError, InUseError, InsufficientResourcesError):
+            if before is None:
+                self.journal.remove(intended)
+            else:
+                self.journal.put(before)
+            raise
 
     def _compute(self, unit: GpuUnit, entry: Entry, profile: Profile) -> Entry:
         """Make the compute instance in the entry's GPU instance; returns the new entry."""
