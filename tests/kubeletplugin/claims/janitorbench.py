@@ -32,7 +32,9 @@ class Bench(NodeBench):
             preparer=SimpleNamespace(prepare=self._finish, make_early=self._finish_early),
             removal=self.removal,
             tasks=self.tasks,
-            outcomes=SimpleNamespace(cut_short=self._note_cut, show=lambda _: None),
+            outcomes=SimpleNamespace(
+                cut_short=self._note_cut, statuses=SimpleNamespace(show=lambda _: None)
+            ),
             rebuild=SimpleNamespace(run=lambda: not self.journal.rebuild),
         )
         early: Any = SimpleNamespace(fate=self._fate, doubt=self.doubted.append)
