@@ -300,7 +300,7 @@ def _read_volumes(all_of: Lister, hosts: Hosts, unread: Sequence[str]) -> None:
     kinds = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
     try:
         claims, volumes, classes = map(all_of, kinds)
-    except ObjectNotFoundError:  # a server of another kind, such as the simulator's
+    except ObjectNotFoundError:  # a server without volumes, such as the simulator's
         return
     for namespace in all_of(NAMESPACES):
         labels = at(namespace, "metadata", "labels", default={})

@@ -34,7 +34,7 @@ Offer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is one of ``cli.output``."""
-    # kubectl takes -o=json; click would have "=json" be the value.
+    # kubectl accepts -o=json, of which click would take "=json" for the value.
     words = [_WITH_EQUALS.sub(r"\1", each) for each in (sys.argv[1:] if argv is None else argv)]
     try:
         return int(PROGRAM.main(words, prog_name=_NAME, standalone_mode=False) or Exit.OK)

@@ -184,7 +184,7 @@ def _evict(session: Session, state: _State) -> None:
                 session.api.create(PODS, body, subresource="eviction")
                 state.evicted.add(key)
             except (ObjectNotFoundError, ConflictError):
-                continue  # the pod is gone, and another of its name is none of ours
+                continue  # the pod has gone; another pod of its name uses none of these
             except UnavailableError as error:
                 state.refused[key] = str(error)
             except KubeError as error:

@@ -207,7 +207,7 @@ def extended_resources(evidence: Evidence) -> Iterator[Check]:
     """Check that no other's class has an extended resource that a class of ours is to serve."""
     site = evidence.facts.site
     if all(n.inventory.allocator is AllocatorKind.CONTROLLER for n in site.nodes):
-        return  # ours serve none
+        return  # no class of ours has an extended resource
     ours = {
         c["metadata"]["name"]
         for c in evidence.facts.class_objects

@@ -1,4 +1,4 @@
-"""Checks of the two programs, of the GPUs, and of claims and slices that were left behind."""
+"""Checks of controller, plugins and GPUs, and of claims and slices that were left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of manifests that know their lines, and access to fields of any content."""
+"""Objects of manifests with their lines, and access to fields whatever these hold."""
 
 from __future__ import annotations
 

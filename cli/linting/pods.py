@@ -1,4 +1,4 @@
-"""Rules for pods and for what makes pods: do the claims reach the containers?"""
+"""Rules for pods and workloads: do their claims reach their containers?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m cli.page``: the page in the cluster, for who has a token of it."""
+"""``python -m cli.page``: the page in the cluster, for readers with a token of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of the page by their bearer tokens: the API server says whose a token is, and the rights.
+"""Readers of the page by bearer token: the API server says whose a token is, and the rights.
 
 By TokenReview and SubjectAccessReview: nothing is decided here. Answers are forgotten after
 seconds, so that a right that is taken away soon ends here as well.

@@ -1,4 +1,4 @@
-"""The HTTP server of a daemon: ``/metrics``, ``/healthz`` and ``/readyz``.
+"""HTTP servers with bounded connections, and a daemon's: ``/metrics``, ``/healthz``, ``/readyz``.
 
 It uses the standard library's server, which takes hardly any memory: a scrape and a probe come
 every few seconds. Every connection has a thread of its own, so that a client that stalls holds up
