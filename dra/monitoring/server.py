@@ -1,8 +1,7 @@
 """HTTP servers with bounded connections, and a daemon's: ``/metrics``, ``/healthz``, ``/readyz``.
 
-It uses the standard library's server, which takes hardly any memory: a scrape and a probe come
-every few seconds. Every connection has a thread of its own, so that a client that stalls holds up
-no other. The number of connections is bounded.
+The standard library's server, on which they stand, takes hardly any memory. Every connection has a
+thread of its own, so that a client that stalls holds up no other.
 """
 
 from __future__ import annotations
