@@ -166,10 +166,10 @@ def test_a_leader_that_ends_in_a_burst_gives_no_slice_twice(arena: Arena, how: s
         while ledger.allocations < before + 10:
             churn.create()
         with _ended(replicas, first, how=how):
+            done = ledger.allocations
             while churn.created < BURST:
                 churn.create()
             replicas.wait_for_leader(other_than=first)
-            done = ledger.allocations
             wait_for("the successor's allocations", lambda: ledger.allocations > done)
         arena.drain(replicas)
     arena.check()
