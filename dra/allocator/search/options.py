@@ -348,30 +348,20 @@ class _Sets:
         """The GPU as the policy of type ``index`` sees it: without what other policies chose.
 
         Otherwise a policy that packs would draw slices of one that spreads to the GPU that it
-        fills.
+        fills. Slices that were shared before are part of the empty GPU.
         """
         policies, table = self._wants.policies, self._state.table
         others = [g for g in option.devices if policies[g.type] is not policies[index]]
         if not others or table is None:
             return situation
-        empty, usage = (
-            self._empty.usage,
-            table.geometry.usage(
-                {
-                    Occupant(g.placement, g.offer.profile.id)
-                    for g in option.devices
-                    if g not in others and g.placement is not None and g.offer.profile is not None
-                }
-            ),
-        )
-        return situation._replace(
-            usage=Usage(
-                empty.mask | usage.mask,
-                empty.compute_slices + usage.compute_slices,
-                empty.engines + usage.engines,
-            ),
-            instances=situation.instances - len(others),
-        )
+        usage = self._empty.usage
+        for device in option.devices:
+            profile, place = device.offer.profile, device.placement
+            if device in others or profile is None or place is None:
+                continue
+            if not place.mask & usage.mask:
+                usage = table.geometry.add(usage, Occupant(place, profile.id))
+        return situation._replace(usage=usage, instances=situation.instances - len(others))
 
     def _with_share(self, index: int, room: _Room, option: Option) -> _Longer:
         """``option`` with a share for a want of type ``index``, of each device that would do."""

@@ -25,6 +25,7 @@ from tests.controller.helpers.objects import (
     claim,
     instance,
     mignode,
+    opaque,
     request,
     versioned,
     with_gpus,
@@ -116,3 +117,12 @@ def test_the_next_leader_counts_the_same_with_and_without_consumed_capacity() ->
         new.run()
         second = place(new, "b", asking("3Gi"))
         assert (second["device"] == first["device"]) is kept, "else it is one part in two"
+
+
+def test_a_slice_that_is_shared_already_counts_once_beside_a_claim_with_another_policy() -> None:
+    """It counted twice for the policy of the shares, which then knew no price for a place."""
+    known = with_gpus(shared(0, 2))
+    given(known, "g", "gpu-0-mig-4g20gb-5-0-share")
+    alone = claim("alone", request("r", "mig-1g.5gb"), config=[opaque("spread")])
+    decision = decide(known, alone, claim("joins", asking("1Gi")), claim("begins", asking("1Gi")))
+    assert len(devices(decision)) == 3
