@@ -35,6 +35,7 @@ from dra.common.resources import (
 )
 from dra.gangs.membership import KINDS, PodGroups, read_annotations, read_membership, read_pod_group
 from dra.gpu.mignode import reservations_of
+from dra.gpu.names import finalizer
 from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.nodefit import read_node
@@ -91,6 +92,16 @@ class ClusterFacts:
     unread: tuple[str, ...] = field(default=())
     nodes: Mapping[str, Obj] = field(default_factory=dict)
     class_objects: tuple[Obj, ...] = ()
+
+    @property
+    def finalizer(self) -> str:
+        """Our finalizer, whose name is also that of our scheduling gate."""
+        return finalizer(self.driver)
+
+    @property
+    def schedulers(self) -> frozenset[str]:
+        """Every scheduler that a pod names: the controller alone knows which of them are served."""
+        return frozenset(pod.scheduler for pod in self.pods.values())
 
     @property
     def delegated(self) -> frozenset[str]:

@@ -115,8 +115,7 @@ def first_in_line(
         known = [facts.claims[key] for key in each.claim_keys if key in facts.claims]
         if len(known) < len(each.claims) or any(k.claim.allocation for k in known):
             continue
-        read = judge.read(known)
-        posed = pose_problem(each, read, facts.hosts) if read.wants and not read.faults else None
+        posed = judge.examine(each).found
         asked = find_asked(posed, judge.allocator.fleet) if isinstance(posed, Problem) else None
         if asked is None or asked.profile != profile or not isinstance(posed, Problem):
             continue

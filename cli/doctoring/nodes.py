@@ -15,7 +15,6 @@ from dra.claims.reader import KnownClaim
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth, GpuReason
-from dra.gpu.names import finalizer
 
 _GPU_NODE = "nvidia.com/gpu.present"
 _PATIENCE = timedelta(minutes=2)
@@ -160,7 +159,7 @@ def claims(evidence: Evidence) -> Iterator[Check]:
 
 def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | None:
     facts, claim, name = evidence.facts, known.claim, "/".join(key)
-    if claim.deleting and finalizer(facts.driver) in claim.finalizers:
+    if claim.deleting and facts.finalizer in claim.finalizers:
         if _age(known, "deletionTimestamp", evidence.now) <= _PATIENCE:
             return None
         return fail(f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)

@@ -12,15 +12,14 @@ from cli.explaining.seats import Seat, find_seated, seats_of
 from cli.explaining.waiting import find_waiting
 from cli.facts import ClusterFacts, Told
 from dra.allocator.explain.answers import AnswerReason, NodeAnswer
-from dra.allocator.problem import Problem, pose_problem
+from dra.allocator.problem import Incomplete, Problem, Satisfied
 from dra.cel.questions import Evaluator, SelectorError
 from dra.claims.classes import no_such_class
-from dra.claims.reader import KnownClaim, ReadClaims
+from dra.claims.reader import Fault, KnownClaim
 from dra.claims.reasons import Reason
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.inventory import AllocatorKind
-from dra.gpu.names import finalizer
 from dra.limits.asks import CORES, GPUS, MEMORY
 from dra.limits.others import GPUS_ALONE
 from dra.pods.pods import Pod, with_claim
@@ -148,27 +147,26 @@ class Explainer:
 
     def _unserved(self, pod: Pod, made: list[KnownClaim]) -> Verdict | None:
         """Reasons why claims of a pod are not allocated; None when all of ours are."""
-        claims = self._judge.read(made)
-        obstacles = self._faults(claims)
-        gates = [g for g in pod.gates if g != finalizer(self._facts.driver)]
-        if gates and claims.wants:
+        examined = self._judge.examine(pod)
+        found, findings = examined.found, self._about(examined.faults)
+        gates = [gate for gate in pod.gates if gate != self._facts.finalizer]
+        if gates and not isinstance(found, Satisfied):
             text = f"scheduling gates are set: {', '.join(gates)}"
-            obstacles.insert(0, finding(Why.GATED, text))
-        if claims.going:
-            text = f"claim {', '.join(map(str, claims.going))} is being deleted"
-            obstacles.append(finding(Why.CLAIM_GOING, text))
-        if claims.mixture is not None:
-            ref, obstacle = claims.mixture
-            obstacles.append(finding(obstacle.reason, f"claim {ref}: {obstacle.message}"))
-        if not obstacles and claims.wants:
-            problem = pose_problem(pod, claims, self._facts.hosts)
-            if isinstance(problem, Problem):
-                return self._waiting(problem)
-            obstacles.append(finding(problem.obstacle.reason, problem.obstacle.message))
-        if not obstacles and claims.ours:
-            return None
-        text = "none of its claims asks for devices of this driver" + self._shared(made)
-        return Verdict(Progress.WAITING, tuple(obstacles or [finding(Why.NOT_OURS, text)]))
+            findings.insert(0, finding(Why.GATED, text))
+        match found:
+            case Satisfied(ours=True):
+                return None
+            case Satisfied():
+                text = "none of its claims asks for devices of this driver" + self._shared(made)
+                findings.append(finding(Why.NOT_OURS, text))
+            case Incomplete(going):
+                text = f"claim {', '.join(map(str, going))} is being deleted"
+                findings.append(finding(Why.CLAIM_GOING, text))
+            case Fault(obstacle=obstacle) if not examined.faults:
+                findings.append(finding(obstacle.reason, obstacle.message))
+            case Problem() if not gates:
+                return self._waiting(found)
+        return Verdict(Progress.WAITING, tuple(findings))
 
     def _unused(self, known: KnownClaim) -> Verdict:
         """Verdict on a claim that waits and that no pod refers to."""
@@ -176,7 +174,7 @@ class Explainer:
             text = "it is not allocated; ask about its pod, whose condition says why"
             return Verdict(Progress.WAITING, (finding(Why.UNREAD, text),))
         claims = self._judge.read([known])
-        obstacles = self._faults(claims)
+        obstacles = self._about(claims.faults)
         if obstacles or not claims.wants:
             text = "it asks for no device of this driver" + self._shared([known])
             return Verdict(Progress.WAITING, tuple(obstacles or [finding(Why.NOT_OURS, text)]))
@@ -219,12 +217,12 @@ class Explainer:
         text = f" alone: kube-scheduler serves DeviceClass {name!r}, which selects others' too"
         return text if name else ""
 
-    def _faults(self, claims: ReadClaims) -> list[Finding]:
+    def _about(self, faults: Iterable[Fault]) -> list[Finding]:
         """Findings about claims; a missing class may be due to MIG mode, which no GPU is in."""
         gpus = self._facts.site.gpus
         off = bool(gpus) and not any(v.gpu.mig_enabled for v in gpus)
         found = []
-        for ref, obstacle in claims.faults:
+        for ref, obstacle in faults:
             text = f"claim {ref}: {obstacle.message}"
             if obstacle.reason is Reason.NO_SUCH_CLASS and off:
                 text += "; no GPU is in MIG mode, and classes of profiles are made once one is"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from cli.explaining.findings import Why
 from cli.facts import ClusterFacts
@@ -16,13 +15,12 @@ from dra.allocator.explain.answers import Explanation, NodeAnswer
 from dra.allocator.explain.judge import explain
 from dra.allocator.fleet import Fleet
 from dra.allocator.moves import TooManyStatesError
-from dra.allocator.problem import Problem, pose_problem
+from dra.allocator.problem import Examined, Problem, examine
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.claims import Claim
 from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.resources import ObjectKey
 from dra.gangs.decision import (
     Count,
     GangDecision,
@@ -31,10 +29,10 @@ from dra.gangs.decision import (
     about_absent,
     about_hindered,
     about_room,
+    sort_out,
 )
-from dra.gangs.membership import MOST_PODS, GangKey, Unclear, find_minimum, read_membership
+from dra.gangs.membership import GangKey, Unclear, find_minimum, read_membership
 from dra.gpu.inventory import AllocatorKind
-from dra.gpu.names import finalizer
 from dra.pods.nodefit import MisfitReason
 from dra.pods.pods import Pod, read_pod
 from dra.pods.rules import find_victims
@@ -85,7 +83,11 @@ class Judge:
 
     def read(self, claims: Iterable[KnownClaim]) -> ReadClaims:
         """Requests of claims to this driver, and what is wrong with them."""
-        return read_claims([*claims], self.reader, driver=self._facts.driver)
+        return read_claims(claims, self.reader)
+
+    def examine(self, pod: Pod) -> Examined:
+        """The need of a pod, as the controller sees it, with the faults of all its claims."""
+        return examine(pod, self._facts, self.reader, stops_early=False)
 
     def explain(self, problem: Problem) -> Explanation:
         """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates."""
@@ -120,13 +122,11 @@ class Judge:
         minimum = find_minimum(membership, stated, self._facts.groups)
         if isinstance(minimum, Unclear):
             return Obstacle(Reason.WAITING_FOR_GANG, minimum.message)
-        ours = finalizer(self._facts.driver)
+        ours = self._facts.finalizer
         present = [p for p in members if not [gate for gate in p.gates if gate != ours]]
-        if minimum <= 1:
-            return None
-        if len(present) < minimum:
+        if minimum > 1 and len(present) < minimum:
             return about_absent(gang, Count(minimum, len(present), 0))
-        return self._about(gang, present, minimum)
+        return self._about(gang, present, minimum) if minimum > 1 else None
 
     def _members(self, gang: GangKey) -> Iterator[Pod]:
         for pod in self._facts.pods.values():
@@ -135,44 +135,18 @@ class Judge:
                 yield pod
 
     def _about(self, gang: GangKey, present: list[Pod], minimum: int) -> Obstacle | None:
-        problems: list[Problem] = []
-        others: dict[ObjectKey, Obstacle | None] = {}
-        served = 0
-        for pod in sorted(present, key=lambda p: (-p.priority, p.created, p.key)):
-            need = self._need(pod)
-            if isinstance(need, bool):
-                served += 1
-            elif isinstance(need, Problem):
-                problems.append(need)
-            else:
-                others[pod.key] = need
-        count = Count(minimum, len(present), min(served, minimum))
+        present.sort(key=lambda p: (-p.priority, p.created, p.key))
+        lacking = sort_out(present, self.examine)
+        count = Count(minimum, len(present), min(lacking.served, minimum))
+        posed = lacking.problems
+        if len(posed) < count.need:
+            return about_hindered(gang, count, len(posed), lacking.others)
         if count.need <= 0:
             return None
-        if len(problems) < count.need:
-            return about_hindered(gang, count, len(problems), others)
-        posed = problems[:MOST_PODS]
         trial = Trial(self._fleet, self._facts.hosts, pods=len(posed))
         questions = Questions(lambda _: self.allocator)
         outcome = GangDecision(posed, count.need, trial, questions).go_on()
         return None if outcome is None or outcome.fits else about_room(gang, count, outcome)
-
-    def _need(self, pod: Pod) -> Problem | Obstacle | Literal[True] | None:
-        """The problem of a pod, or the obstacle to it.
-
-        True if the pod lacks nothing, None if one of its claims is missing.
-        """
-        known = [self._facts.claims.get(key) for key in pod.claim_keys]
-        present = [claim for claim in known if claim is not None]
-        if None in pod.claims.values() or len(present) < len(known):
-            return None
-        claims = self.read(present)
-        if claims.faults:
-            return claims.faults[0].obstacle
-        if not claims.wants:
-            return True
-        found = pose_problem(pod, claims, self._facts.hosts)
-        return found if isinstance(found, Problem) else found.obstacle
 
     def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:
         nodes: dict[str, NodeAnswer] = {}

@@ -13,7 +13,7 @@ from dra.claims.conditions import READY
 from dra.claims.reader import KnownClaim
 from dra.common.resources import at
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
+from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
 from dra.pods.pods import Pod
 from dra.pods.rules import find_obstacle
 
@@ -66,7 +66,7 @@ def find_seated(
 
 
 def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
-    ours = finalizer(facts.driver)
+    ours = facts.finalizer
     others = [g for g in pod.gates if g != ours]
     if others:
         return finding(Why.GATED, f"scheduling gates are set: {', '.join(others)}")

@@ -6,7 +6,6 @@ An allocation that is being written counts, except in counts that are to be ``ce
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 
@@ -21,7 +20,7 @@ from controller.serve.giving_back import Cause, Unused, give_up, unused_of
 from controller.serve.placing import attempts, counts_already, suited, without_excluded
 from controller.serve.world import Act, Look, Wait, World, Write
 from dra.allocator.allocate import with_room_made
-from dra.allocator.problem import Problem, examine
+from dra.allocator.problem import Examined, Incomplete, Problem, examine
 from dra.cel.offers import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
@@ -29,13 +28,15 @@ from dra.gangs.decision import (
     Count,
     GangDecision,
     GangOutcome,
+    Lacking,
     Questions,
     Trial,
     about_absent,
     about_hindered,
     about_room,
+    sort_out,
 )
-from dra.gangs.membership import MOST_PODS, Unclear
+from dra.gangs.membership import Unclear
 from dra.pods.pods import Pod
 
 REST = 10
@@ -47,18 +48,6 @@ _MOST_EXAMINED = 1000
 _UNDER_WAY = Obstacle(
     Reason.WAITING_FOR_GANG, "an allocation is being written for it, or may have been"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """Pods of a gang that lack slices.
-
-    ``problems``: the problems of the pods that can be served.
-    ``others``: the obstacle of each other pod; None if one of its objects is not created yet.
-    """
-
-    problems: tuple[Problem, ...]
-    others: dict[ObjectKey, Obstacle | None]
 
 
 def count_pods(world: World, gang: Gang, minimum: int, *, certain: bool = False) -> Count:
@@ -108,23 +97,17 @@ def lacks(world: World, pod: Pod, *, certain: bool = False) -> bool:
 
 def find_lacking(world: World, gang: Gang) -> Lacking:
     """The pods of ``gang`` that lack something, the most urgent first."""
-    problems: list[Problem] = []
-    others: dict[ObjectKey, Obstacle | None] = {}
     pods = (world.cluster.pods[key] for key in gang.members)
     lacking = sorted((pod for pod in pods if lacks(world, pod)), key=urgency)
     free = (pod for pod in lacking if pod.pending and pod.key not in gang.gated)
-    for pod in islice(free, _MOST_EXAMINED):
-        examined = examine(pod, world.cluster, world.reader)
-        if isinstance(found := examined.found, Problem):
-            if counts_already(world, found):
-                others[pod.key] = _UNDER_WAY
-                continue
-            problems.append(found)
-            if len(problems) == MOST_PODS:
-                break
-        else:
-            others[pod.key] = examined.hindrance
-    return Lacking(tuple(problems), others)
+    return sort_out(islice(free, _MOST_EXAMINED), partial(_examine, world))
+
+
+def _examine(world: World, pod: Pod) -> Examined:
+    found = examine(pod, world.cluster, world.reader)
+    if isinstance(found.found, Problem) and counts_already(world, found.found):
+        return Examined(Incomplete(), _UNDER_WAY)
+    return found
 
 
 def find_gang(world: World, pod: Pod) -> Gang | None:

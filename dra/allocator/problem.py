@@ -18,7 +18,6 @@ from dra.claims.claims import (
     find_crowd,
     has_several_containers,
 )
-from dra.claims.classes import DeviceClass
 from dra.claims.reader import Fault, KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import requested_settings
@@ -26,7 +25,7 @@ from dra.claims.wants import ClaimWants, Want
 from dra.common.resources import ObjectKey
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import gpu_name, mig_device
+from dra.gpu.names import finalizer, gpu_name, mig_device
 from dra.gpu.shares import ANY_TENANT, Ask, Share
 from dra.pods.pods import Pod
 from dra.pods.residents import Hosts
@@ -210,17 +209,15 @@ _SHOWN = 63
 
 
 class Surroundings(Protocol):
-    """Objects among which a pod is examined.
+    """Objects among which a pod is examined: in the controller's mirror, or in one reading."""
 
-    ``finalizer``: our finalizer, whose name is also that of our scheduling gate. ``schedulers``:
-    names of the schedulers whose pods are served.
-    """
+    @property
+    def schedulers(self) -> frozenset[str]:
+        """Names of the schedulers whose pods are served."""
 
-    driver: str
-    finalizer: str
-    schedulers: frozenset[str]
-    hosts: Hosts
-    classes: dict[str, DeviceClass]
+    @property
+    def hosts(self) -> Hosts:
+        """The nodes, and the pods on them."""
 
     @property
     def claims(self) -> Mapping[ObjectKey, KnownClaim]:
@@ -229,7 +226,12 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A claim that the pod names does not exist yet, or is being deleted: others act first."""
+    """A claim that the pod names does not exist yet, or is being deleted: others act first.
+
+    ``going``: the claims that are being deleted.
+    """
+
+    going: tuple[ClaimRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,29 +246,34 @@ class Examined(NamedTuple):
 
     ``hindrance``: obstacle that keeps the pod from running on any node with what it has.
     ``foreign``: obstacle about the first of its claims that another driver has not served yet.
+    ``faults``: those of its claims, of which ``found`` is the first.
     """
 
     found: Problem | Satisfied | Fault | Incomplete
     hindrance: Obstacle | None = None
     foreign: Obstacle | None = None
+    faults: tuple[Fault, ...] = ()
 
 
-def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
-    """The need of ``pod``, which is pending."""
+def examine(pod: Pod, known: Surroundings, reader: Reader, *, stops_early: bool = True) -> Examined:
+    """The need of ``pod``, which is pending.
+
+    ``stops_early``: claims after the first faulty one are not read.
+    """
     present = _claims_of(pod, known)
     if present is None:
         return _INCOMPLETE
-    claims = read_claims(present, reader, driver=known.driver, stops_early=True)
-    if faults := claims.faults or _find_crowded(pod, present, claims, known):
-        return _faulty(faults[0])
+    claims = read_claims(present, reader, stops_early=stops_early)
+    if faults := claims.faults or _find_crowded(pod, present, claims, reader):
+        return Examined(faults[0], faults[0].obstacle, faults=faults)
     if claims.going:
-        return _INCOMPLETE
+        return _INCOMPLETE._replace(found=Incomplete(claims.going))
     foreign = _find_foreign(claims) if claims.foreign else None
     if claims.wants:
         found = _unserved(pod, claims, known) or pose_problem(pod, claims, known.hosts)
         return _faulty(found) if isinstance(found, Fault) else Examined(found, None, foreign)
-    if known.finalizer in pod.gates and not claims.ours:
-        return _faulty(_unasked(present, known, reader))
+    if finalizer(reader.driver) in pod.gates and not claims.ours:
+        return _faulty(_unasked(present, reader))
     hindrance = None
     if claims.ours and not pod.node:
         hindrance = find_obstacle(pod, known.hosts.volumes) or foreign
@@ -308,7 +315,7 @@ def _find_foreign(claims: ReadClaims) -> Obstacle:
 
 
 def _find_crowded(
-    pod: Pod, present: list[KnownClaim], claims: ReadClaims, known: Surroundings
+    pod: Pod, present: list[KnownClaim], claims: ReadClaims, reader: Reader
 ) -> tuple[Fault, ...]:
     """Fault of a container that uses a device shared by MPS beside another of ours; or nothing."""
     if len(present) == 1 and len(present[0].claim.requests) == 1:
@@ -317,11 +324,11 @@ def _find_crowded(
     ours = {
         k.claim.ref.name: k.claim
         for k in present
-        if (k.claim.allocation is not None and k.claim.allocation.of_driver(known.driver))
+        if (k.claim.allocation is not None and k.claim.allocation.of_driver(reader.driver))
         or k.claim.ref in wanted
     }
     by_mps = {
-        name: requested_settings(claim.config, known.classes, known.driver).by_mps(claim.requests)
+        name: requested_settings(claim.config, reader.classes, reader.driver).by_mps(claim.requests)
         for name, claim in ours.items()
     }
     is_shared = any(any(requests.values()) for requests in by_mps.values())
@@ -341,7 +348,7 @@ def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:
     return present if len(present) == len(found) else None
 
 
-def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> Fault:
+def _unasked(present: list[KnownClaim], reader: Reader) -> Fault:
     """Fault of a pod that has our scheduling gate and no claim of ours.
 
     Nobody else would lift the gate, or say why the pod waits.
@@ -354,13 +361,13 @@ def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> 
     elif shared:
         why = (
             f"DeviceClass {shared!r} selects devices of other drivers too, and so kube-scheduler "
-            f"serves it: name another, or have it select device.driver == '{known.driver}' alone"
+            f"serves it: name another, or have it select device.driver == '{reader.driver}' alone"
         )
     else:
         why = "they ask for devices of other drivers: remove the gate"
     message = (
-        f"scheduling gate {known.finalizer} is lifted once claims of this driver are allocated, "
-        f"and the pod has none; {why}"
+        f"scheduling gate {finalizer(reader.driver)} is lifted once claims of this driver are "
+        f"allocated, and the pod has none; {why}"
     )
     reason = Reason.NO_SUCH_CLASS if missing else Reason.UNSUPPORTED
     return Fault(ref, Obstacle(reason, message))

@@ -35,7 +35,9 @@ _SPECS_BYTES = 16 * 2**20
 
 
 class Reader:
-    """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
+    """Turns claims into wants of ``driver``. ``classes`` may change between calls.
+
+    Not thread-safe.
 
     A class is ours if its selectors name our driver and select no other driver's devices. Requests
     of other classes may be served by kube-scheduler, and are left to it. If the selectors do not
@@ -48,16 +50,16 @@ class Reader:
     """
 
     def __init__(self, driver: str, selectors: Kinds, classes: Mapping[str, DeviceClass]) -> None:
-        self._driver = driver
+        self.driver = driver
         self._selectors = selectors
-        self._classes = classes
+        self.classes = classes
         self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = _specs()
         self._known_of: Mapping[str, DeviceClass] = {}
 
     def read(self, claim: Claim) -> ClaimWants | Obstacle | None:
         """Wants of ``claim``, the obstacle to reading them, or None for other drivers' claims."""
-        if self._known_of != self._classes:
-            self._known, self._known_of = _specs(), dict(self._classes)
+        if self._known_of != self.classes:
+            self._known, self._known_of = _specs(), dict(self.classes)
         spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))
         found = self._known.get(spec, lambda: self._read(claim))
         return found.of(claim) if isinstance(found, ClaimWants) else found
@@ -68,13 +70,13 @@ class Reader:
 
     def shared_class(self, claim: Claim) -> str:
         """The first class of ``claim`` that selects devices of others besides ours, or empty."""
-        named = (self._classes.get(r.class_name) for r in _exact_requests(claim))
+        named = (self.classes.get(r.class_name) for r in _exact_requests(claim))
         return next((c.name for c in named if c and c.names_us and not self._is_ours(c)), "")
 
     def missing_class(self, claim: Claim) -> str:
         """The first class of ``claim`` that does not exist, or empty."""
         named = (c.class_name for r in claim.requests for c in r.choices)
-        return next((n for n in named if n and n not in self._classes), "")
+        return next((n for n in named if n and n not in self.classes), "")
 
     def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
         """Expressions to be evaluated for ``claim``, once it is known that it is ours.
@@ -96,7 +98,7 @@ class Reader:
         obstacle = find_unsupported(claim)
         if obstacle is not None:
             return obstacle
-        settings = requested_settings(claim.config, self._classes, self._driver)
+        settings = requested_settings(claim.config, self.classes, self.driver)
         if problem := settings.fault(claim.requests) or settings.problem(claim.requests):
             return Obstacle(Reason.BAD_CONFIG, problem)
         choices = tuple(tuple(self._want(r, settings) for r in q.choices) for q in claim.requests)
@@ -109,7 +111,7 @@ class Reader:
             choices=choices,
             constraints=tuple(_constraint(claim, c) for c in claim.constraints),
             class_config={
-                r.name: self._classes[r.class_name].config for r in _exact_requests(claim)
+                r.name: self.classes[r.class_name].config for r in _exact_requests(claim)
             },
             sharing=settings.strategies(claim.requests),
         )
@@ -137,27 +139,27 @@ class Reader:
         """Obstacle of a class of which it takes too much to tell if it selects others' devices."""
         for name in dict.fromkeys(r.class_name for r in _exact_requests(claim)):
             try:
-                self._selectors.selects_others(self._classes[name].selectors, self._driver)
+                self._selectors.selects_others(self.classes[name].selectors, self.driver)
             except CostlySelectorError as error:
                 return Obstacle(
                     Reason.COSTLY_SELECTOR,
                     f"DeviceClass {name!r} is left alone, as it cannot be found out whether it "
                     f"selects devices of other drivers too: {error}; begin its selector with "
-                    f"device.driver == '{self._driver}' &&, or write it simpler",
+                    f"device.driver == '{self.driver}' &&, or write it simpler",
                 )
         return None
 
     def _ownership(self, claim: Claim) -> Obstacle | bool | None:
         """True when every class is ours, None when none is; otherwise the obstacle."""
         names = [c.class_name for r in claim.requests for c in r.choices if c.class_name]
-        missing = [n for n in names if n not in self._classes]
-        known = {n: self._is_ours(self._classes[n]) for n in names if n in self._classes}
+        missing = [n for n in names if n not in self.classes]
+        known = {n: self._is_ours(self.classes[n]) for n in names if n in self.classes}
         foreign = [n for n in names if known.get(n) is False]
         ours = [n for n in names if known.get(n)]
         if not ours and (foreign or not any(map(meant_ours, missing))):
             return None
         if missing:
-            offered = [c.name for c in self._classes.values() if self._is_ours(c)]
+            offered = [c.name for c in self.classes.values() if self._is_ours(c)]
             return Obstacle(Reason.NO_SUCH_CLASS, no_such_class(missing[0], offered))
         if foreign:
             return Obstacle(
@@ -170,7 +172,7 @@ class Reader:
     def _is_ours(self, known: DeviceClass) -> bool:
         try:
             return known.names_us and not self._selectors.selects_others(
-                known.selectors, self._driver
+                known.selectors, self.driver
             )
         except SelectorError:
             return True
@@ -192,8 +194,8 @@ class Reader:
     def _expressions(self, request: Request, kind_of_share: str = "") -> tuple[str, ...]:
         parts = _PARTS.get(kind_of_share)
         return (
-            *((f"device.attributes['{self._driver}'].type == '{parts}'",) if parts else ()),
-            *self._classes[request.class_name].selectors,
+            *((f"device.attributes['{self.driver}'].type == '{parts}'",) if parts else ()),
+            *self.classes[request.class_name].selectors,
             *request.selectors,
             *(self._at_least(name, quantity) for name, quantity in request.capacity),
         )
@@ -201,7 +203,7 @@ class Reader:
     def _at_least(self, capacity: str, quantity: str) -> str:
         """The selector that a capacity request (KEP-5075) amounts to for whole devices."""
         domain, _, name = capacity.rpartition("/")
-        found = f"device.capacity['{domain or self._driver}'].{name}"
+        found = f"device.capacity['{domain or self.driver}'].{name}"
         return f"{found}.compareTo(quantity('{quantity}')) >= 0"
 
 
@@ -294,7 +296,7 @@ class ReadClaims(NamedTuple):
 
 
 def read_claims(
-    claims: Iterable[KnownClaim], reader: Reader, *, driver: str, stops_early: bool = False
+    claims: Iterable[KnownClaim], reader: Reader, *, stops_early: bool = False
 ) -> ReadClaims:
     """The claims of one pod, read.
 
@@ -313,7 +315,7 @@ def read_claims(
         if allocation is not None:
             selector = known.node_selector
             pins += [selector] if selector is not None else []
-            ours = ours or bool(allocation.of_driver(driver))
+            ours = ours or bool(allocation.of_driver(reader.driver))
             continue
         read = reader.read(known.claim)
         count += 0 if read is None else sum(len(r.choices) for r in known.claim.requests)

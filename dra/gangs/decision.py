@@ -17,11 +17,11 @@ from dra.allocator.allocate import Allocator, OngoingDecision, over_quota
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
 from dra.allocator.fleet import Fleet
-from dra.allocator.problem import Decision, Outcome, Problem
+from dra.allocator.problem import Decision, Examined, Outcome, Problem, Satisfied
 from dra.claims.allocation import node_selector
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
-from dra.gangs.membership import GangKey
+from dra.gangs.membership import MOST_PODS, GangKey
 from dra.pods.pods import Pod
 from dra.pods.residents import Hosts
 from dra.pods.rules import find_rules
@@ -148,6 +148,39 @@ def _are(number: int) -> str:
 
 def _have(number: int) -> str:
     return "has" if number == 1 else "have"
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Pods of a gang by what they need.
+
+    ``problems``: of the pods that can be served. ``others``: the obstacle of each other pod that
+    lacks something; None if one of its objects is not created yet. ``served``: number of the pods
+    that lack nothing.
+    """
+
+    problems: tuple[Problem, ...]
+    others: dict[ObjectKey, Obstacle | None]
+    served: int = 0
+
+
+def sort_out(pods: Iterable[Pod], examine: Callable[[Pod], Examined]) -> Lacking:
+    """``pods``, the most urgent first, by what they need.
+
+    Of those that can be served, the first ``MOST_PODS``.
+    """
+    problems: list[Problem] = []
+    others: dict[ObjectKey, Obstacle | None] = {}
+    served = 0
+    for pod in pods:
+        examined = examine(pod)
+        if isinstance(examined.found, Problem):
+            problems.append(examined.found)
+        elif isinstance(examined.found, Satisfied):
+            served += 1
+        else:
+            others[pod.key] = examined.hindrance
+    return Lacking(tuple(problems[:MOST_PODS]), others, served)
 
 
 class Trial:

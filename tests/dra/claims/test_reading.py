@@ -49,7 +49,7 @@ def looking(name: str) -> Obj:
 
 def read(*bodies: Obj, reader: Reader | None = None, stops_early: bool = False) -> ReadClaims:
     known = [KnownClaim(read_claim(b), b) for b in map(versioned, bodies)]
-    return read_claims(known, reader or Listening(), driver=DRIVER, stops_early=stops_early)
+    return read_claims(known, reader or Listening(), stops_early=stops_early)
 
 
 def test_all_faults_are_told_with_the_claims_that_they_are_of() -> None:
@@ -114,7 +114,7 @@ def test_of_all_claims_of_a_pod_together_so_many_requests_are_read() -> None:
     """Each was read, of hundreds, for seconds in the thread that decides."""
     reader = Listening()
     theirs = device_class("theirs", "device.driver == 'gpu.example.com'")
-    reader._classes = {**reader._classes, "theirs": read_class(theirs, DRIVER)}
+    reader.classes = {**reader.classes, "theirs": read_class(theirs, DRIVER)}
     others = [foreign(f"o{n}") for n in range(4)]
     found = read(*others, *(many(f"c{n}") for n in range(6)), good("z"), reader=reader)
     assert [(f.claim.name, f.obstacle.reason) for f in found.faults] == [("c2", Reason.UNSUPPORTED)]
