@@ -118,22 +118,6 @@ def test_one_device_is_decided_by_state_as_it_is_by_node(
     assert quick == thorough
 
 
-def test_a_gpu_that_changed_is_found_by_its_new_state() -> None:
-    known = cluster("node-a", "node-b")
-    first = both(known, claim("c", request("r", "mig-7g.40gb")))[0]
-    assert first is not None
-    assert first.node == "node-a"
-    taken = Instance(A100.profiles[0].placements[6], InstanceState.FOREIGN, profile_id=19)
-    known.set_mignode(mignode("node-a", gpu(0, "node-a", instances=(taken,))))
-    second = both(known, claim("c", request("r", "mig-7g.40gb")))[0]
-    assert second is not None
-    assert second.node == "node-b"
-    known.remove_mignode("node-b")
-    assert both(known, claim("c", request("r", "mig-7g.40gb"))) == (None, None)
-    known.set_mignode(mignode("node-a", gpu(0, "node-a")))
-    assert both(known, claim("c", request("r", "mig-7g.40gb")))[0] == first
-
-
 def test_gpus_of_two_geometries_that_cost_the_same_are_taken_in_name_order() -> None:
     known = cluster("node-a", "node-b", "node-c")
     seven = A100.profiles[-1]
@@ -147,15 +131,6 @@ def test_gpus_of_two_geometries_that_cost_the_same_are_taken_in_name_order() -> 
     assert quick == thorough
     assert quick is not None
     assert quick.node == "node-b"
-
-
-def test_a_fleet_forgets_the_gpus_that_leave() -> None:
-    known = cluster("node-a", "node-b")
-    for name in ("node-a", "node-b"):
-        known.remove_mignode(name)
-    assert not known.fleet.groups
-    assert not known.fleet.alike
-    assert known.fleet.whole == 0
 
 
 def test_a_kind_of_gpu_that_comes_later_serves_what_was_asked_for_before() -> None:
