@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from cli.output import CliError
 from cli.page.mirrors import BusyError, Reader
 from cli.page.source import ClusterSource
 from dra.kube.errors import ForbiddenError, KubeError
-from dra.monitoring.server import BoundedThreads, OpenConnections
+from dra.monitoring.server import BoundedServer, OpenConnections
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
@@ -55,7 +55,7 @@ _MOST, _MOST_OF_PEER = 64, 32
 _log = logging.getLogger(__name__)
 
 
-class PageServer(BoundedThreads, HTTPServer):
+class PageServer(BoundedServer):
     """Serves ``source`` on ``address``: host (empty for all) and port; listens at once.
 
     ``hosts``: names under which browsers may ask. ``tls``: folder with ``tls.crt`` and ``tls.key``;
@@ -70,19 +70,16 @@ class PageServer(BoundedThreads, HTTPServer):
         hosts: Collection[str] = LOOPBACK,
         tls: Path | None = None,
     ) -> None:
-        self.connections = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
         self.source, self.hosts = source, hosts
         self.secure = tls is not None
-        super().__init__(address, _Handler)
+        context: ssl.SSLContext | None = None
         if tls is not None:
             self._tls, self._loaded = tls, 0.0
-            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context = self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
             self._load()
-            # The handshake belongs to the connection's own thread.
-            self.socket = self._context.wrap_socket(
-                self.socket, server_side=True, do_handshake_on_connect=False
-            )
+        places = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
+        super().__init__(address, _Handler, places, tls=context)
 
     def _load(self) -> None:
         certificate, key = self._tls / "tls.crt", self._tls / "tls.key"
@@ -98,15 +95,6 @@ class PageServer(BoundedThreads, HTTPServer):
                 self._load()
             except OSError as error:  # replaced in part: the old one serves until the next time
                 _log.warning("the certificate cannot be read: %s", error)
-
-    def server_bind(self) -> None:
-        """Binds without the inherited look-up of the machine's own name, which may take long."""
-        self.server_name, self.server_port = str(self.server_address[0]), 0
-        super(HTTPServer, self).server_bind()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """Logs at debug level only: clients decide how often this happens."""
-        _log.debug("connection from %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

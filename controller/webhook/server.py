@@ -8,12 +8,12 @@ import os
 import ssl
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from controller.webhook.certificates import Served
 from controller.webhook.review import review_config, rewrite_limits
-from dra.monitoring.server import BoundedThreads, OpenConnections
+from dra.monitoring.server import BoundedServer, OpenConnections
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _MOST, _MOST_OF_PEER = 256, 64
 """Upper bounds on connections, in all and of one peer: each awaited review takes one."""
 
 
-class WebhookServer(BoundedThreads, HTTPServer):
+class WebhookServer(BoundedServer):
     """The webhooks' server. Listens at once; connections fail before the first certificate.
 
     Args:
@@ -41,16 +41,12 @@ class WebhookServer(BoundedThreads, HTTPServer):
     """
 
     def __init__(self, address: tuple[str, int], *, driver: str) -> None:
-        self.connections = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
-        super().__init__(address, _Handler)
         self.driver = driver
         self.ready = threading.Event()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # The connection's own thread makes the handshake, so that a silent peer delays no other.
-        self.socket = self._context.wrap_socket(
-            self.socket, server_side=True, do_handshake_on_connect=False
-        )
+        places = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
+        super().__init__(address, _Handler, places, tls=self._context)
 
     def serve(self, served: Served) -> None:
         # ssl reads certificates from files only; this one is in memory, so no disk has the key.
@@ -62,10 +58,6 @@ class WebhookServer(BoundedThreads, HTTPServer):
         finally:
             os.close(descriptor)
         self.ready.set()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """Log a failed connection for debugging only: the peer does not trust us, or went away."""
-        _log.debug("connection from %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

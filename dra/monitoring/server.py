@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -62,14 +64,36 @@ class OpenConnections:
         return next(connection for connection, each in self._peers.items() if each == peer)
 
 
-class BoundedThreads(ThreadingMixIn):
-    """Mix-in of a server: a thread for each connection, as far as ``connections`` allows."""
+class BoundedServer(ThreadingMixIn, HTTPServer):
+    """HTTP server with a thread for each connection, as many as ``connections`` has places.
+
+    With ``tls`` the thread of a connection makes the handshake: a silent client delays no other.
+    """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
     """Waiting connections. With the usual five, a burst makes others wait a second and more."""
-    connections: OpenConnections
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: type[BaseHTTPRequestHandler],
+        connections: OpenConnections,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.connections = connections
+        super().__init__(address, handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
+
+    def server_bind(self) -> None:
+        """Bind without the inherited look-up of the machine's own name, which may take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own."""
@@ -79,7 +103,11 @@ class BoundedThreads(ThreadingMixIn):
     def shutdown_request(self, request: Any) -> None:
         """End a connection."""
         self.connections.discard(request)
-        super().shutdown_request(request)  # type: ignore[misc]
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
+        """Log at debug level only: clients decide how often this happens."""
+        _log.debug("connection from %s failed", client_address, exc_info=True)
 
 
 T = TypeVar("T")
@@ -127,59 +155,33 @@ class AddressError(ValueError):
 
 
 @contextmanager
-def serving(address: str, registry: CollectorRegistry, probes: Probes) -> Iterator[None]:
-    """Serve on ``address`` (see MonitoringServer) while the block runs; with "" nothing is served.
+def serving(address: str, registry: CollectorRegistry, probes: Probes) -> Iterator[int]:
+    """Serve on ``address`` while the block runs, which is given the port; nothing with "".
+
+    ``address`` is ``host:port``. Without a host every address of the machine is listened on; port 0
+    lets the system choose one. Answers that are under way at the end are not waited for.
 
     Raises:
         AddressError: the address cannot be used.
     """
     if not address:
-        yield
+        yield 0
         return
-    server = MonitoringServer(address, registry, probes)
-    server.start()
+    family, host, port = _parsed(address)
     try:
-        yield
+        server = _Server(family, (host, port), _application(registry, probes))
+    except OSError as error:
+        raise AddressError(f"cannot listen on {address}: {error.strerror or error}") from error
+    threading.Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
+    _log.info("metrics and probes are served", extra={"port": server.server_port})
+    try:
+        yield server.server_port
     finally:
-        server.close()
+        server.shutdown()
+        server.server_close()
 
 
-class MonitoringServer:
-    """Serves from ``start`` to ``close``.
-
-    ``address`` is ``host:port``. Without a host the server listens on every address of the machine;
-    port 0 lets the system choose one. Raises AddressError if it cannot be used.
-    """
-
-    def __init__(self, address: str, registry: CollectorRegistry, probes: Probes) -> None:
-        family, host, port = _parsed(address)
-        application = _application(registry, probes)
-        try:
-            self._server = _Server(family, (host, port), application)
-        except OSError as error:
-            raise AddressError(f"cannot listen on {address}: {error.strerror or error}") from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="monitoring", daemon=True
-        )
-
-    @property
-    def port(self) -> int:
-        """The port on which it listens."""
-        return int(self._server.server_address[1])
-
-    def start(self) -> None:
-        """Begin to serve."""
-        self._thread.start()
-        _log.info("metrics and probes are served", extra={"port": self.port})
-
-    def close(self) -> None:
-        """End, without waiting for answers that are under way."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-
-
-class _Server(BoundedThreads, WSGIServer):
+class _Server(BoundedServer, WSGIServer):
     def __init__(
         self,
         family: socket.AddressFamily,
@@ -187,20 +189,14 @@ class _Server(BoundedThreads, WSGIServer):
         application: Callable[..., Iterable[bytes]],
     ) -> None:
         self.address_family = family
-        self.connections = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
-        super().__init__(address, _Handler)
+        places = OpenConnections(most=_MOST, most_of_peer=_MOST_OF_PEER)
+        super().__init__(address, _Handler, places)
         self.set_app(application)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
-        """Logs at debug level only: clients decide how often this happens."""
-        _log.debug("connection from %s failed", client_address, exc_info=True)
-
     def server_bind(self) -> None:
-        """Binds without the inherited look-up of the machine's own name, which may take long."""
         if self.address_family is socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        super().server_bind()
         self.setup_environ()
 
 

@@ -18,7 +18,7 @@ from dra.cel.kinds import Kinds
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Profile, Usage
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from dra.monitoring.probes import Probes
-from dra.monitoring.server import MonitoringServer
+from dra.monitoring.server import serving
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, claim, gpu, inventory, mignode, pod, request
 from tests.controller.world.worldchecks import set_quotas
@@ -133,12 +133,8 @@ def test_a_scrape_is_bounded_however_many_nodes_and_products_there_are() -> None
 
 
 def over_http(registry: CollectorRegistry) -> Scrape:
-    served = MonitoringServer("127.0.0.1:0", registry, Probes())
-    served.start()
-    try:
-        return scraped(served.port)
-    finally:
-        served.close()
+    with serving("127.0.0.1:0", registry, Probes()) as port:
+        return scraped(port)
 
 
 def test_a_name_is_text_whatever_it_is_and_quotas_show_with_what_is_held() -> None:

@@ -14,7 +14,7 @@ from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CL
 from dra.kube.http import Exchange
 from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry, resource_of
 from dra.monitoring.probes import Probes, Pulse
-from dra.monitoring.server import AddressError, MonitoringServer, Pace, serving
+from dra.monitoring.server import AddressError, Pace, serving
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.scrape import collected, get, parsed
 from tests.helpers.waiting import wait_for
@@ -24,12 +24,8 @@ from tests.helpers.waiting import wait_for
 def server(address: str = "127.0.0.1:0", probes: Probes | None = None) -> Iterator[int]:
     registry = CollectorRegistry()
     Counter("mig_dra_tries_total", "Tries.", registry=registry).inc(3)
-    running = MonitoringServer(address, registry, probes or Probes())
-    running.start()
-    try:
-        yield running.port
-    finally:
-        running.close()
+    with serving(address, registry, probes or Probes()) as port:
+        yield port
 
 
 def test_the_metrics_of_its_registry_are_served_and_no_others() -> None:
@@ -117,18 +113,19 @@ def test_whoever_opens_many_connections_has_few_threads_and_others_are_answered(
         assert get(port, "/healthz") == (200, "ok\n")
 
 
-@pytest.mark.parametrize("address", ["", "8080", "host", "127.0.0.1:70000", "::1:80", "[::1]"])
+@pytest.mark.parametrize("address", ["8080", "host", "127.0.0.1:70000", "::1:80", "[::1]"])
 def test_what_is_no_address_is_refused_with_the_form_of_one(address: str) -> None:
-    with pytest.raises(AddressError, match=r"give host:port"):
-        MonitoringServer(address, CollectorRegistry(), Probes())
+    with pytest.raises(AddressError, match=r"give host:port"), server(address):
+        pass
 
 
 def test_a_port_that_is_taken_is_refused_with_the_address() -> None:
     with (
         server() as port,
         pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{port}: .*in use"),
+        server(f"127.0.0.1:{port}"),
     ):
-        MonitoringServer(f"127.0.0.1:{port}", CollectorRegistry(), Probes())
+        pass
 
 
 def test_without_a_host_it_listens_on_both_families() -> None:
