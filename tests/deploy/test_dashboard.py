@@ -39,6 +39,7 @@ from tests.docs.monitoring.test_observability import (
 )
 from tests.helpers.scrape import get, logged_port
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.rig import exists
 
 DASHBOARD: Obj = json.loads((CHART / "files" / "dashboard.json").read_text())
 PROMETHEUS = shutil.which("prometheus")
@@ -252,6 +253,7 @@ def test_every_query_has_data_on_a_cluster_at_work_unless_its_panel_says_why_not
 ) -> None:
     with observed(monkeypatch) as cluster:
         api, limits = cluster.api, {f"mig.dra.dev/{k}-per-namespace": v for k, v in LIMITS.items()}
+        wait_for("the class", partial(exists, api, DEVICE_CLASSES, "mig-1g.5gb"))
         api.patch(DEVICE_CLASSES, "mig-1g.5gb", {"metadata": {"annotations": limits}})
         for made in (template("one"), template("two", 2), template("whole", 9, "mig-7g.40gb")):
             api.create(RESOURCE_CLAIM_TEMPLATES, made)
