@@ -27,6 +27,7 @@ from controller.cluster.records import Effects
 from controller.options import Options
 from controller.report.decision_file import DecisionFile
 from dra.allocator.fleet import Changes, NodeGpus
+from dra.allocator.fragmentation import charge_of
 from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import Allocation
@@ -312,6 +313,7 @@ class DecisionLog:
             ask=asked.ask,
             node=decision.node,
             devices=tuple((numbers[p.claim], p.device) for p in picks),
+            cost=charge_of(self._cluster.fleet, decision.node, (p.device for p in picks)),
             passed=tuple(sorted(passed)),
             without=tuple(self._held[u].claim for u in sorted(without) if u in self._held),
         )

@@ -113,15 +113,16 @@ class Asked(_Line, frozen=True, tag="ask"):
 class Placed(_Line, frozen=True, tag="placed"):
     """Devices were given to the pod of question ``ask``, each with the number of its claim.
 
-    ``passed``: nodes where the pod could not go at the time. ``without``: claims that only hold
-    back what this pod was to have, and so were not in its way. The cost of the choice follows from
-    what is recorded before, and is left out: it took a tenth of the recording's time.
+    ``cost``: charge of the default policy, in memory slices. ``passed``: nodes where the pod could
+    not go at the time. ``without``: claims that only hold back what this pod was to have, and so
+    were not in its way.
     """
 
     t: Time
     ask: Number
     node: str
     devices: tuple[tuple[Number, str], ...]
+    cost: float = 0.0
     passed: tuple[str, ...] = ()
     without: tuple[Number, ...] = ()
 
