@@ -157,9 +157,6 @@ class Api:
             raise errors.method_not_allowed()
         body, options = request.parse(), request.options()
         warnings: list[str] = []
-        if self.registry.creates_by_update(target, body):
-            record = self.registry.create(target, body, options, warnings)
-            return self._one(201, target, request, record, *warnings)
         record = self.registry.update(target, lambda _: body, options, warnings)
         return self._one(200, target, request, record, *warnings)
 
@@ -184,10 +181,7 @@ class Api:
             raise errors.method_not_allowed()
         body = request.parse() if request.body.strip() else None
         options = deletion.DeleteOptions.read(body, request.query)
-        record, status = deletion.delete(self.registry, target, options)
-        if status is not None:
-            return Response(200, _encode(status))
-        return self._one(200, target, request, record)
+        return self._one(200, target, request, deletion.delete(self.registry, target, options))
 
 
 def _refusal(refused: errors.ApiError) -> Response:

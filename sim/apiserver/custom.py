@@ -1,14 +1,13 @@
-"""Custom resources: their definitions, their schema, and the life cycle of their objects."""
+"""Custom resources: their definitions, and the life cycle of their objects.
+
+An object is cut to the fields of its schema; whether their values fit it a real API server says.
+"""
 
 from __future__ import annotations
 
-import copy
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj, at
-from sim.apiserver.errors import Cause, invalid, not_supported, required, too_many
 from sim.apiserver.kinds import Environment, Kind
 from sim.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, METADATA, ResourceType
 from sim.apiserver.shapes import ANY, Shape
@@ -20,118 +19,11 @@ if TYPE_CHECKING:
     from sim.apiserver.store import Change
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: _is_number(value) and float(value).is_integer(),
-    "number": _is_number,
-}
-Report = Callable[[str, Any, Any], Cause]
-"""Path, value and bound to the cause that says what is wrong."""
-
-
-def _says(words: str) -> Report:
-    return lambda path, value, bound: invalid(path, value, f"{path} in body {words.format(bound)}")
-
-
-def _has_too_many(path: str, value: Any, bound: int) -> Cause:
-    return too_many(path, len(value), bound)
-
-
-def _is_too_long(path: str, _: Any, bound: int) -> Cause:
-    return Cause("FieldValueTooLong", path, None, f"may not be more than {bound} bytes")
-
-
-# Keyword of the schema: is it broken by the value, and the cause then.
-_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], Report]] = {
-    "minItems": (lambda value, least: len(value) < least, _says("should have at least {} items")),
-    "minLength": (
-        lambda value, least: len(value) < least,
-        _says("should be at least {} chars long"),
-    ),
-    "pattern": (lambda value, text: not re.search(text, value), _says("should match '{}'")),
-    "minimum": (lambda value, least: value < least, _says("should be at least {}")),
-    "maximum": (lambda value, most: value > most, _says("should be at most {}")),
-    "maxItems": (lambda value, most: len(value) > most, _has_too_many),
-    "maxProperties": (lambda value, most: len(value) > most, _has_too_many),
-    "maxLength": (lambda value, most: len(value) > most, _is_too_long),
-}
-
-
-def _check(schema: Obj, value: Any, path: str) -> Iterator[Cause]:
-    """The causes for which a value is not as the schema wants it."""
-    wanted = schema.get("type")
-    if wanted and not schema.get("x-kubernetes-int-or-string") and not _TYPES[wanted](value):
-        given = next(name for name, fits in _TYPES.items() if fits(value))
-        text = f'{path} in body must be of type {wanted}: "{given}"'
-        yield Cause("FieldValueTypeInvalid", path, given, text)
-        return
-    if "enum" in schema and value not in schema["enum"]:
-        yield not_supported(path, value, map(str, schema["enum"]))
-    for keyword, (is_broken, cause) in _BOUNDS.items():
-        if keyword in schema and is_broken(value, schema[keyword]):
-            yield cause(path, value, schema[keyword])
-    if isinstance(value, dict):
-        yield from _check_object(schema, value, f"{path}." if path else "")
-    elif isinstance(value, list):
-        yield from _check_array(schema, value, path)
-
-
-def _check_object(schema: Obj, value: Obj, prefix: str) -> Iterator[Cause]:
-    for name in schema.get("required", []):
-        if name not in value:
-            yield required(f"{prefix}{name}")
-    properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
-    for name, inner in value.items():
-        found = properties.get(name, extra)
-        if isinstance(found, dict):
-            yield from _check(found, inner, f"{prefix}{name}")
-
-
-def _check_array(schema: Obj, value: list[Any], path: str) -> Iterator[Cause]:
-    keys = schema.get("x-kubernetes-list-map-keys", [])
-    distinct = schema.get("x-kubernetes-list-type") in ("map", "set")
-    seen = []
-    for index, item in enumerate(value):
-        yield from _check(schema.get("items", {}), item, f"{path}[{index}]")
-        identity = {key: item.get(key) for key in keys} if isinstance(item, dict) else item
-        if distinct and identity in seen:
-            yield Cause("FieldValueDuplicate", f"{path}[{index}]", identity)
-        seen.append(identity)
-
-
-def _set_defaults(schema: Obj, value: Any) -> None:
-    if isinstance(value, dict):
-        for name, inner in schema.get("properties", {}).items():
-            if name not in value and "default" in inner:
-                value[name] = copy.deepcopy(inner["default"])
-            if name in value:
-                _set_defaults(inner, value[name])
-    elif isinstance(value, list):
-        for item in value:
-            _set_defaults(schema.get("items", {}), item)
-
-
 def custom_kind(resource: ResourceType) -> Kind:
-    """The life cycle of a custom resource's objects: checked and completed by its schema."""
-    schema = resource.schema
-
-    def check(obj: Obj, _: Obj | None) -> Iterator[Cause]:
-        return _check(schema, {k: v for k, v in obj.items() if k != "metadata"}, "")
-
+    """The life cycle of a custom resource's objects."""
     return Kind(
-        default=lambda obj, _: _set_defaults(schema, obj),
-        check=check,
-        check_status=check,
         selectable=tuple(path.lstrip(".") for path in resource.selectable),
         bumps_generation=True,
-        unconditional_update=False,
         status_carries_metadata=False,
     )
 
@@ -141,7 +33,6 @@ def _resource_types(definition: Obj) -> Iterator[ResourceType]:
     spec = definition["spec"]
     names = spec["names"]
     for version in spec["versions"]:
-        schema = at(version, "schema", "openAPIV3Schema", default={})
         if version.get("served"):
             yield ResourceType(
                 group=spec["group"],
@@ -149,13 +40,12 @@ def _resource_types(definition: Obj) -> Iterator[ResourceType]:
                 plural=names["plural"],
                 kind=names["kind"],
                 namespaced=spec["scope"] == "Namespaced",
-                shape=_root_shape(schema),
+                shape=_root_shape(at(version, "schema", "openAPIV3Schema", default={})),
                 subresources=("status",) if "status" in version.get("subresources", {}) else (),
                 short_names=tuple(names.get("shortNames", [])),
                 categories=tuple(names.get("categories", [])),
                 singular=names["singular"],
                 custom=True,
-                schema=schema,
                 columns=tuple(version.get("additionalPrinterColumns", [])),
                 selectable=tuple(f["jsonPath"] for f in version.get("selectableFields", [])),
             )

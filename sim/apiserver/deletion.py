@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import Obj, at
+from dra.kube.timing import rfc3339
 from sim.apiserver import errors
 from sim.apiserver.kinds import grace_seconds
 from sim.apiserver.requests import Target
-from sim.apiserver.shapes import rfc3339
 
 if TYPE_CHECKING:
     from sim.apiserver.registry import Registry
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 
 _NAMESPACES = ("", "namespaces")
-_RETURNS_OBJECT = {
-    *(_NAMESPACES, ("", "pods"), ("", "serviceaccounts")),
-    *(("resource.k8s.io", f"resource{kind}") for kind in ("claims", "claimtemplates", "slices")),
-    ("resource.k8s.io", "deviceclasses"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +41,22 @@ class DeleteOptions:
         """Reads DeleteOptions from the body, or from the query where the body is silent.
 
         Raises:
-            ApiError: 400, they are malformed, or not in the background.
+            ApiError: 400, they are no object.
         """
         if body is not None and not isinstance(body, dict):
             raise errors.bad_request("the delete options are no object")
         options: Obj = {**query, **(body or {})}
-        policy = options.get("propagationPolicy") or "Background"
-        if policy != "Background":
-            text = f"this simulated cluster deletes in the background only, not {policy}"
-            raise errors.bad_request(text)
         asked, grace = options.get("preconditions") or {}, options.get("gracePeriodSeconds")
-        try:
-            seconds = None if grace is None else int(grace)
-        except (TypeError, ValueError):
-            raise errors.bad_request(f"gracePeriodSeconds {grace!r} is no number") from None
         return cls(
             uid=asked.get("uid") or "",
             resource_version=asked.get("resourceVersion") or "",
-            grace_seconds=seconds,
+            grace_seconds=None if grace is None else int(grace),
             dry_run="All" in (options.get("dryRun") or ""),
         )
 
 
-def delete(registry: Registry, target: Target, options: DeleteOptions) -> tuple[Record, Obj | None]:
-    """Deletes or begins to; gives the object, and a Status if the answer is one."""
+def delete(registry: Registry, target: Target, options: DeleteOptions) -> Record:
+    """Deletes or begins to; gives the object, as a real server does of pods and claims."""
     live = registry.get(target)
     _check_preconditions(target, live, options)
     obj, family, store = live.copy(), target.resource.family, registry.store
@@ -77,22 +64,18 @@ def delete(registry: Registry, target: Target, options: DeleteOptions) -> tuple[
     graceful, now = registry.kind(target.resource).graceful, registry.env.now()
     if "deletionTimestamp" in metadata:
         if not _shorten(metadata, options.grace_seconds, now):
-            return live, None
+            return live
     else:
         grace = grace_seconds(obj, options.grace_seconds) if graceful else 0
         if graceful or _is_held(target, obj):
             _begin(target, obj, grace, now)
     is_held = bool(metadata.get("deletionGracePeriodSeconds")) or _is_held(target, obj)
     if options.dry_run:
-        return live, None
+        return live
     # A pod goes in two steps, as with the real server: watchers see the mark before the deletion.
     if (is_held or graceful) and obj != live.obj:
         live = store.put(family, obj)
-    if is_held:
-        return live, None
-    gone = store.remove(family, obj)
-    done = errors.success(target.resource, target.name, metadata["uid"])
-    return gone, None if family in _RETURNS_OBJECT else done
+    return live if is_held else store.remove(family, obj)
 
 
 def _begin(target: Target, obj: Obj, grace: int, now: datetime) -> None:

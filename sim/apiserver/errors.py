@@ -12,71 +12,36 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dra.common.resources import Obj
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 MODIFIED_SINCE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
-_WORDS = {
-    "FieldValueNotFound": "Not found",
-    "FieldValueRequired": "Required value",
-    "FieldValueDuplicate": "Duplicate value",
-    "FieldValueInvalid": "Invalid value",
-    "FieldValueTypeInvalid": "Invalid value",
-    "FieldValueNotSupported": "Unsupported value",
-    "FieldValueForbidden": "Forbidden",
-    "FieldValueTooLong": "Too long",
-    "FieldValueTooMany": "Too many",
-}
-_WITHOUT_VALUE = {"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One broken rule: its kind, the path of the field, the offending value, and why."""
+    """One broken rule: its kind, the path of the field, and what is wrong there."""
 
     type: str
     field: str
-    value: Any = None
-    detail: str = ""
-
-    def message(self) -> str:
-        """Says what is wrong, without the path of the field."""
-        text = _WORDS[self.type]
-        if self.type not in _WITHOUT_VALUE:
-            text += f": {json.dumps(self.value, separators=(',', ':'), ensure_ascii=False)}"
-        return f"{text}: {self.detail}" if self.detail else text
+    message: str
 
     def as_json(self) -> dict[str, Any]:
         """The entry of `details.causes`."""
-        return {"reason": self.type, "message": self.message(), "field": self.field}
-
-
-def required(field: str, detail: str = "") -> Cause:
-    """The cause that a value is missing."""
-    return Cause("FieldValueRequired", field, None, detail)
+        return {"reason": self.type, "message": self.message, "field": self.field}
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
     """The cause that a value breaks a rule."""
-    return Cause("FieldValueInvalid", field, value, detail)
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return Cause("FieldValueInvalid", field, f"Invalid value: {text}: {detail}")
 
 
 def forbidden(field: str, detail: str) -> Cause:
     """The cause that a value may not be given here."""
-    return Cause("FieldValueForbidden", field, None, detail)
-
-
-def not_supported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
-    """The cause that a value is none of the known ones."""
-    words = ", ".join(f'"{word}"' for word in allowed)
-    return Cause("FieldValueNotSupported", field, value, f"supported values: {words}")
-
-
-def too_many(field: str, count: int, limit: int) -> Cause:
-    """The cause that a list has more than `limit` items."""
-    return Cause("FieldValueTooMany", field, count, f"must have at most {limit} items")
+    return Cause("FieldValueForbidden", field, f"Forbidden: {detail}")
 
 
 class Named(Protocol):
@@ -105,7 +70,8 @@ class ApiError(Exception):
 
     def status(self) -> Obj:
         """The `Status` object that goes into the response body or a watch's ERROR event."""
-        body = _status("Failure") | {"message": self.message}
+        body: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        body["message"] = self.message
         if self.reason:
             body["reason"] = self.reason
         if self.details:
@@ -113,20 +79,11 @@ class ApiError(Exception):
         return body | {"code": self.code}
 
 
-def _status(outcome: str) -> Obj:
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": outcome}
-
-
 def _about(resource: Named, name: str, *, kind: str = "") -> Obj:
     details: Obj = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
     return details | {"kind": kind or resource.plural}
-
-
-def success(resource: Named, name: str, uid: str) -> Obj:
-    """The `Status` that a finished deletion returns."""
-    return _status("Success") | {"details": _about(resource, name) | {"uid": uid}}
 
 
 def bad_request(message: str) -> ApiError:
@@ -159,7 +116,7 @@ def conflict(resource: Named, name: str, why: str = MODIFIED_SINCE) -> ApiError:
 
 def refused(resource: Named, name: str, causes: Sequence[Cause]) -> ApiError:
     """422 with one cause for every field that breaks a rule."""
-    lines = list(dict.fromkeys(f"{cause.field}: {cause.message()}" for cause in causes))
+    lines = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     details = _about(resource, name, kind=resource.kind)

@@ -1,10 +1,10 @@
 """Ownership of fields: `metadata.managedFields`, and server-side apply, which decides by it.
 
 A field is a path of FieldsV1 elements (`f:spec`, `k:{"name":"a"}`, `v:"x"`). The rules are those of
-sigs.k8s.io/structured-merge-diff: leaves are owned, items of keyed lists are owned beside their
-leaves, and a container is owned by whoever brought it into being by an update. An update takes what
-it changed from all others. An apply owns exactly what its configuration holds: it gives up what it
-no longer lists, and meets a conflict where it would change what another manager owns.
+sigs.k8s.io/structured-merge-diff, but that containers have no owner: leaves are owned, and items of
+keyed lists beside their leaves. An update takes what it changed from all others. An apply owns
+exactly what its configuration holds: it gives up what it no longer lists, and meets a conflict
+where it would change what another manager owns.
 """
 
 from __future__ import annotations
@@ -48,50 +48,24 @@ def without(fields: FieldSet, prefixes: tuple[Path, ...]) -> FieldSet:
     )
 
 
-def _applied(shape: Shape, value: Any, path: Path = ()) -> set[Path]:
-    """The fields that an applied configuration claims: leaves, keyed items, empty containers."""
-    if is_leaf(shape, value) or not value:
-        return {path} if path else set()
-    found: set[Path] = set()
+def _leaves(shape: Shape, value: Any, path: Path = ()) -> dict[Path, Any]:
+    """What can be owned of a value: its leaves, empty containers, and items of keyed lists."""
+    if path and (is_leaf(shape, value) or not value):
+        return {path: value}
+    found: dict[Path, Any] = {}
     for element, inner_shape, inner in children(shape, value):
-        if element[0] in "kv":
-            found.add((*path, element))
-        found |= _applied(inner_shape, inner, (*path, element))
+        inside = (*path, element)
+        if element[0] == "k":
+            found[inside] = None
+        found |= _leaves(inner_shape, inner, inside)
     return found
 
 
-def _everything(shape: Shape, value: Any, path: Path) -> set[Path]:
-    found = {path}
-    if not is_leaf(shape, value):
-        for element, inner_shape, inner in children(shape, value):
-            found |= _everything(inner_shape, inner, (*path, element))
-    return found
-
-
-def compare(shape: Shape, old: Any, new: Any) -> tuple[FieldSet, FieldSet]:
+def compare(shape: Shape, old: Obj, new: Obj) -> tuple[FieldSet, FieldSet]:
     """The fields that only the old version has, and those that are new or changed."""
-    removed: set[Path] = set()
-    changed: set[Path] = set()
-
-    def walk(shape: Shape, old: Any, new: Any, path: Path) -> None:
-        if old == new and type(old) is type(new):
-            return
-        leaf = is_leaf(shape, old) or is_leaf(shape, new)
-        if leaf or isinstance(old, dict) != isinstance(new, dict):
-            changed.add(path)
-            return
-        before = {element: (inner, value) for element, inner, value in children(shape, old)}
-        after = {element: (inner, value) for element, inner, value in children(shape, new)}
-        for element in before.keys() - after.keys():
-            removed.update(_everything(*before[element], (*path, element)))
-        for element, (inner, value) in after.items():
-            if element in before:
-                walk(inner, before[element][1], value, (*path, element))
-            else:
-                changed.update(_everything(inner, value, (*path, element)))
-
-    walk(shape, _bare(old), _bare(new), ())
-    return ownable(removed), ownable(changed)
+    before, after = _leaves(shape, _bare(old)), _leaves(shape, _bare(new))
+    changed = {path for path, value in after.items() if (path, value) not in before.items()}
+    return ownable(before.keys() - after.keys()), ownable(changed)
 
 
 def _bare(obj: Any) -> Any:
@@ -163,19 +137,17 @@ def _merge(shape: Shape, live: Any, config: Any) -> Any:
     return merged + [before[key] for key in remaining]
 
 
-def _prune(shape: Shape, value: Any, doomed: FieldSet, held: FieldSet, path: Path = ()) -> Any:
-    """Removes the `doomed` fields, and containers that this leaves empty, unless `held`."""
+def _prune(shape: Shape, value: Any, doomed: FieldSet, path: Path = ()) -> Any:
+    """Removes the `doomed` fields, and objects that this leaves empty."""
     if is_leaf(shape, value) or not any(other[: len(path)] == path for other in doomed):
         return value
     is_object = isinstance(value, dict)
     kept: list[tuple[str, Any]] = []
     for element, inner_shape, inner in children(shape, value):
-        inside = (*path, element)
-        if inside in doomed:
+        if (*path, element) in doomed:
             continue
-        rest = _prune(inner_shape, inner, doomed, held, inside)
-        emptied = is_object and inner and rest in ({}, [])
-        if not emptied or _is_held(inside, held):
+        rest = _prune(inner_shape, inner, doomed, (*path, element))
+        if rest or not inner or not is_object:
             kept.append((element[2:], rest))
     return dict(kept) if is_object else [rest for _, rest in kept]
 
@@ -280,11 +252,11 @@ def apply(shape: Shape, live: Obj, config: Obj, write: Write, *, force: bool) ->
     """
     managers, config = _read(live), _bare(config)
     last = managers.get(write.manager, Ownership(EMPTY, "")).fields
-    mine = without(ownable(_applied(shape, config)), write.reset)
+    mine = without(ownable(_leaves(shape, config)), write.reset)
     others = {m: owned.fields for m, owned in managers.items() if m != write.manager}
     held = frozenset().union(mine, *others.values())
     doomed = frozenset(path for path in last - mine if not _is_held(path, held))
-    merged: Obj = _prune(shape, _merge(shape, _bare(live), config), doomed, held)
+    merged: Obj = _prune(shape, _merge(shape, _bare(live), config), doomed)
     removed, changed = compare(shape, live, merged)
     conflicts = {m: found for m, fields in others.items() if (found := fields & changed & mine)}
     if conflicts and not force:
@@ -297,21 +269,18 @@ def apply(shape: Shape, live: Obj, config: Obj, write: Write, *, force: bool) ->
 
 
 def _conflict(conflicts: dict[Manager, FieldSet]) -> errors.ApiError:
-    causes, lines = [], []
-    for manager in sorted(conflicts):
+    causes = []
+    for manager, fields in sorted(conflicts.items()):
         who = f'conflict with "{manager.name}"'
         if manager.subresource:
             who += f' with subresource "{manager.subresource}"'
         if manager.operation == "Update":
             who += f" using {manager.api_version}"
-        paths = [_readable(path) for path in sorted(conflicts[manager])]
         causes += [
-            {"reason": "FieldManagerConflict", "message": who, "field": path} for path in paths
+            {"reason": "FieldManagerConflict", "message": who, "field": _readable(path)}
+            for path in sorted(fields)
         ]
-        lines.append(
-            f"{who}:" + (f" {paths[0]}" if len(paths) == 1 else "\n- " + "\n- ".join(paths))
-        )
     number = f"{len(causes)} conflict" + ("s" if len(causes) > 1 else "")
-    text = lines[0] if len(lines) == 1 else "\n".join("conflicts " + line for line in lines)
+    text = ", ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
     details = {"causes": causes}
     return errors.ApiError(409, "Conflict", f"Apply failed with {number}: {text}", details=details)

@@ -43,9 +43,6 @@ def _bind(registry: Registry, target: Target, body: Obj) -> None:
     node = at(body, "target", "name", default="")
     if metadata.get("name", "") != target.name:
         raise errors.bad_request("name in URL does not match name in Binding object")
-    if not node:
-        cause = errors.required("target.name")
-        raise errors.refused(target.resource, target.name, [cause])
     pod, name = registry.get(target).copy(), target.name
     have, spec = pod["metadata"], pod["spec"]
     for field in ("uid", "resourceVersion"):

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dra.common.resources import Obj
 from sim.apiserver import errors, ownership
 from sim.apiserver.custom import custom_kind
-from sim.apiserver.dra import DRA_KINDS
-from sim.apiserver.fields import check_metadata, check_metadata_update
-from sim.apiserver.kinds import CORE_KINDS, Kind
+from sim.apiserver.kinds import KINDS, Kind
 from sim.apiserver.requests import check_identity, decode
 from sim.apiserver.store import Record, Selection, parse_selection
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 
 _PLAIN = Kind()
-_KINDS: dict[tuple[str, str], Kind] = {**CORE_KINDS, **DRA_KINDS}
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_GENERATED_PREFIX = 58
 _SERVER_WRITTEN = ("deletionTimestamp", "deletionGracePeriodSeconds", "generation")
@@ -44,7 +41,7 @@ class Registry:
 
     def kind(self, resource: ResourceType) -> Kind:
         """The life cycle of a resource."""
-        return custom_kind(resource) if resource.custom else _KINDS.get(resource.family, _PLAIN)
+        return custom_kind(resource) if resource.custom else KINDS.get(resource.family, _PLAIN)
 
     def selection(self, target: Target, request: Request) -> Selection:
         """The selectors of a request (400 if they do not fit this resource)."""
@@ -85,7 +82,7 @@ class Registry:
         kind.create(obj, env, has_status=resource.has_status)
         if resource.namespaced:
             self._require_namespace(resource, metadata["namespace"], name)
-        if found := [*check_metadata(resource, metadata), *kind.check(obj, None)]:
+        if found := [*kind.check(obj, None)]:
             raise errors.refused(resource, name, found)
         if self.store.get(resource.family, (metadata.get("namespace", ""), name)):
             raise errors.already_exists(resource, name)
@@ -111,6 +108,10 @@ class Registry:
         if not metadata.get("name") and prefix:
             suffix = "".join(random.choices(_NAME_ALPHABET, k=5))
             metadata["name"] = prefix[:_LONGEST_GENERATED_PREFIX] + suffix
+        if not metadata.get("name"):
+            text = "Required value: name or generateName is required"
+            cause = errors.Cause("FieldValueRequired", "metadata.name", text)
+            raise errors.refused(target.resource, "", [cause])
 
     def _require_namespace(self, resource: ResourceType, namespace: str, name: str) -> None:
         record = self.store.get(("", "namespaces"), ("", namespace))
@@ -133,8 +134,7 @@ class Registry:
     ) -> Record:
         """Changes an object: `transform` gets a private copy of the live one, gives the new one."""
         live = self.get(target)
-        shown = target.resource.present(live.copy())
-        new = decode(target, transform(shown), options, warnings)
+        new = decode(target, transform(live.copy()), options, warnings)
         check_identity(target, new["metadata"], live.obj)
         return self._replace(
             target, live, new, options, track=self._write(target, "Update", options)
@@ -185,14 +185,12 @@ class Registry:
         # What is stored may be shared with watchers: rules get a copy to take values from.
         before = live.copy()
         if target.subresource == "status":
-            kind.report(new, before, env)
+            kind.report(new, before)
             found = [*kind.check_status(new, old)]
         else:
             kind.advance(new, before, has_status=resource.has_status)
             found = [*kind.check(new, old)]
-        found += check_metadata(resource, new["metadata"])
-        found += check_metadata_update(new["metadata"], old["metadata"])
-        if found:
+        if found := [*found, *_check_finalizers(new["metadata"], old["metadata"])]:
             raise errors.refused(resource, target.name, found)
         if track:
             ownership.track_update(resource.shape, old, new, track)
@@ -210,21 +208,17 @@ class Registry:
         manager = ownership.Manager(operation, options.manager, resource.api_version, part)
         return ownership.Write(manager, self.env.timestamp(), reset)
 
-    def creates_by_update(self, target: Target, body: Any) -> bool:
-        """True if a PUT has to create its object.
 
-        Raises:
-            ApiError: 422, it is there, and its kind insists on the version that is replaced.
-        """
-        kind = self.kind(target.resource)
-        if self.store.get(target.resource.family, target.key) is None:
-            return kind.created_by_update and not target.subresource
-        metadata = (body.get("metadata") or {}) if isinstance(body, dict) else {}
-        if not kind.unconditional_update and not metadata.get("resourceVersion"):
-            path = "metadata.resourceVersion"
-            cause = errors.invalid(path, 0, "must be specified for an update")
-            raise errors.refused(target.resource, target.name, [cause])
-        return False
+def _check_finalizers(new: Obj, old: Obj) -> list[errors.Cause]:
+    """New finalizers are refused during deletion."""
+    added = sorted({*new.get("finalizers", [])} - {*old.get("finalizers", [])})
+    if not new.get("deletionTimestamp") or not added:
+        return []
+    text = (
+        "no new finalizers can be added if the object is being deleted, found new "
+        "finalizers []string{" + ", ".join(f'"{name}"' for name in added) + "}"
+    )
+    return [errors.forbidden("metadata.finalizers", text)]
 
 
 def _keep_server_fields(metadata: Obj, old: Obj) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from dra.common.resources import Obj
-from sim.apiserver import errors, models, protobuf
+from sim.apiserver import errors, protobuf
 from sim.apiserver.patches import json_patch, merge_patch, strategic_patch
 from sim.apiserver.shapes import normalise
 
@@ -41,8 +41,7 @@ _PlainLoader.yaml_implicit_resolvers = {
 class WriteOptions:
     """Options of a write: field manager, dry run, and whether unknown fields are refused.
 
-    Without ``validation`` there are warnings, but of custom resources only: to know the fields of
-    all kinds takes a second, which is for those who ask.
+    Fields are known of custom resources, and at the top of built-in ones.
     """
 
     manager: str = "unknown"
@@ -168,11 +167,6 @@ def decode(target: Target, body: Any, options: WriteOptions, warnings: list[str]
         text = f'{wrong}{body["kind"]}: no kind "{body["kind"]}" is registered'
         raise errors.bad_request(text)
     unknown: list[str] = []
-    if options.validation in ("Strict", "Warn") and not resource.custom:
-        try:
-            unknown += models.drop_unknown(models.model_name(resource), body)
-        except ValueError as mismatch:
-            raise errors.bad_request(f"{wrong}{resource.kind}: {mismatch}") from None
     obj = normalise(resource.shape, body, unknown, keeps_empty=resource.custom)
     obj.setdefault("metadata", {})
     found = [f'unknown field "{field}"' for field in unknown]
@@ -181,8 +175,9 @@ def decode(target: Target, body: Any, options: WriteOptions, warnings: list[str]
         raise errors.bad_request(text)
     if options.validation != "Ignore":
         warnings += found
-    if resource.lacking:
-        warnings.append(resource.lacking)
+    if resource.idle:
+        text = f"this simulated cluster stores {resource.kind}s and does nothing with them"
+        warnings.append(f"{text}: that takes a real one (make cluster)")
     return obj
 
 

@@ -5,15 +5,12 @@ List types and patch strategies of the built-in kinds are those of the 1.36 Open
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from dra.common.resources import Obj
 from sim.apiserver.shapes import (
     ANY,
-    MICRO_TIME,
     QUANTITY,
-    TIME,
     Shape,
     keyed,
     list_of,
@@ -32,8 +29,6 @@ METADATA = struct(
     finalizers=set_of(),
     ownerReferences=keyed(struct(atomic=True), "uid"),
     managedFields=_LISTS,
-    creationTimestamp=TIME,
-    deletionTimestamp=TIME,
 )
 
 
@@ -55,12 +50,11 @@ _CLAIM = _kind(
         allocation=struct(
             devices=struct(results=list_of(_RESULT), config=_LISTS),
             nodeSelector=_REFERENCE,
-            allocationTimestamp=TIME,
         ),
         reservedFor=keyed(ANY, "uid"),
         devices=keyed(
             struct(
-                conditions=keyed(struct(lastTransitionTime=TIME), "type", merge=False),
+                conditions=keyed(ANY, "type", merge=False),
                 data=_REFERENCE,
             ),
             *("driver", "device", "pool", "shareID"),
@@ -73,7 +67,6 @@ _DEVICE = struct(
     attributes=map_of(ANY),
     capacity=map_of(struct(value=QUANTITY)),
     consumesCounters=list_of(struct(counters=_COUNTERS)),
-    taints=list_of(struct(timeAdded=TIME)),
     **_BINDING,
 )
 _SLICE = _kind(
@@ -111,11 +104,12 @@ _POD = _kind(
 _NODE = _kind(
     spec=struct(taints=_LISTS), status=struct(conditions=_CONDITIONS, addresses=keyed(ANY, "type"))
 )
-_TIMES: dict[str, Any] = {"firstTimestamp": TIME, "lastTimestamp": TIME, "eventTime": MICRO_TIME}
-_EVENT = struct(metadata=METADATA, involvedObject=_REFERENCE, **_TIMES)
-_LEASE = _kind(spec=struct(acquireTime=MICRO_TIME, renewTime=MICRO_TIME))
+_EVENT = struct(metadata=METADATA, involvedObject=_REFERENCE)
+_LEASE = _kind(spec=ANY)
 _DEFINITION = _kind(spec=ANY, status=struct(conditions=keyed(ANY, "type", merge=False)))
 _PLAIN = struct(metadata=METADATA)
+_TEMPLATE = _kind(spec=struct(metadata=METADATA, spec=_CLAIM_SPEC))
+_CLASS = _kind(spec=struct(selectors=_LISTS, config=_LISTS))
 _CONFIG_MAP = _kind(data=map_of(ANY), binaryData=map_of(ANY), immutable=ANY)
 
 
@@ -123,8 +117,8 @@ _CONFIG_MAP = _kind(data=map_of(ANY), binaryData=map_of(ANY), immutable=ANY)
 class ResourceType:
     """One resource in one version: names, scope, subresources and the shape of its objects.
 
-    `schema` and `columns` are those of a custom resource's definition. `lacking` tells who writes
-    one what does not follow here, and does in a real cluster.
+    `columns` and `selectable` are those of a custom resource's definition. Of an `idle` one no
+    controller runs here: it is stored, and who writes it is told.
     """
 
     group: str
@@ -138,10 +132,9 @@ class ResourceType:
     categories: tuple[str, ...] = ()
     singular: str = ""
     custom: bool = False
-    schema: dict[str, Any] = field(default_factory=dict)
     columns: tuple[dict[str, Any], ...] = ()
     selectable: tuple[str, ...] = ()
-    lacking: str = ""
+    idle: bool = False
 
     @property
     def api_version(self) -> str:
@@ -163,113 +156,65 @@ class ResourceType:
         """True if the status has an endpoint of its own."""
         return "status" in self.subresources
 
-    def present(self, obj: Obj) -> Obj:
-        """A stored object under this version, which differs in its name only."""
-        if obj["apiVersion"] == self.api_version:
-            return obj
-        return obj | {"apiVersion": self.api_version}
-
 
 _STATUS = ("status",)
-_ALL: dict[str, Any] = {"categories": ("all",)}
-_DRA = ("resource.k8s.io", "v1")
-_RBAC = "rbac.authorization.k8s.io"
-_POLICIES = "admissionregistration.k8s.io"
-NAMESPACES = ResourceType(
-    "",
-    "v1",
-    "namespaces",
-    "Namespace",
-    namespaced=False,
-    shape=_kind(spec=ANY, status=ANY),
-    subresources=_STATUS,
-    short_names=("ns",),
-)
-NODES = ResourceType("", "v1", "nodes", "Node", False, _NODE, _STATUS, ("no",))
-CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    namespaced=False,
+_DRA = "resource.k8s.io"
+_CRDS = "apiextensions.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+_POD_CALLS = ("status", "binding", "eviction", "log")
+
+
+def _of(group: str, plural: str, kind: str, *short: str, **more: Any) -> ResourceType:
+    return ResourceType(group, "v1", plural, kind, short_names=short, **more)
+
+
+def _global(group: str, plural: str, kind: str, *short: str, **more: Any) -> ResourceType:
+    return _of(group, plural, kind, *short, namespaced=False, **more)
+
+
+_SPACE = _kind(spec=ANY, status=ANY)
+NAMESPACES = _global("", "namespaces", "Namespace", "ns", shape=_SPACE, subresources=_STATUS)
+NODES = _global("", "nodes", "Node", "no", shape=_NODE, subresources=_STATUS)
+CUSTOM_RESOURCE_DEFINITIONS = _global(
+    *(_CRDS, "customresourcedefinitions", "CustomResourceDefinition", "crd", "crds"),
     shape=_DEFINITION,
     subresources=_STATUS,
-    short_names=("crd", "crds"),
 )
-_NO_NETWORK = "it has no network, and nothing answers at one"
-_ALL_MAY = "every client may do everything"
-_NO_POLICY = "nothing is refused by one; policies need a real cluster (make cluster)"
-_NO_QUOTA = "nothing is counted and nothing refused; quota needs a real cluster (make cluster)"
-_NO_PODS = "no pod comes of one; apply Pods, or use a real cluster (make cluster)"
-
-
-def _stored(group: str, plural: str, kind: str, lacking: str, **more: Any) -> ResourceType:
-    """A kind that is stored, and whose controllers run nowhere here."""
-    text = f"this simulated cluster stores {kind}s and does nothing with them: {lacking}"
-    return ResourceType(group, "v1", plural, kind, lacking=text, **more)
-
-
-def _workload(group: str, plural: str, kind: str, *short: str) -> ResourceType:
-    more = {"subresources": _STATUS, "short_names": short, **_ALL}
-    return _stored(group, plural, kind, _NO_PODS, **more)
-
+_IDLE = (
+    ("", "services", "Service", "svc"),
+    ("", "resourcequotas", "ResourceQuota", "quota"),
+    ("apps", "daemonsets", "DaemonSet", "ds"),
+    ("apps", "deployments", "Deployment", "deploy"),
+    ("apps", "replicasets", "ReplicaSet", "rs"),
+    ("apps", "statefulsets", "StatefulSet", "sts"),
+    ("batch", "jobs", "Job"),
+    ("rbac.authorization.k8s.io", "roles", "Role"),
+    ("rbac.authorization.k8s.io", "rolebindings", "RoleBinding"),
+)
+_IDLE_GLOBAL = (
+    ("rbac.authorization.k8s.io", "clusterroles", "ClusterRole"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding"),
+    ("scheduling.k8s.io", "priorityclasses", "PriorityClass", "pc"),
+    (_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+    (_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+)
 
 BUILTIN: tuple[ResourceType, ...] = (
     NAMESPACES,
     NODES,
     CUSTOM_RESOURCE_DEFINITIONS,
-    ResourceType(
-        "",
-        "v1",
-        "pods",
-        "Pod",
-        shape=_POD,
-        subresources=("status", "binding", "eviction", "log"),
-        short_names=("po",),
-        categories=("all",),
-    ),
-    ResourceType("", "v1", "events", "Event", shape=_EVENT, short_names=("ev",)),
-    ResourceType("", "v1", "configmaps", "ConfigMap", shape=_CONFIG_MAP, short_names=("cm",)),
-    ResourceType("", "v1", "secrets", "Secret"),
-    ResourceType("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",)),
-    ResourceType("coordination.k8s.io", "v1", "leases", "Lease", shape=_LEASE),
-    ResourceType(*_DRA, "resourceclaims", "ResourceClaim", shape=_CLAIM, subresources=_STATUS),
-    ResourceType(
-        *(*_DRA, "resourceclaimtemplates", "ResourceClaimTemplate"),
-        shape=_kind(spec=struct(metadata=METADATA, spec=_CLAIM_SPEC)),
-    ),
-    ResourceType(*_DRA, "resourceslices", "ResourceSlice", False, _SLICE),
-    ResourceType(
-        *(*_DRA, "deviceclasses", "DeviceClass"),
-        namespaced=False,
-        shape=_kind(spec=struct(selectors=_LISTS, config=_LISTS)),
-    ),
-    _stored("", "services", "Service", _NO_NETWORK, short_names=("svc",)),
-    _stored("", "resourcequotas", "ResourceQuota", _NO_QUOTA, short_names=("quota",)),
-    _workload("", "replicationcontrollers", "ReplicationController", "rc"),
-    _workload("apps", "daemonsets", "DaemonSet", "ds"),
-    _workload("apps", "deployments", "Deployment", "deploy"),
-    _workload("apps", "replicasets", "ReplicaSet", "rs"),
-    _workload("apps", "statefulsets", "StatefulSet", "sts"),
-    _workload("batch", "cronjobs", "CronJob", "cj"),
-    _workload("batch", "jobs", "Job"),
-    *(
-        _stored(_RBAC, f"{kind.lower()}s", kind, _ALL_MAY, namespaced="Cluster" not in kind)
-        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    ),
-    *(
-        _stored(_POLICIES, plural, kind, _NO_POLICY, namespaced=False)
-        for plural, kind in (
-            ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
-            ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
-        )
-    ),
-    _stored(
-        *("scheduling.k8s.io", "priorityclasses", "PriorityClass"),
-        "no pod gets its priority by one",
-        namespaced=False,
-        short_names=("pc",),
-    ),
+    _of("", "pods", "Pod", "po", shape=_POD, subresources=_POD_CALLS, categories=("all",)),
+    _of("", "events", "Event", "ev", shape=_EVENT),
+    _of("", "configmaps", "ConfigMap", "cm", shape=_CONFIG_MAP),
+    _of("", "secrets", "Secret"),
+    _of("", "serviceaccounts", "ServiceAccount", "sa"),
+    _of("coordination.k8s.io", "leases", "Lease", shape=_LEASE),
+    _of(_DRA, "resourceclaims", "ResourceClaim", shape=_CLAIM, subresources=_STATUS),
+    _of(_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", shape=_TEMPLATE),
+    _global(_DRA, "resourceslices", "ResourceSlice", shape=_SLICE),
+    _global(_DRA, "deviceclasses", "DeviceClass", shape=_CLASS),
+    *(_of(*names, idle=True, subresources=_STATUS) for names in _IDLE),
+    *(_global(*names, idle=True) for names in _IDLE_GLOBAL),
 )
 
 

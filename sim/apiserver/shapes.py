@@ -1,7 +1,7 @@
 """Shapes of objects: which fields have a form of their own, and how lists are merged.
 
-What a shape does not describe passes as it is. Quantities and times are kept in their canonical
-form, nulls and empty lists are not kept.
+What a shape does not describe passes as it is. Quantities are kept in their canonical form, nulls
+and empty lists are not kept.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from dra.common.quantity import parse_quantity
@@ -27,7 +26,7 @@ class Shape:
     `merge_key` is the key of strategic merge patch ("" = the list is replaced).
     """
 
-    kind: Literal["struct", "map", "list", "quantity", "time", "micro", "any"]
+    kind: Literal["struct", "map", "list", "quantity", "any"]
     fields: dict[str, Shape] = field(default_factory=dict)
     item: Shape | None = None
     closed: bool = False
@@ -46,8 +45,6 @@ class Shape:
 
 ANY = Shape("any")
 QUANTITY = Shape("quantity")
-TIME = Shape("time")
-MICRO_TIME = Shape("micro")
 
 
 def struct(*, atomic: bool = False, **fields: Shape) -> Shape:
@@ -140,7 +137,7 @@ def normalise(shape: Shape, obj: Obj, unknown: list[str], *, keeps_empty: bool =
     resources do.
 
     Raises:
-        ApiError: 400, a quantity or time is none.
+        ApiError: 400, a quantity is none.
     """
     try:
         kept: Obj = _walk(shape, obj, "", (unknown, keeps_empty))
@@ -154,8 +151,6 @@ def normalise(shape: Shape, obj: Obj, unknown: list[str], *, keeps_empty: bool =
 def _walk(shape: Shape, value: Any, path: str, how: tuple[list[str], bool]) -> Any:
     if shape.kind == "quantity":
         return canonical(str(value))
-    if shape.kind in ("time", "micro"):
-        return _time(str(value), micro=shape.kind == "micro")
     if shape.kind == "list" and isinstance(value, list):
         item = shape.item or ANY
         return [_walk(item, inner, f"{path}[{at}]", how) for at, inner in enumerate(value)]
@@ -173,15 +168,3 @@ def _walk(shape: Shape, value: Any, path: str, how: tuple[list[str], bool]) -> A
             if walked not in ([], {}) or keeps_empty or child.kind not in ("list", "map"):
                 kept[name] = walked
     return kept
-
-
-def _time(text: str, *, micro: bool) -> str:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f'parsing time "{text}": cannot parse "" as "Z07:00"')
-    return rfc3339(moment.astimezone(UTC), micro=micro)
-
-
-def rfc3339(moment: datetime, *, micro: bool = False) -> str:
-    """Writes a moment as metav1.Time (whole seconds) or MicroTime."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")

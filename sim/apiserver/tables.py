@@ -88,10 +88,6 @@ def _event_seen(event: Obj) -> str:
     return str(next(filter(None, times), event["metadata"].get("creationTimestamp", "")))
 
 
-def _data_count(obj: Obj) -> str:
-    return str(len(obj.get("data", {})) + len(obj.get("binaryData", {})))
-
-
 NAME = Column("Name", ".metadata.name", format="name")
 AGE = Column("Age", ".metadata.creationTimestamp", type="date", otherwise="<unknown>")
 
@@ -130,10 +126,7 @@ BUILTIN: dict[str, tuple[Column, ...]] = {
         Column("Message", ".message", otherwise=""),
         Column("Name", ".metadata.name", format="name", wide=True),
     ),
-    "leases": (NAME, Column("Holder", ".spec.holderIdentity", otherwise=""), AGE),
     "namespaces": (NAME, Column("Status", ".status.phase"), AGE),
-    "configmaps": (NAME, Column("Data", _data_count), AGE),
-    "customresourcedefinitions": (NAME, Column("Created At", ".metadata.creationTimestamp")),
 }
 """Columns by plural; kinds that are not here show name and age."""
 
@@ -165,9 +158,7 @@ class Form:
         if self.is_table:
             version = {"resourceVersion": record.obj["metadata"]["resourceVersion"]}
             return _encode(self.table(resource, [record.obj], now) | {"metadata": version})
-        if record.raw and record.obj["apiVersion"] == resource.api_version:
-            return record.raw
-        return _encode(resource.present(record.obj))
+        return record.raw or _encode(record.obj)
 
     def table(self, resource: ResourceType, objects: Sequence[Obj], now: datetime) -> Obj:
         """The Table of some objects; its metadata is the caller's to set."""

@@ -13,9 +13,9 @@ from cli.program import main
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.chart import find, render
-from sim.apiserver.models import drop_unknown, is_known
 from tests.controller.helpers.bench import Bench
 from tests.docs.handbook.blocks import ROOT
+from tests.helpers.fields import is_known, unknown_fields
 
 PAGE = ROOT / "docs/workloads.md"
 EXAMPLES = sorted((ROOT / "docs/examples/workloads").glob("*.yaml"))
@@ -50,9 +50,9 @@ def test_kubernetes_has_every_field(path: Path) -> None:
     for document in documents(path):
         model = f"V1{document['kind']}"
         if is_known(model):
-            assert [*drop_unknown(model, document)] == []
+            assert [*unknown_fields(model, document)] == []
         for spec in pods(document):
-            assert [*drop_unknown("V1PodSpec", spec)] == []
+            assert [*unknown_fields("V1PodSpec", spec)] == []
 
 
 @pytest.fixture(scope="module")

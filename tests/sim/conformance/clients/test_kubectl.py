@@ -91,29 +91,6 @@ def test_apply_creates_configures_and_leaves_alone(
     assert found["data"] == {"other": "2"}
 
 
-def test_apply_finds_misspelt_fields(kubectl: Callable[..., str], namespace: str) -> None:
-    body = claim("c")
-    body["spec"]["devicez"] = {}
-    said = kubectl("apply", "-n", namespace, "-f", "-", stdin=[body], fails=True)
-    assert 'unknown field "spec.devicez"' in said
-
-
-def test_apply_finds_fields_that_no_pod_has(
-    api: Api, kubectl: Callable[..., str], namespace: str
-) -> None:
-    container = {"name": "main", "image": "x:1", "env": [{"name": "A", "valuez": "b"}], "imagez": 1}
-    body = pod("p", containers=[container], nodeSelector={"any": "key"})
-    command = ("apply", "-n", namespace, "-f", "-")
-    said = kubectl(*command, stdin=[body], fails=True)
-    for path in ("spec.containers[0].env[0].valuez", "spec.containers[0].imagez"):
-        assert f'unknown field "{path}"' in said
-    assert said.count("unknown field") == 2
-    kubectl(*command, "--validate=warn", stdin=[body])
-    found = api.get(f"/api/v1/namespaces/{namespace}/pods/p").ok()["spec"]["containers"][0]
-    assert found["env"] == [{"name": "A"}]
-    assert "imagez" not in found
-
-
 def test_apply_on_the_server_side(kubectl: Callable[..., str], namespace: str) -> None:
     command = ("apply", "-n", namespace, "--server-side", "-f", "-")
     assert kubectl(*command, stdin=[config_map("m", x="1")]) == "configmap/m serverside-applied\n"

@@ -23,33 +23,14 @@ def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def using(*references: str, claims: list[Obj] | None = None) -> Obj:
-    container = {
-        "name": "main",
-        "image": "x:1",
-        "resources": {"claims": [{"name": name} for name in references]},
-    }
-    given = claims if claims is not None else [{"name": "gpu", "resourceClaimName": "c"}]
-    return pod("a", containers=[container], resourceClaims=given)
-
-
 def test_a_pod_gets_its_defaults(api: Api, pods: str) -> None:
     created = api.post(pods, pod("a")).ok()
     spec = created["spec"]
     assert spec["restartPolicy"] == "Always"
     assert spec["terminationGracePeriodSeconds"] == 30
     assert spec["dnsPolicy"] == "ClusterFirst"
-    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
     assert created["status"]["phase"] == "Pending"
     assert created["metadata"]["generation"] == 1
-
-
-def test_containers_refer_to_the_claims_of_the_pod(api: Api, pods: str) -> None:
-    at = "spec.containers[0].resources.claims[0]"
-    assert api.post(pods, using("other")).causes() == {("FieldValueNotFound", at)}
-    assert api.post(pods, using("gpu")).ok()["spec"]["resourceClaims"] == [
-        {"name": "gpu", "resourceClaimName": "c"}
-    ]
 
 
 def test_the_spec_of_a_pod_hardly_changes(api: Api, pods: str) -> None:
@@ -134,23 +115,6 @@ def test_the_claims_of_a_pod_are_recorded_in_its_status(api: Api, pods: str) -> 
 
 
 # --- leases -------------------------------------------------------------------------------------
-@pytest.fixture
-def leases(namespace: str) -> str:
-    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-
-
-def test_a_lease_keeps_microseconds(api: Api, leases: str) -> None:
-    spec = {"holderIdentity": "me", "renewTime": "2026-11-21T03:31:30.123456Z"}
-    created = api.post(leases, {"metadata": {"name": "l"}, "spec": spec}).ok()
-    assert created["spec"] == spec
-
-
-def test_a_lease_is_not_replaced_blindly(api: Api, leases: str) -> None:
-    api.post(leases, {"metadata": {"name": "l"}, "spec": {}}).ok()
-    answer = api.put(f"{leases}/l", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "x"}})
-    assert answer.causes() == {("FieldValueInvalid", "metadata.resourceVersion")}
-
-
 # --- events -------------------------------------------------------------------------------------
 def event(namespace: str, **fields: Any) -> Obj:
     about = {"kind": "Pod", "namespace": namespace, "name": "p", "uid": "1"}
@@ -162,22 +126,6 @@ def event(namespace: str, **fields: Any) -> Obj:
         "message": "m",
         "count": 1,
     } | fields
-
-
-def test_an_event_lies_where_its_object_lies(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/events"
-    api.post(path, event(namespace)).ok()
-    answer = api.post(path, event("default"))
-    assert answer.causes() == {("FieldValueInvalid", "involvedObject.namespace")}
-
-
-def test_events_of_cluster_scoped_objects_lie_in_default(api: Api, namespace: str) -> None:
-    about = {"kind": "Node", "name": "node-a", "uid": "node-a"}
-    body = event("", involvedObject=about)
-    name = api.post("/api/v1/namespaces/default/events", body).ok()["metadata"]["name"]
-    api.delete(f"/api/v1/namespaces/default/events/{name}").ok()
-    refused = api.post(f"/api/v1/namespaces/{namespace}/events", body)
-    assert refused.causes() == {("FieldValueInvalid", "involvedObject.namespace")}
 
 
 def test_an_event_is_counted_by_a_patch(api: Api, namespace: str) -> None:

@@ -73,28 +73,6 @@ def test_the_spec_counts_generations(api: Api, unique: str, cleanup: Callable[[s
     assert api.merge(f"{SLICES}/{unique}", change).ok()["metadata"]["generation"] == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"driver": "other.dev"}, "spec.driver"),
-        ({"pool": {"name": "other"}}, "spec.pool.name"),
-        ({"nodeName": "other"}, "spec.nodeName"),
-    ],
-    ids=str,
-)
-def test_identity_never_changes(
-    api: Api, unique: str, cleanup: Callable[[str], str], change: Obj, field: str
-) -> None:
-    api.post(SLICES, resource_slice(unique, device())).ok()
-    cleanup(f"{SLICES}/{unique}")
-    answer = api.merge(f"{SLICES}/{unique}", {"spec": change})
-    assert answer.causes() == {("FieldValueInvalid", field)}
-
-
-def many(number: int, **fields: Any) -> list[Obj]:
-    return [device(f"d-{index}", **fields) for index in range(number)]
-
-
 TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
 
 

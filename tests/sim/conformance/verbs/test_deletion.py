@@ -32,10 +32,8 @@ def pods(namespace: str) -> str:
 
 
 def test_a_deleted_object_is_gone(api: Api, maps: str) -> None:
-    uid = api.post(maps, config_map("a")).ok()["metadata"]["uid"]
-    answer = api.delete(f"{maps}/a").ok()
-    assert answer["status"] == "Success"
-    assert answer["details"] == {"name": "a", "kind": "configmaps", "uid": uid}
+    api.post(maps, config_map("a")).ok()
+    api.delete(f"{maps}/a").ok()
     api.get(f"{maps}/a").refused(404)
     api.delete(f"{maps}/a").refused(404, "NotFound")
 
