@@ -6,7 +6,7 @@
 #   SIGN=<key> signs it, PUSH=oci://host/path pushes the chart
 # make manifests   the chart's objects for kubectl apply, into dist/: REGISTRY=host/path of the images, VALUES=file
 # make hashes   the hashes of the images' packages, after a change of constraints.txt
-# make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
+# make cluster   a real Kubernetes on this machine, as root, from its binaries, until Ctrl-C
 # make fmt    what ruff mends by itself, and the format
 # make test   everything that CI runs: lint, types, layers, tests
 # make test-browser   the page of kubectl mig ui in a Chromium that is on the PATH
@@ -20,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-browser test-cluster protos constraints docs clean
+.PHONY: bench bench-check demo up cluster kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-browser test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -31,12 +31,9 @@ up: $(VENV)/.runtime
 
 # The chart is rendered by a package of the developers.
 cluster: $(VENV)/.dev
-	@$(BIN)/python -m hack.cluster up $(if $(NODES),--nodes '$(NODES)') $(if $(DIR),--directory '$(DIR)') \
-	    $(if $(VALUES),--values '$(VALUES)')
 	@$(MAKE) --silent kubectl-mig
-
-cluster-down: $(VENV)/.dev
-	@$(BIN)/python -m hack.cluster down $(if $(DIR),--directory '$(DIR)')
+	@$(BIN)/python -m hack.cluster $(if $(NODES),--nodes '$(NODES)') $(if $(DIR),--dir '$(DIR)') \
+	    $(if $(VALUES),--values '$(VALUES)')
 
 kubectl-mig: $(VENV)/.runtime
 	@echo 'export PATH="$(abspath $(VENV)/plugins):$$PATH"'

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import random
+import resource
 import time
 from collections.abc import Mapping
 from statistics import quantiles
@@ -47,7 +48,6 @@ from dra.gpu.mignode import to_mignode
 from dra.gpu.names import DEFAULT_DRIVER, class_name
 from dra.kube.reflector import Store
 from hack.bench import objects
-from hack.bench.memory import resident_mib
 from hack.bench.objects import MIXES, geometry, sizes
 
 PARENT = f"{DEFAULT_DRIVER}/parentUUID"
@@ -225,9 +225,10 @@ def _row(bench: Bench, what: str, times: list[Timed]) -> str:
     wall = quantiles((t.wall for t in times), n=100)
     cpu = quantiles((t.cpu for t in times), n=100)
     placed = sum(t.placed for t in times) / len(times)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (
         f"{bench.nodes:>7}{bench.claims:>8}{bench.share:>8.0%}{what:>10}{placed:>8.0%}"
-        f"{wall[49]:>9.2f}{wall[98]:>9.2f}{cpu[49]:>9.2f}{cpu[98]:>9.2f}{resident_mib():>6}"
+        f"{wall[49]:>9.2f}{wall[98]:>9.2f}{cpu[49]:>9.2f}{cpu[98]:>9.2f}{most >> 10:>6}"
     )
 
 

@@ -13,10 +13,10 @@ The row "allocated before" is what the control plane itself can do: the claims a
 their pods are made, and kube-scheduler reserves them, which the controller does with the
 allocation.
 
-A rate says little where the machine does other work besides. Each row also has the effort of its
-bursts for each pod: CPU time of every process, how often kube-scheduler tried to place it, and
-writes that the API server took. "cores" is all CPU time by the duration of the bursts: where that
-is as many as the machine has, it is the limit, and the rates are as the CPU times.
+A rate says little where the machine does other work besides. Each row also has the CPU time of all
+processes for each pod of its bursts. "cores" is all CPU time by the duration of the bursts: where
+that is as many as the machine has, it is the limit, and the rates are as the CPU times. "MiB" is
+the most memory that the controller had.
 
 The rate limit of kube-scheduler towards the API server (``--kube-api-qps``) is raised for most
 rows, because it would be all that is measured; 50 is its default, which a real cluster has.
@@ -41,13 +41,11 @@ from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.reflector import Change, Reflector
 from hack.bench import objects
 from hack.bench.objects import MIXES, geometry, sizes
-from hack.bench.site import Effort, Figures, Site, each, real
+from hack.bench.site import Seconds, Site, each, real
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 
 SECONDS = 60.0
 """Bound on a burst, and duration of the steady part; seconds."""
-PER_POD = ("CPU ms", "writes", "attempts")
-"""For each pod of a burst; CPU time of all processes, this one included."""
 HEADER = (
     "nodes",
     "qps",
@@ -57,7 +55,8 @@ HEADER = (
     "p50 ms",
     "p90 ms",
     "cores",
-    *PER_POD,
+    "CPU ms",
+    "MiB",
 )
 CONTROLLER, BEFORE, SCHEDULER = ROWS = ("controller", "allocated before", "kube-scheduler")
 LEAST = 0.05
@@ -82,14 +81,15 @@ class Load:
 class Burst:
     """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last.
 
-    ``effort`` is what was done until then, ``moments`` when each was bound, and ``waits`` how long
-    after it was asked for, in seconds.
+    ``cpu`` is the time of each process until then, ``moments`` when each was bound, and ``waits``
+    how long after it was asked for, in seconds; ``mib`` what the controller had at most.
     """
 
     pods: int
     bound: int
     seconds: float
-    effort: Effort
+    cpu: Seconds
+    mib: int
     moments: tuple[float, ...] = ()
     waits: tuple[float, ...] = ()
 
@@ -109,7 +109,7 @@ class Bindings:
     def __init__(
         self, site: Site, load: Load, *, made: Callable[[str], object] = lambda _: None
     ) -> None:
-        self._effort = site.effort
+        self._site = site
         api = self._api = site.api
         self._profiles = load.mix
         self._made = made
@@ -131,7 +131,7 @@ class Bindings:
     def burst(self, count: int, *, limit_seconds: float) -> Burst:
         """Make ``count`` pods and wait until all are bound, or the time is over."""
         pods = self._prepare(count)
-        before = self._effort()
+        before = self._site.cpu_seconds()
         started = time.monotonic()
         asked: dict[str, float] = {}
 
@@ -151,8 +151,9 @@ class Bindings:
         # Of an unfinished burst the whole time counts, that of the pods still waiting included.
         last = max(bound) if len(bound) == count else time.monotonic()
         moments = tuple(sorted(moment - started for moment in bound))
-        effort = self._effort() - before
-        return Burst(count, len(bound), last - started, effort, moments, tuple(sorted(waits)))
+        cpu = {n: s - before.get(n, 0.0) for n, s in self._site.cpu_seconds().items()}
+        mib = self._site.memory_mib()
+        return Burst(count, len(bound), last - started, cpu, mib, moments, tuple(sorted(waits)))
 
     def singly(self, count: int, *, limit_seconds: float) -> list[float]:
         """Seconds from the creation of a pod to its binding, one pod after the other."""
@@ -219,9 +220,10 @@ class Row:
     times: list[float]
 
     @property
-    def effort(self) -> Effort:
-        """Effort of all bursts."""
-        return sum((burst.effort for burst in self.bursts), Effort())
+    def cpu(self) -> Seconds:
+        """CPU time by process, of all bursts."""
+        names = dict.fromkeys(name for burst in self.bursts for name in burst.cpu)
+        return {name: sum(burst.cpu.get(name, 0.0) for burst in self.bursts) for name in names}
 
     @property
     def pods(self) -> int:
@@ -231,14 +233,7 @@ class Row:
     @property
     def cores(self) -> float:
         """Cores that were in use during the bursts, on average."""
-        return sum(self.effort.cpu.values()) / sum(burst.seconds for burst in self.bursts)
-
-    @property
-    def per_pod(self) -> tuple[float, float, float]:
-        """The figures of ``PER_POD``."""
-        effort = self.effort
-        cpu, writes, attempts = map(sum, (f.values() for f in _figures(effort)))
-        return 1000 * cpu / self.pods, writes / self.pods, attempts / self.pods
+        return sum(self.cpu.values()) / sum(burst.seconds for burst in self.bursts)
 
     @property
     def rate(self) -> float:
@@ -337,27 +332,24 @@ def _measured(
 def _text(row: Row, load: Load, slowest: float) -> str:
     rate, times = row.rate, [1000 * t for t in row.times]
     cuts = quantiles(times, n=10) if len(times) > 1 else times * 9 or [float("nan")] * 9
-    figures = (rate, rate / slowest if slowest else float("nan"), cuts[4], cuts[8], row.cores)
+    ratio, cpu_ms = (
+        rate / slowest if slowest else float("nan"),
+        1000 * sum(row.cpu.values()) / row.pods,
+    )
+    mib = max(burst.mib for burst in row.bursts)
+    figures = (rate, ratio, cuts[4], cuts[8], row.cores, cpu_ms, mib)
     return f"{row.who:<18}{load.nodes:>10}{load.qps:>10}{row.bound:>10}" + "".join(
-        f"{figure:>10.1f}" for figure in (*figures, *row.per_pod)
+        f"{figure:>10.1f}" for figure in figures
     )
 
 
 def details(row: Row) -> str:
-    """Moments of bursts; CPU time by process, attempts and writes by what they were, for a pod."""
-    cpu, writes, attempts = (
-        ", ".join(
-            f"{name} {scale * figure / row.pods:.2f}"
-            for name, figure in sorted(figures.items(), key=lambda item: -item[1])
-            if scale * figure / row.pods >= LEAST
-        )
-        for figures, scale in zip(_figures(row.effort), (1000, 1, 1), strict=True)
-    )
+    """Moments of bursts, and CPU milliseconds a pod by process."""
+    each = {name: 1000 * seconds / row.pods for name, seconds in row.cpu.items()}
+    largest = sorted(each.items(), key=lambda item: -item[1])
+    cpu = ", ".join(f"{name} {ms:.2f}" for name, ms in largest if ms >= LEAST)
     bound = "; ".join(_moments(burst) for burst in row.bursts if burst.moments)
-    return (
-        f"{row.who}: bound {bound}\n"
-        f"{row.who}, a pod: CPU ms {cpu}; writes {writes}; attempts {attempts}"
-    )
+    return f"{row.who}: bound {bound}\n{row.who}, a pod: CPU ms {cpu}"
 
 
 def _moments(burst: Burst) -> str:
@@ -370,10 +362,6 @@ def _moments(burst: Burst) -> str:
         for found in (burst.moments, burst.waits)
     )
     return "after " + " s, each after ".join(told) + " s"
-
-
-def _figures(effort: Effort) -> tuple[Figures, Figures, Figures]:
-    return effort.cpu, effort.writes, effort.attempts
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -42,87 +40,22 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import FLAG, finalizers_at_creation
-from hack.cluster.machine import Process
 from hack.cluster.nodes import is_ready
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 
 _CREATORS = 8
 """Threads that create and delete objects."""
-_METRICS_BYTES = 64 * 2**20
-_REQUESTS = re.compile(r"^apiserver_request_total{([^}]*)} (\S+)$", re.MULTILINE)
-_ATTEMPTS = re.compile(r"^scheduler_schedule_attempts_total{([^}]*)} (\S+)$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
-_WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE"})
+Seconds = Mapping[str, float]
+"""CPU seconds by process."""
 
-Figures = Mapping[str, float]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """CPU seconds by process, writes by what was written, and attempts by their result.
-
-    On a machine that does other work besides, these say more than a rate does.
-    """
-
-    cpu: Figures = field(default_factory=dict)
-    writes: Figures = field(default_factory=dict)
-    attempts: Figures = field(default_factory=dict)
-
-    def __add__(self, other: Effort) -> Effort:
-        return self._with(other, 1)
-
-    def __sub__(self, other: Effort) -> Effort:
-        return self._with(other, -1)
-
-    def _with(self, other: Effort, sign: int) -> Effort:
-        def total(left: Figures, right: Figures) -> dict[str, float]:
-            keys = dict.fromkeys([*left, *right])
-            return {key: left.get(key, 0.0) + sign * right.get(key, 0.0) for key in keys}
-
-        return Effort(
-            total(self.cpu, other.cpu),
-            total(self.writes, other.writes),
-            total(self.attempts, other.attempts),
-        )
-
-
-def read_writes(metrics: str) -> dict[str, float]:
-    """Writes that an API server has answered, but for pods that were made and bound."""
-    found: dict[str, float] = {}
-    for labels, count in _labelled(_REQUESTS, metrics):
-        verb, resource = labels.get("verb", ""), labels.get("resource", "")
-        if verb not in _WRITES or (verb, resource) == ("POST", "pods"):
-            continue
-        what = "/".join(filter(None, (resource, labels.get("subresource"))))
-        key = f"{verb.lower()} {what}"
-        found[key] = found.get(key, 0.0) + count
-    return found
-
-
-def read_attempts(metrics: str) -> dict[str, float]:
-    """Attempts of a kube-scheduler to place a pod, by their result."""
-    found: dict[str, float] = {}
-    for labels, count in _labelled(_ATTEMPTS, metrics):
-        result = labels.get("result", "")
-        found[result] = found.get(result, 0.0) + count
-    return found
-
-
-def _labelled(line: re.Pattern[str], metrics: str) -> Iterable[tuple[dict[str, str], float]]:
-    for labels, count in line.findall(metrics):
-        yield dict(_LABEL.findall(labels)), float(count)
 
 
 @contextlib.contextmanager
 def real(binaries: Binaries, **scheduler_flags: str) -> Iterator[ControlPlane]:
     """A control plane from its binaries, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
-        flags = {
-            "authorization_always_allow_paths": "/healthz,/readyz,/livez,/metrics",
-            **scheduler_flags,
-        }
-        setup = Setup(scheduler_flags=flags, auditing=False)
+        setup = Setup(scheduler_flags=scheduler_flags, auditing=False)
         users = (controlplane.MIG_CONTROLLER,)
         with ControlPlane(binaries, Path(folder), users=users, setup=setup) as plane:
             yield plane
@@ -140,7 +73,6 @@ class Site:
         self.nodes = inventories
         self._plane = plane
         self._controller: Process | None = None
-        self._told_effort = Effort()
         self._turns = itertools.cycle(i.node for i in inventories)
 
     def make_nodes(self) -> None:
@@ -205,20 +137,16 @@ class Site:
         body = {"status": {"allocation": allocation}}
         self.api.patch(RESOURCE_CLAIMS, claim, body, namespace="default", subresource="status")
 
-    def effort(self) -> Effort:
-        """Effort until now, without that of telling it."""
-        before = self._cpu()
-        metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
-        attempts = read_attempts(self._plane.scheduler_metrics())
-        found = Effort((before - self._told_effort).cpu, read_writes(metrics), attempts)
-        self._told_effort += self._cpu() - before
-        return found
-
-    def _cpu(self) -> Effort:
+    def cpu_seconds(self) -> Seconds:
+        """CPU time that every process has used so far, this one included."""
         cpu = {"this benchmark": time.process_time(), **self._plane.cpu_seconds()}
         if self._controller is not None:
             cpu[self._controller.name] = self._controller.cpu_seconds
-        return Effort(cpu)
+        return cpu
+
+    def memory_mib(self) -> int:
+        """The most that the controller ever had, 0 where none runs."""
+        return self._controller.status("VmHWM") >> 10 if self._controller is not None else 0
 
     def _make_mignode(self, body: Obj) -> None:
         self.api.create(MIG_NODES, {k: body[k] for k in body if k != "status"})

@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import json
-import ssl
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-from dra.common.resources import Obj
+import urllib3
 
-_COLLECTIONS = {
-    ("v1", "Namespace"): "/api/v1/namespaces",
-    ("v1", "Node"): "/api/v1/nodes",
-    ("v1", "Pod"): "/api/v1/namespaces/{namespace}/pods",
-    ("v1", "PersistentVolume"): "/api/v1/persistentvolumes",
-    ("v1", "PersistentVolumeClaim"): "/api/v1/namespaces/{namespace}/persistentvolumeclaims",
-    ("v1", "ConfigMap"): "/api/v1/namespaces/{namespace}/configmaps",
-    ("v1", "Event"): "/api/v1/namespaces/{namespace}/events",
-    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): (
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    ),
-    ("coordination.k8s.io/v1", "Lease"): (
-        "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-    ),
-    ("apps/v1", "ReplicaSet"): "/apis/apps/v1/namespaces/{namespace}/replicasets",
-    ("mig.dra.dev/v1alpha1", "MigNode"): "/apis/mig.dra.dev/v1alpha1/mignodes",
-    ("resource.k8s.io/v1", "DeviceClass"): "/apis/resource.k8s.io/v1/deviceclasses",
-    ("resource.k8s.io/v1", "ResourceSlice"): "/apis/resource.k8s.io/v1/resourceslices",
-    ("resource.k8s.io/v1", "ResourceClaim"): (
-        "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
-    ),
-    ("resource.k8s.io/v1", "ResourceClaimTemplate"): (
-        "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
-    ),
-    ("scheduling.k8s.io/v1alpha2", "PodGroup"): (
-        "/apis/scheduling.k8s.io/v1alpha2/namespaces/{namespace}/podgroups"
-    ),
+from dra.common import resources
+from dra.common.resources import Obj, Resource
+
+_KINDS = {
+    each.kind: each
+    for each in (
+        *(each for each in vars(resources).values() if isinstance(each, Resource)),
+        Resource("", "v1", "configmaps", "ConfigMap", namespaced=True),
+        Resource("apps", "v1", "replicasets", "ReplicaSet", namespaced=True),
+        Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", namespaced=True),
+    )
 }
+_SECONDS = 15.0
 
 
 class ApiError(Exception):
@@ -53,9 +35,9 @@ class ApiError(Exception):
 
 
 def collection(kind: str, *, namespace: str = "default") -> str:
-    """The path of all objects of a kind in the table above, in `namespace` if it has one."""
-    (path,) = (path for (_, known), path in _COLLECTIONS.items() if known == kind)
-    return path.format(namespace=namespace)
+    """The path of all objects of a kind, in `namespace` if it has one."""
+    resource = _KINDS[kind]
+    return resource.path(namespace if resource.namespaced else "")
 
 
 class Api:
@@ -64,7 +46,7 @@ class Api:
     def __init__(self, server: str, token: str, *, certificate: Path) -> None:
         self._server = server
         self.headers = {"Authorization": f"Bearer {token}", "User-Agent": "hack-cluster"}
-        self._certificate = certificate
+        self._http = urllib3.PoolManager(ca_certs=str(certificate), retries=False)
 
     def request(
         self, method: str, path: str, *, body: Any = None, content: str = "application/json"
@@ -75,28 +57,30 @@ class Api:
             ApiError: for every refusal.
             OSError: the server does not answer.
         """
-        request = urllib.request.Request(
-            self._server + path,
-            method=method,
-            headers=self.headers | {"Content-Type": content},
-            data=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
-        )
-        context = ssl.create_default_context(cafile=self._certificate)
-        try:
-            with urllib.request.urlopen(request, timeout=15, context=context) as answer:
-                text = answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                raise ApiError(error.code, error.read().decode()) from error
+        sent: dict[str, Any] = {"headers": self.headers | {"Content-Type": content}}
+        if body is not None:
+            whole = isinstance(body, str)  # what is encoded already
+            sent["body"] = body if whole else json.dumps(body, separators=(",", ":"))
+        text = self._answer(method, path, timeout=_SECONDS, **sent).data.decode()
         try:
             decoded = json.loads(text)
         except ValueError:
             return {"text": text}
         return decoded if isinstance(decoded, dict) else {"text": text}
 
+    def _answer(self, method: str, path: str, **sent: Any) -> urllib3.BaseHTTPResponse:
+        try:
+            answer = self._http.request(method, self._server + path, **sent)
+        except urllib3.exceptions.HTTPError as error:
+            raise OSError(str(error)) from error
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise ApiError(answer.status, answer.data.decode())
+        return answer
+
     def create(self, body: Obj) -> Obj:
         """Creates an object of one of the kinds above; namespaced ones default to `default`."""
-        return self.request("POST", self._collection(body), body=body)
+        namespace = body["metadata"].get("namespace", "default")
+        return self.request("POST", collection(body["kind"], namespace=namespace), body=body)
 
     def get(self, kind: str, name: str, *, namespace: str = "default") -> Obj:
         """One object."""
@@ -114,7 +98,7 @@ class Api:
     def list(self, kind: str, *, namespace: str = "default", **query: str) -> list[Obj]:
         """All objects of a kind, in `namespace` if it has one; `query` as in fieldSelector=..."""
         path = collection(kind, namespace=namespace)
-        items: list[Obj] = self.request("GET", f"{path}?{urllib.parse.urlencode(query)}")["items"]
+        items: list[Obj] = self.request("GET", f"{path}?{urlencode(query)}")["items"]
         return items
 
     def watch(
@@ -126,10 +110,9 @@ class Api:
             ApiError: the server no longer knows that version.
         """
         query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(seconds)}
-        path = f"{collection(kind, namespace=namespace)}?{urllib.parse.urlencode(query)}"
-        request = urllib.request.Request(self._server + path, headers=self.headers)
-        context = ssl.create_default_context(cafile=self._certificate)
-        with urllib.request.urlopen(request, timeout=seconds + 15, context=context) as stream:
+        path = f"{collection(kind, namespace=namespace)}?{urlencode(query)}"
+        sent = {"headers": self.headers, "timeout": seconds + _SECONDS, "preload_content": False}
+        with self._answer("GET", path, **sent) as stream:
             for line in stream:
                 event: Obj = json.loads(line)
                 if event["type"] == "ERROR":
@@ -161,8 +144,3 @@ class Api:
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-
-    @staticmethod
-    def _collection(body: Obj) -> str:
-        path = _COLLECTIONS[body["apiVersion"], body["kind"]]
-        return path.format(namespace=body["metadata"].get("namespace", "default"))

@@ -15,7 +15,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN, USUAL, ControlPlane, Setup, node_user
 from hack.cluster.installation import Installation, apply
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 COMPONENTS = ("controller", "kubelet-plugin")
 DEFAULT_CLASS = "mig.dra.dev"

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY, version
-from hack.cluster.machine import MountNamespace, Process
-from hack.cluster.waiting import wait_for
+from hack.cluster.machine import MountNamespace
+from sim.processes import Process, wait_for
 
 IMAGE = "localhost/busybox:test"
 """Its reference; pods must say imagePullPolicy Never or IfNotPresent."""

@@ -20,8 +20,8 @@ from dra.common.resources import at
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
-from hack.cluster.machine import Process, free_ports
-from hack.cluster.waiting import wait_for
+from hack.cluster.machine import free_ports
+from sim.processes import Process, wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,15 +301,6 @@ class ControlPlane:
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time that each of its processes has used, by its name."""
         return {process.name: process.cpu_seconds for process in self._processes}
-
-    def scheduler_metrics(self) -> str:
-        """The metrics of kube-scheduler, if its flags let anybody read them.
-
-        Raises:
-            OSError: they are not to be had.
-        """
-        with _anonymous(self._secure_ports[1], "/metrics", seconds=30) as answer:
-            return str(answer.read().decode())
 
     def assert_running(self) -> None:
         """Raises ClusterError with its last words if a part ended."""

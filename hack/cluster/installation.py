@@ -13,7 +13,7 @@ from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.chart import NAMESPACE, find, render
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.waiting import ClusterError, wait_for
+from sim.processes import ClusterError, wait_for
 
 PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
 CONTROLLER = "mig-dra-driver-nvidia-mig-controller"

@@ -13,9 +13,9 @@ from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.containerd import Containerd
 from hack.cluster.controlplane import ControlPlane, node_user
-from hack.cluster.machine import COMPILED_IN, Cgroup, HostState, MountNamespace, Process, free_ports
+from hack.cluster.machine import COMPILED_IN, Cgroup, HostState, MountNamespace, free_ports
 from hack.cluster.nodes import is_ready
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 
 
 def machine_address() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from dra.common.resources import Obj, at
 from hack.cluster.api import Api
 from hack.cluster.containerd import IMAGE
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 
 def is_ready(node: Obj) -> bool:

@@ -1,1 +1,1 @@
-"""Release: images, chart, lists of packages, checksums and provenance."""
+"""Release: images, chart, lists of packages, checksums."""

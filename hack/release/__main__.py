@@ -1,4 +1,4 @@
-"""Release: chart, install.yaml, packages, checksums, provenance, beside wheel and krew's archive.
+"""Release: chart, install.yaml, packages and checksums, beside wheel and krew's archive.
 
 Runs the same on a developer's machine and in a pipeline. Without ``--push`` it publishes nothing,
 and needs no network but for packages and the images' base.
@@ -7,22 +7,18 @@ and needs no network but for packages and the images' base.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import click
 import helm_python
 
 from hack.cluster.chart import CHART, REPOSITORY, version
 from hack.release import manifests
-from hack.release.packages import CONSTRAINTS, IMAGES, package_list, requirements, tools
+from hack.release.packages import IMAGES, package_list, tools
 
 
 def sums(files: Iterable[Path]) -> str:
@@ -34,42 +30,6 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def provenance(
-    files: Iterable[Path], *, commit: str, dirty: bool, pins: Iterable[Path], base: str = ""
-) -> dict[str, Any]:
-    """An in-toto statement (v1) with SLSA's provenance (v1) for ``files``.
-
-    It says what was built from what, and is worth as much as who signs it.
-
-    Args:
-        files: what was made.
-        commit: of the source.
-        dirty: whether the source had changes that are in no commit.
-        pins: the files that name the packages.
-        base: the image that those of ``files`` stand on, by digest; empty without images.
-    """
-    source = {"uri": "git+.", "digest": {"gitCommit": commit}}
-    inputs = [{"uri": each.name, "digest": {"sha256": digest(each)}} for each in pins]
-    if base:
-        name, _, sha256 = base.partition("@sha256:")
-        inputs.append({"uri": f"docker://{name}", "digest": {"sha256": sha256}})
-    return {
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": f.name, "digest": {"sha256": digest(f)}} for f in sorted(files)],
-        "predicateType": "https://slsa.dev/provenance/v1",
-        "predicate": {
-            "buildDefinition": {
-                "buildType": "make release",
-                "externalParameters": {"version": version(), "uncommittedChanges": dirty},
-                "resolvedDependencies": [source, *inputs],
-            },
-            "runDetails": {
-                "builder": {"id": f"python {sys.version.split()[0]}, {os.uname().machine}"}
-            },
-        },
-    }
 
 
 def package_chart(folder: Path) -> Path:
@@ -98,7 +58,6 @@ def push_chart(
 
 
 SUMS = "SHA256SUMS"
-PROVENANCE = "provenance.json"
 _BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
 
 
@@ -112,11 +71,6 @@ def build_images(folder: Path, *, base: str) -> list[Path]:
     if subprocess.run([*script, *IMAGES], check=False).returncode:
         raise click.ClickException("hack/images.sh has failed, and says above why")
     return [folder / f"{image}-{version()}.tar" for image in IMAGES]
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(REPOSITORY), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _base(_: click.Context, __: click.Parameter, value: str | None) -> str:
@@ -158,15 +112,6 @@ def main(*, folder: Path, base: str, sign: str | None, push: str | None, registr
         made += [package_list(image, folder, programs=programs) for image in IMAGES]
     if base:
         made += build_images(folder, base=base)
-    statement = provenance(
-        made,
-        commit=_git("rev-parse", "HEAD"),
-        dirty=bool(_git("status", "--porcelain")),
-        pins=[CONSTRAINTS, *map(requirements, IMAGES)],
-        base=base,
-    )
-    (folder / PROVENANCE).write_text(json.dumps(statement, indent=2) + "\n")
-    made.append(folder / PROVENANCE)
     (folder / SUMS).write_text(sums(made))
     if sign:
         command = ["gpg", "--yes", "--local-user", sign, "--armor", "--detach-sign"]

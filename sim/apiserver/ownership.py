@@ -49,7 +49,7 @@ def without(fields: FieldSet, prefixes: tuple[Path, ...]) -> FieldSet:
 
 
 def _leaves(shape: Shape, value: Any, path: Path = ()) -> dict[Path, Any]:
-    """What can be owned of a value: its leaves, empty containers, and items of keyed lists."""
+    """The ownable parts of a value: leaves, empty containers, items of keyed lists."""
     if path and (is_leaf(shape, value) or not value):
         return {path: value}
     found: dict[Path, Any] = {}

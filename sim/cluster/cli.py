@@ -21,8 +21,8 @@ from sim.cluster.cluster import (
     write_whole,
 )
 from sim.cluster.demo import Tour, conclude, introduce
-from sim.cluster.processes import Child, ClusterError, EndedError
 from sim.cluster.terminal import Terminal
+from sim.processes import ClusterError, EndedError, Process
 
 _PRODUCT = "A100-SXM4-40GB"
 _PROGRAM = "mig-sim"
@@ -149,11 +149,11 @@ def _watch_over(terminal: Terminal, cluster: Cluster) -> NoReturn:
             terminal.waits(child.epitaph())
             terminal.line(f"{child.name} is started again")
             born[child.name] = time.monotonic()
-            cluster.supervisor.restart(child)
+            child.start()
         time.sleep(_LOOK_SECONDS)
 
 
-def _is_daemon(child: Child) -> bool:
+def _is_daemon(child: Process) -> bool:
     return child.name == CONTROLLER or child.name.startswith("plugin-")
 
 

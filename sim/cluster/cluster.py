@@ -27,12 +27,12 @@ from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DEFAULT_DRIVER, class_name
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, KubeError
-from sim.cluster.processes import ClusterError, Supervisor
 from sim.daemon import configure_logging, run_until_signal
 from sim.kcm import ClaimController
 from sim.kubelet.plugins import is_registered
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import ContentError, Product, load_product
+from sim.processes import ClusterError, Supervisor
 from sim.scheduler.scheduler import Scheduler
 
 
@@ -211,7 +211,7 @@ def wait_until(
     while reason := missing():
         supervisor.check()
         if time.monotonic() > deadline:
-            logs = "\n".join(f"{c.name}:\n{c.tail(5)}" for c in supervisor.children.values())
+            logs = "\n".join(child.tail(lines=5) for child in supervisor.children.values())
             raise ClusterError(f"waited {seconds:.0f} s for {what}: {reason}\n{logs}")
         time.sleep(_POLL_SECONDS)
 

@@ -26,8 +26,8 @@ from dra.gpu.names import DEFAULT_DRIVER
 from dra.gpu.placement_map import draw
 from dra.kube.errors import ObjectNotFoundError
 from sim.cluster.cluster import Cluster, wait_until
-from sim.cluster.processes import ClusterError
 from sim.cluster.terminal import Terminal
+from sim.processes import ClusterError
 
 NAMESPACE = "default"
 LATE, LEAVER, SHARER = "solver-c", "solver-a", "server-a"

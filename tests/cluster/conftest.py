@@ -17,7 +17,7 @@ from hack.cluster.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import add_fake_node
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, registrations
 from tests.cluster.harness.ground import (

@@ -26,7 +26,7 @@ from dra.claims.reasons import NodeReason, Reason
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Obj
 from hack.cluster.chart import CHART, find
 from sim.cluster.cluster import Cluster, ClusterShape, running_cluster
-from sim.cluster.processes import Child, Supervisor
+from sim.processes import Process, Supervisor
 from tests.deploy.chart.charts import rendered
 from tests.deploy.test_objectives import PROMTOOL, RULES, every_rule
 from tests.docs.monitoring.test_observability import (
@@ -177,7 +177,7 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A simulated cluster whose daemons serve metrics."""
     spawn = Supervisor.spawn
 
-    def with_metrics(self: Supervisor, name: str, arguments: Sequence[str], **more: Any) -> Child:
+    def with_metrics(self: Supervisor, name: str, arguments: Sequence[str], **more: Any) -> Process:
         if name.startswith(("plugin", "controller")):
             arguments = [*arguments, "--metrics-address", "127.0.0.1:0"]
         return spawn(self, name, arguments, **more)

@@ -7,17 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from controller.cluster.cluster import Cluster
 from dra.allocator.moves import MoveTable
-from dra.cel.kinds import Kinds
-from dra.cel.selectors import Selectors
-from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
-from dra.gpu.names import DEFAULT_DRIVER
-from hack.bench import allocate, cluster, memory, objects, openb, placement
-from hack.bench.memory import FullCluster
+from hack.bench import allocate, cluster, objects, openb, placement
 from hack.bench.objects import geometry
 from hack.bench.placement import NAMES
-from hack.bench.site import Effort, partitionable, read_attempts, read_writes
+from hack.bench.site import partitionable
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
@@ -67,31 +61,6 @@ def test_decisions_are_timed_per_size_of_the_cluster() -> None:
     assert placed["slice"] == placed["by-size"] == placed["either"] == "100%"
 
 
-def test_the_memory_of_the_controller_is_measured_in_a_process_of_its_own() -> None:
-    arguments = ["--nodes", "2", "--claims", "80", "--settle", "0"]
-    result = CliRunner().invoke(memory.main, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    first, _, *rows = result.output.splitlines()
-    assert first.startswith("2 nodes, 80 claims, ready after")
-    assert [row.split()[0] for row in rows] == ["mirrored", "changed"]
-    assert all(0 < int(row.split()[1]) <= int(row.split()[2]) for row in rows)
-
-
-def test_a_full_cluster_is_one_that_the_controller_understands() -> None:
-    full = FullCluster(TABLE.geometry, nodes=2, claims=80)
-    known = Cluster(DEFAULT_DRIVER, objects.FINALIZER, Kinds(Selectors()))
-    for node in range(2):
-        known.set_node(full.body(NODES, node))
-        known.set_mignode(full.body(MIG_NODES, node))
-    for number in range(80):
-        known.set_claim(full.body(RESOURCE_CLAIMS, number))
-        known.set_pod(full.body(PODS, number))
-    states = [state for node in known.fleet.nodes.values() for state in node.gpus]
-    assert [len(state.holdings) for state in states] == [5] * 16, "claims have their instances"
-    assert all(h.claim_uid for state in states for h in state.holdings)
-    assert all(pod.claim_keys[0] in known.claims for pod in known.pods.values())
-
-
 def test_without_a_control_planes_binaries_the_benchmark_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -108,25 +77,3 @@ def test_the_slices_of_the_cluster_benchmark_are_within_the_limits() -> None:
     assert len(counters["sharedCounters"]) <= 8
     assert all(0 < len(s["devices"]) <= 64 for s in rest)
     assert {s["pool"]["resourceSliceCount"] for s in (counters, *rest)} == {len(slices)}
-
-
-METRICS = """\
-# TYPE apiserver_request_total counter
-apiserver_request_total{code="201",resource="pods",subresource="",verb="POST",version="v1"} 3
-apiserver_request_total{code="201",resource="pods",subresource="binding",verb="POST"} 3
-apiserver_request_total{code="200",resource="pods",subresource="status",verb="PATCH"} 2
-apiserver_request_total{code="409",resource="pods",subresource="status",verb="PATCH"} 1
-apiserver_request_total{code="200",resource="events",subresource="",verb="GET"} 9
-scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"} 3
-scheduler_schedule_attempts_total{profile="other",result="scheduled"} 1
-scheduler_schedule_attempts_total{profile="other",result="unschedulable"} 1.5e+1
-scheduler_schedule_attempts_seconds{result="scheduled"} 7
-"""
-
-
-def test_the_effort_is_what_others_were_made_to_do() -> None:
-    writes, attempts = read_writes(METRICS), read_attempts(METRICS)
-    assert writes == {"patch pods/status": 3.0}
-    assert attempts == {"scheduled": 4.0, "unschedulable": 15.0}
-    before, after = Effort({"a": 1.0}, writes), Effort({"a": 3.0, "b": 2.0}, writes, attempts)
-    assert after - before == Effort({"a": 2.0, "b": 2.0}, {"patch pods/status": 0.0}, attempts)

@@ -46,9 +46,8 @@ def dry(*arguments: str) -> str:
         ),
         (
             ["cluster", "NODES=1", "DIR=/tmp/y"],
-            "-m hack.cluster up --nodes '1' --directory '/tmp/y'",
+            "-m hack.cluster --nodes '1' --dir '/tmp/y'",
         ),
-        (["cluster-down", "DIR=/tmp/y"], "-m hack.cluster down --directory '/tmp/y'"),
         (
             ["manifests", "REGISTRY=host/path", "VALUES=v.yaml"],
             "-m hack.release.manifests --folder dist --registry 'host/path' --values 'v.yaml'",
@@ -126,7 +125,7 @@ def test_what_a_page_lets_a_stranger_type_does_not_need_an_environment_that_is_o
     assert [line for line in typed if line.startswith(("python -m sim", "python -m hack"))] == []
 
 
-@pytest.mark.parametrize("target", ["cluster", "cluster-down", "krew"])
+@pytest.mark.parametrize("target", ["cluster", "krew"])
 def test_what_renders_the_chart_has_the_developers_environment(target: str) -> None:
     """In a fresh clone nothing else has made it."""
     wanted = subprocess.run(

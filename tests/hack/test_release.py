@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hack.cluster.chart import CHART, NAMESPACE, REPOSITORY, render, version
 from hack.release import __main__ as release
 from hack.release import manifests
-from hack.release.__main__ import main, provenance, sums
+from hack.release.__main__ import main, sums
 from tests.hack.registry import running
 
 
@@ -34,19 +34,6 @@ def test_sha256sum_accepts_the_sums_and_notices_a_change(files: list[Path]) -> N
     assert subprocess.run(check, cwd=folder, check=False).returncode == 0
     files[0].write_text("another")
     assert subprocess.run(check, cwd=folder, check=False).returncode == 1
-
-
-def test_the_provenance_names_every_file_and_what_it_was_made_from(files: list[Path]) -> None:
-    pins = [REPOSITORY / "constraints.txt"]
-    base = f"python:3.11@sha256:{'1' * 64}"
-    made = provenance(files, commit="c0ffee", dirty=True, pins=pins, base=base)
-    assert [s["name"] for s in made["subject"]] == ["a.whl", "b.tgz"]
-    definition = made["predicate"]["buildDefinition"]
-    assert definition["externalParameters"] == {"version": version(), "uncommittedChanges": True}
-    source, constraints, image = definition["resolvedDependencies"]
-    assert source["digest"] == {"gitCommit": "c0ffee"}
-    assert constraints["uri"] == "constraints.txt"
-    assert image == {"uri": "docker://python:3.11", "digest": {"sha256": "1" * 64}}
 
 
 @pytest.mark.parametrize("base", ["python:3.11", "python:3.11@sha256:12", "@sha256:" + "1" * 64])
@@ -76,7 +63,7 @@ def test_what_a_release_consists_of_stands_in_its_checksums(
     ran = CliRunner().invoke(main, ["--folder", str(tmp_path), "--registry", "host/path"])
     assert ran.exit_code == 0, ran.output
     listed = {line.split()[1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines()}
-    made = {f"{CHART.name}-{version()}.tgz", "install.yaml", "provenance.json"}
+    made = {f"{CHART.name}-{version()}.tgz", "install.yaml"}
     assert listed == given | made
     assert "host/path/dra-driver-nvidia-mig/controller" in (tmp_path / "install.yaml").read_text()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dra.kube.errors import ObjectNotFoundError
-from hack.cluster import waiting
+from sim import processes
 
 T = TypeVar("T")
 PATIENCE = 90.0
@@ -32,4 +32,4 @@ def wait_for(
         except ObjectNotFoundError:
             return None
 
-    return waiting.wait_for(what, answer, timeout=PATIENCE, interval=0.05, context=context)
+    return processes.wait_for(what, answer, timeout=PATIENCE, interval=0.05, context=context)

@@ -56,9 +56,8 @@ from hack.bench.node.table import (
 from hack.cluster import controlplane
 from hack.cluster.binaries import ASSETS_VARIABLE, find_binaries
 from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
 from sim.nvml.machine import GpuSpec, Machine
+from sim.processes import Process, wait_for
 
 _PRODUCT, _GPUS = "H100-80GB-HBM3", 8
 _MIB = 1024

@@ -6,10 +6,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from hack.cluster.waiting import ClusterError
 from sim.nvml.functions.devices import ARCHITECTURES, BRANDS
 from sim.nvml.machine import Machine
 from sim.nvml.products import Product
+from sim.processes import ClusterError
 
 NAME = "libnvidia-ml.so.1"
 _SOURCE = Path(__file__).parent / "nvml.c"

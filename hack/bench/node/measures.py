@@ -21,9 +21,8 @@ from dra.gpu.names import mig_device
 from dra.kube.client import KubeApi
 from hack.bench.node.least import MIG_NODE, PARTS
 from hack.bench.node.node import NODE, Claims, Kubelet, Place, Plugin, cpu_ms
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
 from sim.nvml.machine import Machine
+from sim.processes import Process, wait_for
 
 _BLOCKS = 5
 

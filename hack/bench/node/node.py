@@ -23,8 +23,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
-from hack.cluster.machine import Process
-from hack.cluster.waiting import ClusterError, wait_for
+from sim.processes import ClusterError, Process, wait_for
 
 NODE = "bench"
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -117,8 +116,7 @@ class Plugin:
 
     def status(self, field: str) -> int:
         """A number of its /proc/<pid>/status: ``VmRSS`` in KiB, ``Threads``."""
-        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return next(int(n.split()[1]) for n in lines if n.startswith(f"{field}:"))
+        return self._process.status(field)
 
     @property
     def pid(self) -> int:

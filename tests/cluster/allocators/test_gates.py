@@ -22,9 +22,8 @@ from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.machine import Process
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.waiting import ClusterError, wait_for
+from sim.processes import ClusterError, Process, wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import USERS, served_plane
 from tests.cluster.harness.workload import SLEEPING, Workload

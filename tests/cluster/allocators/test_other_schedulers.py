@@ -11,8 +11,9 @@ import pytest
 from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.machine import Process, free_ports
+from hack.cluster.machine import free_ports
 from hack.cluster.nodes import pod
+from sim.processes import Process
 from tests.cluster.harness.schedulersite import Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 

@@ -17,7 +17,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import served_plane
 

@@ -24,7 +24,7 @@ from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import CONTROLLER, Installation
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.rbac.requests import MERGE
 from tests.controller.helpers.bench import inline
 from tests.controller.helpers.objects import DRIVER, FINALIZER, mignode

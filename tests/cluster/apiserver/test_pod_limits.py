@@ -15,7 +15,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import find, render
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import apply
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.apiserver.test_webhook import VALUES, Webhook
 from tests.deploy.chart.charts import rendered_before_policies
 from tests.dra.limits.limitcases import CASES, Case, S, expected, pod_of, seen

@@ -12,7 +12,7 @@ from dra.kube.client import KubeApi
 from dra.kube.reflector import Change, Reflector
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN, ControlPlane, Setup
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -21,7 +21,7 @@ from dra.kube.events import EventRecorder
 from dra.kube.lease import LeaderElector, LeaseLock, LeaseTimes
 from dra.kube.reflector import Change, Reflector
 from hack.cluster.controlplane import ADMIN, SCHEDULER, ControlPlane
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 NAMESPACE = "transport"
 

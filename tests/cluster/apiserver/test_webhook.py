@@ -21,9 +21,9 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, find, pod_spec
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import Installation, path
-from hack.cluster.machine import Process, free_ports
-from hack.cluster.waiting import wait_for
+from hack.cluster.machine import free_ports
 from kubeletplugin.gpus.node import read_classes
+from sim.processes import Process, wait_for
 from tests.controller.webhook.test_webhook import BAD, GOOD
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-webhook"

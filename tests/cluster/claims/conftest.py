@@ -13,7 +13,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
 )

@@ -7,7 +7,7 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     PARENT,
     Serve,

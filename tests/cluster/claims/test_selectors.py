@@ -6,7 +6,7 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
     claim_body,

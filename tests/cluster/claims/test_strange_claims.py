@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import ssl
 import sys
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 
 from hack.cluster.api import Api, collection
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
     claim_body,
@@ -50,13 +48,7 @@ def test_parameters_that_were_stored_with_white_space_are_named(served: Api) -> 
         "metadata": {"name": "blanks", "namespace": "default"},
         "spec": spec,
     }
-    request = urllib.request.Request(
-        f"{served._server}{collection('ResourceClaim')}",
-        data=json.dumps(made, indent=2).encode(),
-        headers={**served.headers, "Content-Type": "application/json"},
-    )
-    context = ssl.create_default_context(cafile=served._certificate)
-    urllib.request.urlopen(request, context=context).close()
+    served.request("POST", collection("ResourceClaim"), body=json.dumps(made, indent=2))
     served.create(pod("blanks", SLEEPING, claims={"gpu": {"resourceClaimName": "blanks"}}))
 
     def told() -> list[str]:

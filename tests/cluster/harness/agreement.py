@@ -10,9 +10,9 @@ import yaml
 
 from cdi.spec import device_id
 from dra.gpu.names import MigDevice, parse_device
-from hack.cluster.waiting import wait_for
 from kubeletplugin.journal.journal import decode
 from sim.nvml.machine import Machine
+from sim.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from hack.cluster import controlplane
 from hack.cluster.chart import NAMESPACE, REPOSITORY
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import USUAL, ControlPlane, Setup
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 REAL_NODE = "real"
 FAKE_NODES = ("fake-a", "fake-b")

@@ -15,8 +15,8 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.waiting import wait_for
 from sim.nvml.machine import Machine
+from sim.processes import wait_for
 from tests.cluster.harness.daemons import Driver, registrations
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import Workload

@@ -15,7 +15,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.workload import SLEEPING, node_of

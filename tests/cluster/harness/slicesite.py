@@ -14,7 +14,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import MIG_CONTROLLER, SCHEDULER, USUAL, ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.scheduling.replicas import Replicas

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hack.cluster.api import Api
     from hack.cluster.kubelet import KubeletNode
-    from hack.cluster.machine import Process
+    from sim.processes import Process
     from tests.cluster.harness.agreement import Agreement
     from tests.cluster.harness.daemons import Driver
     from tests.cluster.harness.workload import Workload

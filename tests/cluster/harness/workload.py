@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hack.cluster.nodes import pod as pod_body
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 
 def test_a_pod_that_still_runs_at_the_end_is_removed_with_the_node(

@@ -14,7 +14,7 @@ from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.controlplane import Request
 from hack.cluster.installation import CONTROLLER, PLUGIN
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW
 from tests.cluster.rbac.requests import refusal

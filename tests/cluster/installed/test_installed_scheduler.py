@@ -12,7 +12,7 @@ from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW
 

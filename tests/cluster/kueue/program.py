@@ -22,7 +22,8 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY
 from hack.cluster.controlplane import ADMIN
 from hack.cluster.installation import apply
-from hack.cluster.machine import Process, free_ports
+from hack.cluster.machine import free_ports
+from sim.processes import Process
 from tests.cluster.harness.schedulersite import Site
 
 PROGRAM = "kueue"

@@ -9,7 +9,7 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
+from sim.processes import Process
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, start_registered
 from tests.cluster.harness.workload import Workload

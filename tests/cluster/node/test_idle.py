@@ -10,7 +10,7 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
+from sim.processes import Process
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, start_registered
 from tests.cluster.harness.workload import Workload

@@ -11,8 +11,7 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload

@@ -9,9 +9,8 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement, Slice
 from tests.cluster.harness.daemons import Driver, registrations
 from tests.cluster.harness.workload import Workload

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations
 from tests.cluster.harness.stage import Stage

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
+from sim.processes import Process, wait_for
 from tests.cluster.harness.daemons import start_registered
 from tests.cluster.harness.stage import Stage
 

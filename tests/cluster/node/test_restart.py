@@ -12,8 +12,7 @@ from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import MIG_CONTROLLER, MIG_PLUGIN, ControlPlane, Request
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload
 

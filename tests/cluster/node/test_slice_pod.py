@@ -9,7 +9,7 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.workload import Workload
 

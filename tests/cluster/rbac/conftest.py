@@ -13,7 +13,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import CONTROLLER, PLUGIN, Installation, mignode
 from hack.cluster.nodes import add_fake_node
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.rbac.requests import (
     MIGNODES,
     allocation,

@@ -10,7 +10,7 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 FINALIZER = "mig.dra.dev/allocation"
 _NUMBERS = itertools.count()

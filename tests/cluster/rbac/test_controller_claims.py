@@ -10,7 +10,7 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
 from hack.cluster.chart import find, render
 from hack.cluster.installation import Installation
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.rbac.requests import (
     CLAIMS,
     DRIVER,

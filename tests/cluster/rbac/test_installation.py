@@ -14,7 +14,7 @@ from hack.cluster import controlplane
 from hack.cluster.chart import notes
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import Installation, path
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 
 def test_applying_the_chart_again_changes_nothing(installation: Installation) -> None:

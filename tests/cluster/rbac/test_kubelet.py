@@ -11,7 +11,7 @@ from hack.cluster.api import Api
 from hack.cluster.chart import render
 from hack.cluster.controlplane import node_user
 from hack.cluster.installation import apply, path
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 
 
 def may(api: Api, node: str, verb: str, *, subresource: str = "") -> bool:

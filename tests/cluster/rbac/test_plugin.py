@@ -10,7 +10,7 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE, find, render
 from hack.cluster.installation import PLUGIN, Installation, mignode
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.rbac.requests import (
     CLAIMS,
     CLASSES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from hack.cluster import controlplane
 from hack.cluster.chart import NAMESPACE
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, daemon
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hack.cluster.controlplane import ControlPlane
-    from hack.cluster.machine import Process
+    from sim.processes import Process
 
 LEASE = f"{DRIVER}-controller"
 

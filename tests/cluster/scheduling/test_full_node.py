@@ -7,7 +7,7 @@ import pytest
 from hack.cluster.api import Api
 from hack.cluster.controlplane import MIG_CONTROLLER, ControlPlane
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.ground import FAKE
 from tests.cluster.harness.workload import SLEEPING, Workload, node_of
 

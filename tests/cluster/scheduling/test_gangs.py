@@ -17,7 +17,7 @@ from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.allocators.test_gates import GRACE, Site, site
 from tests.cluster.harness.workload import SLEEPING, node_of
 

@@ -14,7 +14,7 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.slicesite import SLICE, Ground, Site, ground, site_on
 from tests.cluster.harness.workload import SLEEPING
 

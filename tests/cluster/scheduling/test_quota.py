@@ -14,7 +14,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher

@@ -20,9 +20,8 @@ from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.containerd import IMAGE
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.machine import Process
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.workload import SLEEPING, Workload

@@ -11,7 +11,7 @@ from dra.common.resources import Obj
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.nodes import pod
-from hack.cluster.waiting import wait_for
+from sim.processes import wait_for
 from tests.cluster.allocators.test_examples import example
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.node.test_slice_pod import SHOW, shown

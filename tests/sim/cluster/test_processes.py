@@ -1,9 +1,8 @@
-"""Child processes and the directory that they live in."""
+"""Process processes and the directory that they live in."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.cluster.processes import Child, ClusterError, Supervisor
+from sim.processes import ClusterError, Process, Supervisor
 from tests.helpers.folders import mounts_below
-from tests.helpers.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import wait_for
 
 _SLEEP = ["-c", "import time; time.sleep(600)"]
 _DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');"
@@ -29,7 +28,7 @@ def _alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def _is_ready(child: Child) -> bool:
+def _is_ready(child: Process) -> bool:
     return "ready" in child.log.read_text()
 
 
@@ -37,9 +36,10 @@ def test_children_and_the_temporary_directory_end_with_the_supervisor() -> None:
     with Supervisor() as supervisor:
         child = supervisor.spawn("sleeper", _SLEEP)
         directory = supervisor.directory
-        assert _alive(child.process.pid)
+        assert _alive(child.pid)
         assert (directory / "logs" / "sleeper.log").exists()
-    assert child.exit_code == -signal.SIGTERM
+        pid = child.pid
+    assert not _alive(pid)
     assert not directory.exists()
 
 
@@ -70,17 +70,18 @@ def mount_in(directory: Path) -> None:
 def test_a_child_that_ended_is_reported_with_the_end_of_its_log() -> None:
     with Supervisor() as supervisor:
         child = supervisor.spawn("broken", ["-c", "print('the cause'); raise SystemExit(3)"])
-        child.process.wait(PATIENCE)
+        wait_for("its end", lambda: not child.running)
         with pytest.raises(ClusterError, match=r"broken exited with 3(.|\n)*the cause"):
             supervisor.check()
 
 
 def test_a_child_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.cluster.processes._STOP_SECONDS", 0.2)
+    monkeypatch.setattr("sim.processes._STOP_SECONDS", 1.0)
     with Supervisor() as supervisor:
         child = supervisor.spawn("stubborn", _STUBBORN)
         wait_for("ready", partial(_is_ready, child))
-    assert child.exit_code == -signal.SIGKILL
+        pid = child.pid
+    assert not _alive(pid)
 
 
 def test_later_waves_end_before_earlier_ones() -> None:
@@ -101,10 +102,10 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     program = textwrap.dedent(
         """
         import time
-        from sim.cluster.processes import Supervisor
+        from sim.processes import Supervisor
         with Supervisor() as supervisor:
             child = supervisor.spawn("stubborn", ["-c", "import time; time.sleep(600)"])
-            print(child.process.pid, supervisor.directory, flush=True)
+            print(child.pid, supervisor.directory, flush=True)
             time.sleep(600)
         """
     )
