@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -41,33 +40,13 @@ def render(command: str, text: str) -> str:
 
 def main() -> None:
     """Take the picture and write it."""
-    _PICTURE.parent.mkdir(exist_ok=True)
-    _PICTURE.write_text(render("kubectl mig map", _on_terminal("map")))
-    sys.stdout.write(f"{_PICTURE} written\n")
-
-
-def _on_terminal(*arguments: str) -> str:
-    """Output of the command on a terminal with colours."""
-    reader, writer = pty.openpty()
     env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     env |= {"TERM": "xterm-256color", "COLUMNS": str(_COLUMNS)}
-    command = [sys.executable, "-m", "cli", *arguments]
-    with subprocess.Popen(command, stdout=writer, env=env) as process:
-        os.close(writer)
-        shown = b""
-        while more := _more(reader):
-            shown += more
-        if process.wait() != 0:
-            raise SystemExit(f"{command} failed")
-    os.close(reader)
-    return shown.decode().replace("\r\n", "\n")
-
-
-def _more(reader: int) -> bytes:
-    try:
-        return os.read(reader, 65536)
-    except OSError:  # a terminal whose other end is closed
-        return b""
+    # On a terminal of its own, so that it has colours.
+    command = ["script", "--quiet", "--return", "--command", f"{sys.executable} -m cli map"]
+    done = subprocess.run([*command, os.devnull], env=env, check=True, capture_output=True)
+    _PICTURE.write_text(render("kubectl mig map", done.stdout.decode().replace("\r\n", "\n")))
+    sys.stdout.write(f"{_PICTURE} written\n")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.installation import FLAG, finalizers_at_creation
-from hack.cluster.nodes import is_ready
+from hack.cluster.kubelet import is_ready
 from sim.processes import Process, wait_for
 
 _CREATORS = 8

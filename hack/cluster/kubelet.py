@@ -9,13 +9,19 @@ import socket
 from pathlib import Path
 from typing import Any, Self
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from hack.cluster.binaries import Binaries
 from hack.cluster.containerd import Containerd
 from hack.cluster.controlplane import ControlPlane, node_user
 from hack.cluster.machine import COMPILED_IN, Cgroup, HostState, MountNamespace, free_ports
-from hack.cluster.nodes import is_ready
 from sim.processes import Process, wait_for
+
+
+def is_ready(node: Obj) -> bool:
+    """True if pods can be scheduled to a node: condition Ready and no taint."""
+    conditions = at(node, "status", "conditions")
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and not node["spec"].get("taints")
 
 
 def machine_address() -> str:

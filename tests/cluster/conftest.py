@@ -16,7 +16,6 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import add_fake_node
 from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, registrations
@@ -28,6 +27,7 @@ from tests.cluster.harness.ground import (
     make_namespace,
     serve_mignodes,
 )
+from tests.cluster.harness.pods import add_fake_node
 from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import Workload
 

@@ -33,10 +33,8 @@ from hack.bench.node.measures import (
     burst,
     by_turns,
     cycles,
-    empty,
     floor,
     least_drivers,
-    of_pace,
     percentile,
     rest,
     settle,
@@ -198,9 +196,8 @@ def _by_turns(
     paces: Sequence[float],
 ) -> list[Row]:
     """The plugin's calls and the floors of each pace, by turns."""
-    _, kubelet, refs = plugin
+    refs = plugin[2]
     few = refs[:_FLOOR]
-    calls = [percentile(empty(kubelet, len(few), pause=pace), 0.5) for pace in paces]
     with least_drivers(place, api) as drivers:
         least = [(driver, Kubelet(driver.socket), few) for driver in drivers]
         runs: list[tuple[Driver, Kubelet, Sequence[ClaimRef]]] = [plugin, *least]
@@ -209,12 +206,8 @@ def _by_turns(
         turns = [by_turns(runs, claims, pause=pace) for pace in paces]
         for _, called, _ in least:
             called.close()
-    parts = drivers[0].parts()
-    floors = [
-        floor(quick, told, {name: of_pace(ms, at, len(few)) for name, ms in parts.items()})
-        for at, (_, quick, told) in enumerate(turns)
-    ]
-    return [*floor_rows(floors, calls), *call_rows([found for found, _, _ in turns], floors)]
+    floors = [floor(quick, told) for _, quick, told in turns]
+    return [*floor_rows(floors), *call_rows([found for found, _, _ in turns], floors)]
 
 
 def _burst(place: Place, machine: Machine, api: KubeApi, gpus: int) -> list[Row]:

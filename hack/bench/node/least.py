@@ -11,11 +11,9 @@ import ctypes
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +164,7 @@ _MOST_BYTES = 4096
 
 
 class Least(v1_grpc.DRAPluginServicer):
-    """kubelet's calls. ``parts`` has each Prepare's GET, calls of NVML, and writes so far."""
+    """kubelet's calls."""
 
     def __init__(
         self, api: KubeApi, *, host: Path, directory: Path, telling: Telling | None
@@ -177,7 +175,6 @@ class Least(v1_grpc.DRAPluginServicer):
         self._telling = telling
         self._slices = Slices()
         self._made: dict[str, Made] = {}
-        self.parts: dict[str, list[float]] = {"get": [], "nvml": [], "writes": []}
 
     def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - the protocol's
         """Prepare every claim of the request."""
@@ -194,9 +191,7 @@ class Least(v1_grpc.DRAPluginServicer):
         )
 
     def _prepare(self, claim: Any) -> Any:
-        times = [time.perf_counter()]
         found = self._api.get(RESOURCE_CLAIMS, claim.name, namespace=claim.namespace)
-        times.append(time.perf_counter())
         [result] = found["status"]["allocation"]["devices"]["results"]
         device = parse_device(result["device"])
         if not isinstance(device, MigDevice):
@@ -204,13 +199,9 @@ class Least(v1_grpc.DRAPluginServicer):
         ref = ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         intent = self._made[claim.uid] = Made(ref, result["pool"], device)
         write_whole(self._file, self._record())
-        times.append(time.perf_counter())
         made = self._made[claim.uid] = self._slices.create(intent)
-        times.append(time.perf_counter())
         write_whole(self._spec(claim.uid), self._edits(made), synced=True)
         write_durably(self._file, self._record())
-        times.append(time.perf_counter())
-        self._count(times)
         if self._telling is not None:
             self._telling.tell(made, there=True)
         answer = v1.Device(
@@ -228,12 +219,6 @@ class Least(v1_grpc.DRAPluginServicer):
         write_durably(self._file, self._record())
         if self._telling is not None:
             self._telling.tell(made, there=False)
-
-    def _count(self, times: list[float]) -> None:
-        get, intent, nvml, rest = (1e3 * (after - before) for before, after in pairwise(times))
-        self.parts["get"].append(get)
-        self.parts["nvml"].append(nvml)
-        self.parts["writes"].append(intent + rest)
 
     def _record(self) -> bytes:
         return msgspec.json.encode(self._made)
@@ -271,8 +256,6 @@ def _read(path: str) -> bytes:
         os.close(descriptor)
 
 
-PARTS = "parts.json"
-"""File of its directory, written at its end: milliseconds of each Prepare, by part."""
 _FILE = click.Path(path_type=Path)
 
 
@@ -290,7 +273,7 @@ def main(
     directory: Path,
     tells: bool,
 ) -> None:
-    """Serve until SIGTERM, then write the parts of all Prepares."""
+    """Serve until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pynvml.nvmlInit()
@@ -307,7 +290,6 @@ def main(
     server.stop(1)
     if telling is not None:
         telling.stop()
-    (directory / PARTS).write_bytes(msgspec.json.encode(least.parts))
     api.close()
 
 

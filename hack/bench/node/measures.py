@@ -6,20 +6,18 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Barrier
 from typing import Protocol
 
-import msgspec
-
 from dra.common.resources import MIG_NODES
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import mig_device
 from dra.kube.client import KubeApi
-from hack.bench.node.least import MIG_NODE, PARTS
+from hack.bench.node.least import MIG_NODE
 from hack.bench.node.node import NODE, Claims, Kubelet, Place, Plugin, cpu_ms
 from sim.nvml.machine import Machine
 from sim.processes import Process, wait_for
@@ -65,15 +63,6 @@ def smallest_slices(machine: Machine) -> list[str]:
         for start in profile.starts
         for gpu in range(len(machine.state().gpus))
     ]
-
-
-def empty(kubelet: Kubelet, count: int, *, pause: float) -> list[float]:
-    """Milliseconds of calls without a claim, with ``pause`` seconds after each."""
-    taken: list[float] = []
-    for _ in range(count):
-        taken.append(kubelet.empty())
-        time.sleep(pause)
-    return taken
 
 
 def cycles(
@@ -149,7 +138,7 @@ LOADING = 5
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Medians in milliseconds at one pace; ``parts`` of a Prepare: ``get``, ``nvml``, ``writes``.
+    """Medians in milliseconds at one pace.
 
     ``cpu`` is that of both calls, with the claim's status and the MigNode written after each.
     """
@@ -157,7 +146,6 @@ class Floor:
     prepare: float
     unprepare: float
     cpu: float
-    parts: Mapping[str, float]
 
 
 class LeastDriver:
@@ -193,10 +181,6 @@ class LeastDriver:
         """CPU time that it has used so far."""
         return cpu_ms(self._process.pid)
 
-    def parts(self) -> dict[str, list[float]]:
-        """Milliseconds of each Prepare's parts, once it has ended."""
-        return msgspec.json.decode((self._directory / PARTS).read_bytes())  # type: ignore[no-any-return]
-
     def _serves(self) -> bool:
         self._process.assert_running()
         return self.socket.exists()
@@ -212,20 +196,9 @@ def least_drivers(place: Place, api: KubeApi) -> Iterator[tuple[LeastDriver, Lea
     api.delete(MIG_NODES, MIG_NODE)
 
 
-def floor(quick: Cycles, told: Cycles, parts: Mapping[str, Sequence[float]]) -> Floor:
+def floor(quick: Cycles, told: Cycles) -> Floor:
     """The floor of one pace: of the driver that tells nobody, and the CPU of the one that does."""
-    return Floor(
-        prepare=percentile(quick.prepare, 0.5),
-        unprepare=percentile(quick.unprepare, 0.5),
-        cpu=told.cpu,
-        parts={part: percentile(taken, 0.5) for part, taken in parts.items()},
-    )
-
-
-def of_pace(values: Sequence[float], index: int, count: int) -> Sequence[float]:
-    """Values of the ``count`` Prepares of the pace with this index, after those that load it."""
-    begin = LOADING + index * count
-    return values[begin : begin + count]
+    return Floor(percentile(quick.prepare, 0.5), percentile(quick.unprepare, 0.5), told.cpu)
 
 
 def _copy_mignode(api: KubeApi) -> None:

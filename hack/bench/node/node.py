@@ -118,11 +118,6 @@ class Plugin:
         """A number of its /proc/<pid>/status: ``VmRSS`` in KiB, ``Threads``."""
         return self._process.status(field)
 
-    @property
-    def pid(self) -> int:
-        """Its process id, for profilers."""
-        return self._process.pid
-
     def _registrable(self) -> bool:
         """True once it answers what kubelet asks it first."""
         self._process.assert_running()
@@ -212,14 +207,6 @@ class Kubelet:
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
-
-    def empty(self) -> float:
-        """A Prepare of no claim."""
-        return self._timed(
-            lambda: self._stub.NodePrepareResources(
-                v1.NodePrepareResourcesRequest(), timeout=_CALL_SECONDS
-            )
-        )
 
     def prepare(self, ref: ClaimRef) -> float:
         """Prepare one claim.

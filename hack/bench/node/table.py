@@ -100,19 +100,13 @@ RIVAL = {
 }
 _ENDS = ("", "-back")
 _PACES = ("paced", "back to back")
-_PARTS = {"get": "GET of the claim", "nvml": "calls of NVML", "writes": "spec and records"}
 
 
-def floor_rows(floors: Sequence[Floor], calls: Sequence[float]) -> list[Row]:
-    """The floors at both paces, with what they are made of."""
+def floor_rows(floors: Sequence[Floor]) -> list[Row]:
+    """The floors at both paces."""
     rows: list[Row] = []
-    for floor, call, end, pace in zip(floors, calls, _ENDS, _PACES, strict=True):
+    for floor, end, pace in zip(floors, _ENDS, _PACES, strict=True):
         rows += [
-            Row(f"empty{end}", f"empty call, {pace}", call, "ms"),
-            *(
-                Row(f"{part}{end}", f"least driver's {what}, {pace}", floor.parts[part], "ms")
-                for part, what in _PARTS.items()
-            ),
             Row(f"floor{end}", f"floor of a Prepare, {pace}", floor.prepare, "ms", ratio=1.0),
             Row(
                 f"floor-un{end}", f"floor of an Unprepare, {pace}", floor.unprepare, "ms", ratio=1.0

@@ -19,8 +19,8 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN
 from hack.cluster.installation import apply
 from hack.cluster.machine import free_ports
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import Process
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.schedulersite import A100, Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 

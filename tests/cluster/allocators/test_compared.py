@@ -16,8 +16,8 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.names import mig_device
 from hack.cluster.binaries import Binaries
-from hack.cluster.nodes import pod
 from tests.cluster.harness.daemons import DRIVER
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.schedulersite import Site, node, settled, site
 from tests.cluster.harness.workload import SLEEPING
 from tests.controller.helpers.objects import gpu, instance

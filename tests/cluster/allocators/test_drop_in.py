@@ -10,9 +10,9 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from hack.cluster.binaries import Binaries
-from hack.cluster.nodes import add_fake_node, pod
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.schedulersite import A100, Site, node
 from tests.cluster.harness.workload import SLEEPING
 from tests.dra.resourceslices.nvidiasamples import SAMPLES, Sample

@@ -13,8 +13,8 @@ from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import render
 from hack.cluster.installation import apply
-from hack.cluster.nodes import pod
 from tests.cluster.allocators.test_examples import Applied, admitted, devices, example
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.schedulersite import Site, settled, site
 from tests.cluster.harness.workload import SLEEPING
 

@@ -22,10 +22,10 @@ from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import ClusterError, Process, wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import USERS, served_plane
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 NODE = "sole"

@@ -12,8 +12,8 @@ from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.machine import free_ports
-from hack.cluster.nodes import pod
 from sim.processes import Process
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.schedulersite import Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from hack.cluster.nodes import pod
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.schedulersite import (
     FINALIZER,
     GATE_OFF,

@@ -16,8 +16,8 @@ from dra.gpu.devices import slice_attributes, slice_capacity
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import wait_for
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.controller.helpers.objects import DRIVER, gpu, inventory
 from tests.dra.cel.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED
 from tests.dra.cel.test_celoptionals import SAFE

@@ -16,10 +16,10 @@ import pytest
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import add_fake_node, pod
 
 NODE = "looked-at"
 

@@ -12,13 +12,13 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
 )
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.workload import SLEEPING
 
 NODES = ("feature-a", "feature-b")

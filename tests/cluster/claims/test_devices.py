@@ -6,7 +6,6 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     PARENT,
@@ -16,6 +15,7 @@ from tests.cluster.claims.bodies import (
     gpus,
     spread_for,
 )
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 
 AT_LEAST_12GI = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
     claim_body,
     exactly,
 )
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hack.cluster.api import Api, collection
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.claims.bodies import (
     Serve,
@@ -18,6 +17,7 @@ from tests.cluster.claims.bodies import (
     exactly,
     spread_for,
 )
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 
 

@@ -14,13 +14,13 @@ from dra.claims.conditions import SLICE_MADE
 from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
-from hack.cluster.nodes import pod
 from kubeletplugin.journal.journal import decode
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
 from sim.processes import Process, wait_for
 from tests.cluster.harness.daemons import start_registered
 from tests.cluster.harness.nodesite import NodeSite, running_node
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.schedulersite import site, start, template
 from tests.cluster.harness.workload import SLEEPING
 

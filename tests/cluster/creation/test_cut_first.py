@@ -13,13 +13,13 @@ from dra.common.resources import Obj
 from dra.gpu.names import finalizer
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
 from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.ground import FAKE_NODES
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 SLOW = Fault(function="nvmlDeviceCreateGpuInstanceWithPlacement", action="delay", seconds=2.0)

@@ -6,11 +6,11 @@ import pytest
 
 from dra.claims.allocation import node_label
 from dra.common.resources import Obj
-from hack.cluster.nodes import pod
 from kubeletplugin.journal.journal import decode
 from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import SLEEPING
 

@@ -12,11 +12,11 @@ from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.nodes import pod
 from sim.nvml.faults import Fault
 from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, daemon
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 CREATION = "nvmlDeviceCreateGpuInstanceWithPlacement"

@@ -14,10 +14,10 @@ from dra.gpu.names import prepare_retry
 from dra.kube.timing import rfc3339
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from sim.nvml.faults import Fault
 from sim.processes import Process, wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations, start_registered
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import SLEEPING, Workload
 

@@ -14,10 +14,10 @@ from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.workload import SLEEPING, node_of
 
 A100 = "A100-SXM4-40GB"

@@ -13,9 +13,9 @@ from dra.gpu.mignode import to_mignode
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import MIG_CONTROLLER, SCHEDULER, USUAL, ControlPlane, Setup
-from hack.cluster.nodes import add_fake_node, pod
 from sim.processes import wait_for
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.scheduling.replicas import Replicas
 from tests.controller.helpers.objects import gpu, inventory

@@ -13,8 +13,8 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState, Inventory
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import MigDevice, parse_device
-from hack.cluster.nodes import add_fake_node
 from tests.cluster.harness.background import Background
+from tests.cluster.harness.pods import add_fake_node
 from tests.cluster.scheduling.ledger import Piece, pieces
 
 if TYPE_CHECKING:

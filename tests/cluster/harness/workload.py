@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.nodes import pod as pod_body
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER
+from tests.cluster.harness.pods import pod as pod_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

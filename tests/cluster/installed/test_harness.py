@@ -7,8 +7,8 @@ from pathlib import Path
 from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
+from tests.cluster.harness.pods import pod
 
 
 def test_a_pod_that_still_runs_at_the_end_is_removed_with_the_node(

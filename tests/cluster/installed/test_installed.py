@@ -13,8 +13,8 @@ from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.controlplane import Request
 from hack.cluster.installation import CONTROLLER, PLUGIN
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW
 from tests.cluster.rbac.requests import refusal

@@ -11,8 +11,8 @@ from dra.common.resources import Obj
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW
 

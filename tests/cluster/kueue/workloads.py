@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dra.common.resources import at
 from hack.cluster.api import Api, ApiError
-from hack.cluster.nodes import pod
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.kueue.program import GROUP, QUEUE
 

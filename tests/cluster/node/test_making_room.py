@@ -15,10 +15,10 @@ from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, daemon
 from tests.cluster.harness.nodesite import NodeSite, running_node
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 
 NAME = "room-node"

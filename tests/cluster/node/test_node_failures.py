@@ -9,10 +9,10 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement, Slice
 from tests.cluster.harness.daemons import Driver, registrations
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import Workload
 
 SHOW = ["sh", "-c", "ls /dev/nvidia-caps | tr '\\n' ' '; echo; sleep 1000000"]

@@ -8,9 +8,9 @@ from typing import Any
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import Workload
 
 SHOW = (

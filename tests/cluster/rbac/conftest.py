@@ -12,8 +12,8 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import CONTROLLER, PLUGIN, Installation, mignode
-from hack.cluster.nodes import add_fake_node
 from sim.processes import wait_for
+from tests.cluster.harness.pods import add_fake_node
 from tests.cluster.rbac.requests import (
     MIGNODES,
     allocation,

@@ -6,7 +6,7 @@ from typing import Any
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api
-from hack.cluster.nodes import pod
+from tests.cluster.harness.pods import pod
 from tests.cluster.rbac.requests import (
     DRIVER,
     JSON_PATCH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.nodes import pod
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 
 if TYPE_CHECKING:

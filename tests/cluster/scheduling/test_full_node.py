@@ -6,9 +6,9 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.controlplane import MIG_CONTROLLER, ControlPlane
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.harness.ground import FAKE
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload, node_of
 
 

@@ -16,9 +16,9 @@ from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.allocators.test_gates import GRACE, Site, site
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, node_of
 
 SIZE = 4

@@ -16,7 +16,7 @@ from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
-from hack.cluster.nodes import pod
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.slicesite import Ground, Site, ground, site_on
 from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.scheduling.test_gangs import APIS, GATES

@@ -18,10 +18,10 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN, ControlPlane
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING

@@ -13,8 +13,8 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.binaries import Binaries
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.slicesite import SLICE, Ground, Site, ground, site_on
 from tests.cluster.harness.workload import SLEEPING
 

@@ -13,9 +13,9 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.harness.ground import served_plane
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING

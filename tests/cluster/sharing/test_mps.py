@@ -20,10 +20,10 @@ from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.containerd import IMAGE
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 FLAGS = ("--mps-image", IMAGE, "--mps-namespace", NAMESPACE)

@@ -16,12 +16,12 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import PLUGIN, Installation
-from hack.cluster.nodes import add_fake_node, pod
 from kubeletplugin.claims.sharing.mps_pod import CONTROL, Places, Settings, daemon_pod
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.libraries import this_architecture
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.options import Options
+from tests.cluster.harness.pods import add_fake_node, pod
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
 FILES = DriverFiles(

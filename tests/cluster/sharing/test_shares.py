@@ -10,9 +10,9 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.nodes import pod
 from sim.processes import wait_for
 from tests.cluster.allocators.test_examples import example
+from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.node.test_slice_pod import SHOW, shown
 

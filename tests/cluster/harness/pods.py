@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.containerd import IMAGE
+from hack.cluster.kubelet import is_ready
 from sim.processes import wait_for
-
-
-def is_ready(node: Obj) -> bool:
-    """True if pods can be scheduled to a node: condition Ready and no taint."""
-    conditions = at(node, "status", "conditions")
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    return ready and not node["spec"].get("taints")
 
 
 def add_fake_node(
