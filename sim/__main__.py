@@ -15,7 +15,6 @@ COMMANDS: dict[str, str] = {
     "kubelet": "sim.kubelet.kubelet:main",
     "nvml": "sim.nvml.cli:main",
     "plugin": "sim.plugin:main",
-    "scheduler": "sim.scheduler.scheduler:main",
     "up": "sim.cluster.cli:up",
 }
 """Subcommand to ``module:function``."""

@@ -33,7 +33,7 @@ from sim.kubelet.plugins import is_registered
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import ContentError, Product, load_product
 from sim.processes import ClusterError, Supervisor
-from sim.scheduler.scheduler import Scheduler
+from sim.scheduler import Scheduler
 
 
 @click.command()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra.claims.conditions import published_binding
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -132,12 +131,8 @@ def allocate(
     *,
     consumers: tuple[Obj, ...] = (),
     timestamp: bool = True,
-    binding: bool = False,
 ) -> Obj:
-    """Write an allocation as a third party does; ``consumers`` are pods to reserve it for.
-
-    ``binding``: a pod is not to be bound before the node says so.
-    """
+    """Write an allocation as a third party does; ``consumers`` are pods to reserve it for."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     result: Obj = {
         "request": "r0",
@@ -145,8 +140,6 @@ def allocate(
         "pool": node,
         "device": "gpu-0-mig-1g5gb-19-0",
     }
-    if binding:
-        result |= published_binding()
     allocation: Obj = {
         "nodeSelector": {"nodeSelectorTerms": [term]},
         "devices": {"results": [result]},

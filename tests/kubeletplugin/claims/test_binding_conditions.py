@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
-from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.kube import timing as left_out
 from dra.kube.errors import KubeError, UnavailableError
@@ -17,12 +17,9 @@ from kubeletplugin.options import BindingConditions
 from kubeletplugin.publishing import statuses
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
-from sim.scheduler import scheduler as queue
-from sim.scheduler.scheduler import Scheduler
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import devices
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-from tests.sim.standins import create_class, pod
+from tests.kubeletplugin.helpers.rig import Rig
 
 DEVICE, BESIDE, ELSEWHERE = "gpu-0-mig-1g5gb-19-4", "gpu-0-mig-1g5gb-19-5", "gpu-1-mig-1g5gb-19-0"
 CREATE = "nvmlDeviceCreateGpuInstance*"
@@ -231,50 +228,3 @@ def test_it_is_published_of_all_slices_where_that_is_asked_for(
     assert {
         (*d["bindingConditions"], *d["bindingFailureConditions"]) for d in devices(rig).values()
     } == {(SLICE_MADE, SLICE_NOT_MADE)}
-
-
-# -- and the pod
-
-
-@pytest.fixture
-def scheduler(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-in for kube-scheduler, and room for pods on the node; the test allocates."""
-    monkeypatch.setattr(queue, "FIRST_BACKOFF", 0.05)
-    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
-    rig.api.patch(NODES, rig.node, {"status": status}, subresource="status")
-    create_class(rig.api, DRIVER)
-    stand_in = Scheduler(rig.api, look_seconds=0.05, binding_seconds=1e9)
-    stand_in.start()
-    yield
-    stand_in.stop()
-    rig.api.delete(PODS, "p", namespace="default", grace_seconds=0)
-    rig.api.delete(DEVICE_CLASSES, DRIVER)
-
-
-@pytest.mark.usefixtures("scheduler")
-def test_a_pod_is_never_bound_to_what_cannot_be_made(rig: Rig) -> None:
-    refuse(rig)
-    ref = rig.claim(DEVICE, allocated=False, expected=True)
-    rig.allocate(ref, [rig.result(DEVICE, awaited=True)])
-    selector = {"kubernetes.io/hostname": rig.node}
-    rig.api.patch(NODES, rig.node, {"metadata": {"labels": selector}})
-    body = pod("p", claim={"resourceClaimName": ref.name}, nodeSelector=selector)
-    rig.api.create(PODS, body)
-
-    def status() -> Obj:
-        found = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
-        result: Obj = found.get("status", {})
-        return result
-
-    wait_for("the end of the allocation", lambda: "allocation" not in status())
-    assert "nodeName" not in rig.api.get(PODS, "p", namespace="default")["spec"]
-    assert rig.clean()
-    rig.allocate(ref, [rig.result(ELSEWHERE, awaited=True)])
-
-    def bound() -> bool:
-        spec = rig.api.get(PODS, "p", namespace="default")["spec"]
-        return bool(spec.get("nodeName") == rig.node)
-
-    wait_for("the node", bound)
-    assert told(rig, ref) == {ELSEWHERE: [MADE]}
-    assert [gpu for gpu, *_ in rig.slices()] == [1]

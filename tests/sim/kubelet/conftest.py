@@ -12,7 +12,7 @@ from dra.kube.client import KubeApi
 from sim.kubelet import plugins
 from sim.kubelet.kubelet import Kubelet, Settings
 from sim.kubelet.pods import Retries
-from sim.scheduler.claims import SchedulerWrites
+from sim.scheduler import SchedulerWrites
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins
 from tests.sim.kubelet.fakeplugin import FakePlugin

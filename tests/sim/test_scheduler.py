@@ -9,7 +9,7 @@ import pytest
 
 from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
-from sim.scheduler.scheduler import Scheduler
+from sim.scheduler import Scheduler
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.standins import allocate, get_claim, get_pod, holds_for
