@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -20,7 +21,6 @@ from dra.common.resources import (
     MIG_NODES,
     NAMESPACES,
     NODES,
-    Obj,
 )
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
@@ -292,28 +292,15 @@ def _spawn(cluster: Cluster) -> None:
     supervisor.spawn(CONTROL_PLANE, ["-m", "sim", "control-plane", *config], wave=_KUBELET_WAVE)
 
 
-_TEMPLATE = "whole-gpu"
-
-
 def write_whole(folder: Path, product: Product, *, gpus: int) -> tuple[Path, str]:
     """Writes pods for a whole GPU each, one more than there are; returns file and last pod."""
-    largest = class_name(product.whole.name)
-    template = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": _TEMPLATE},
-        "spec": {
-            "spec": {
-                "devices": {
-                    "requests": [{"name": "slice", "exactly": {"deviceClassName": largest}}]
-                }
-            }
-        },
-    }
+    pod, template = (files("sim.cluster") / "manifests/whole.yaml").read_text().split("---\n")
     names = [f"whole-{number}" for number in range(1, gpus + 2)]
+    documents = [template.replace("CLASS", class_name(product.whole.name))]
+    documents += [pod.replace("NAME", name) for name in names]
     folder.mkdir(exist_ok=True)
     path = folder / "whole.yaml"
-    path.write_text(yaml.safe_dump_all([template, *map(_pod, names)], sort_keys=False))
+    path.write_text("---\n".join(documents))
     return path, names[-1]
 
 
@@ -323,7 +310,7 @@ def write_layouts(folder: Path, product: Product) -> Path:
     ``all-<profile>`` has as many slices of a plain profile as fit.
     """
     layouts = {
-        f"all-{p.name}": _layout({p.name: count})
+        f"all-{p.name}": [{"devices": "all", "mig-enabled": True, "mig-devices": {p.name: count}}]
         for p in product.gi_profiles
         if "+" not in p.name and "-" not in p.name and (count := _most(p.starts, p.size))
     }
@@ -333,10 +320,6 @@ def write_layouts(folder: Path, product: Product) -> Path:
     return path
 
 
-def _layout(slices: dict[str, int]) -> list[Obj]:
-    return [{"devices": "all", "mig-enabled": True, "mig-devices": slices}]
-
-
 def _most(starts: Iterable[int], size: int) -> int:
     """Number of placements that lie beside each other."""
     count = end = 0
@@ -344,23 +327,3 @@ def _most(starts: Iterable[int], size: int) -> int:
         if start >= end:
             count, end = count + 1, start + size
     return count
-
-
-def _pod(name: str) -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": _TEMPLATE}],
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "ubuntu:24.04",
-                    "command": ["sleep", "infinity"],
-                    "resources": {"claims": [{"name": "gpu"}]},
-                }
-            ],
-        },
-    }

@@ -93,21 +93,13 @@ class Tour:
         self._map()
 
     def _look_inside(self) -> None:
-        claim = self._claim_of(SHARER)
-        uid = claim["metadata"]["uid"]
         self._say.heading(f"2  What the containers of {SHARER} get")
         self._say.say("The claim's status, written by the plugin:")
         self.wait("its devices", lambda: device_data(self._claim_of(SHARER)) != "")
         self._say.block(device_data(self._claim_of(SHARER)), indent="    ")
-        paths = [path for path in self._claim_specs() if uid in path.name]
-        if len(paths) != 1:
-            raise ClusterError(f"claim {uid} should have one CDI spec, has {len(paths)}")
-        self._say.say("Its CDI spec, which a container runtime reads:")
-        self._say.block(cdi_excerpt(yaml.safe_load(paths[0].read_text())), indent="    ")
-        self._say.say("That of the driver's files, which all claims of the node get (excerpt):")
-        for path in paths[0].parent.glob("*-driver.yaml"):
-            self._say.block(cdi_excerpt(yaml.safe_load(path.read_text())), indent="    ")
-        self._say.say("What a runtime makes of it; the pod's two containers share the slice:")
+        self._say.say(
+            "What a runtime makes of its CDI spec; the pod's two containers share the slice:"
+        )
         first, *others = self._container_views(SHARER)
         self._say.block(container_excerpt(first), indent="    ")
         for view in others:
@@ -263,25 +255,17 @@ def _manifest(name: str) -> Iterator[Obj]:
     yield from yaml.safe_load_all(text)
 
 
-def cdi_excerpt(spec: Mapping[str, Any]) -> str:
-    """A CDI spec in few lines: every device node and variable, the first mounts."""
-    lines = [f"kind: {spec['kind']}"]
-    for device in spec["devices"]:
-        lines.append(f"device {device['name']}")
-        lines += _edits(device.get("containerEdits", {}))
-    if common := [*_edits(spec.get("containerEdits", {}))]:
-        lines += ["every device of this spec", *common]
-    return "\n".join(lines)
-
-
 def container_excerpt(view: Mapping[str, Any]) -> str:
     """View of a container in few lines; ``view`` is the kubelet stand-in's file."""
-    edits = {
-        "env": [f"{name}={value}" for name, value in view["env"].items()],
-        "deviceNodes": view["devices"],
-        "mounts": view["mounts"],
-    }
-    return "\n".join([f"container {view['name']}", *_edits(edits)])
+    lines = [f"container {view['name']}"]
+    lines += [f"  env    {name}={value}" for name, value in view["env"].items()]
+    lines += [
+        f"  device {d['path']:<34} {d['type']} {d['major']}:{d['minor']}" for d in view["devices"]
+    ]
+    lines += [f"  mount  {m['containerPath']}" for m in view["mounts"][:_SHOWN_MOUNTS]]
+    if more := len(view["mounts"]) - _SHOWN_MOUNTS:
+        lines.append(f"  mount  ... and {more} more files of the driver")
+    return "\n".join(lines)
 
 
 def device_data(claim: Mapping[str, Any]) -> str:
@@ -296,19 +280,6 @@ def device_data(claim: Mapping[str, Any]) -> str:
         for name, value in (device.get("data") or {}).items():
             lines.append(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
     return "\n".join(lines)
-
-
-def _edits(edits: Mapping[str, Any]) -> Iterable[str]:
-    for assignment in edits.get("env") or ():
-        yield f"  env    {assignment}"
-    for node in edits.get("deviceNodes") or ():
-        numbers = f"{node.get('type', '?')} {node.get('major', '?')}:{node.get('minor', '?')}"
-        yield f"  device {node['path']:<34} {numbers}"
-    mounts = edits.get("mounts") or ()
-    for mount in mounts[:_SHOWN_MOUNTS]:
-        yield f"  mount  {mount['containerPath']}"
-    if len(mounts) > _SHOWN_MOUNTS:
-        yield f"  mount  ... and {len(mounts) - _SHOWN_MOUNTS} more files of the driver"
 
 
 def introduce(terminal: Terminal) -> None:

@@ -49,10 +49,6 @@ def register_node(api: KubeApi, name: str, now: datetime, *, port: int) -> Obj:
 def _status(name: str, now: datetime, port: int) -> Obj:
     resources = {"cpu": "8", "memory": "32Gi", "pods": "110"}
     at = rfc3339(now)
-    pressures = ("MemoryPressure", "DiskPressure", "PIDPressure")
-    conditions = [
-        {"type": kind, "status": "False", "reason": f"KubeletHasNo{kind}"} for kind in pressures
-    ]
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     return {
         "capacity": resources,
@@ -61,22 +57,15 @@ def _status(name: str, now: datetime, port: int) -> Obj:
             {"type": "InternalIP", "address": "127.0.0.1"},
             {"type": "Hostname", "address": name},
         ],
-        "conditions": [
-            condition | {"lastTransitionTime": at, "lastHeartbeatTime": at}
-            for condition in (*conditions, ready)
-        ],
+        "conditions": [ready | {"lastTransitionTime": at, "lastHeartbeatTime": at}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "nodeInfo": {
             "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
-            "bootID": "",
             "containerRuntimeVersion": "simulated://1",
             "kernelVersion": platform.release(),
-            "kubeProxyVersion": "",
             "kubeletVersion": VERSION,
-            "machineID": "",
             "operatingSystem": "linux",
             "osImage": "simulated node",
-            "systemUUID": "",
         },
     }
 

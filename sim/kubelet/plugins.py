@@ -96,12 +96,9 @@ class PluginRegistry:
         plugin.close()
 
     def get(self, driver: str) -> Plugin | None:
-        """The newest connected plugin of the driver, else the newest, else None."""
+        """The newest plugin of the driver, if there is one."""
         with self._lock:
             siblings = self._plugins.get(driver, [])
-            for plugin in reversed(siblings):
-                if plugin.connected:
-                    return plugin
             return siblings[-1] if siblings else None
 
     def close(self) -> None:
@@ -123,9 +120,6 @@ SERVICES = {"v1.DRAPlugin": (v1, v1_grpc), "v1beta1.DRAPlugin": (v1beta1, v1beta
 """Supported version string to message and stub modules (servicesSupportedByKubelet)."""
 
 
-_POLL_SECONDS = 0.3
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
     """A device of a NodePrepareResources response; no request names means all requests."""
@@ -137,7 +131,7 @@ class PreparedDevice:
 
 
 class Plugin:
-    """A connection to the DRA service of one plugin instance, kept open and re-made when lost."""
+    """A connection to the DRA service of one plugin instance, re-made when it was lost."""
 
     def __init__(self, *, driver: str, endpoint: str, service: str) -> None:
         self.driver = driver
@@ -148,22 +142,9 @@ class Plugin:
             options=[("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0)],
         )
         self._stub: Any = stubs.DRAPluginStub(self._channel)
-        self._connected = threading.Event()
-        self._closed = False
-        self._channel.subscribe(self._state_changed, try_to_connect=True)
-
-    @property
-    def connected(self) -> bool:
-        """True if the connection stands."""
-        return self._connected.is_set()
 
     def close(self) -> None:
         """Ends the connection."""
-        self._closed = True
-        self._connected.clear()
-        self._channel.unsubscribe(self._state_changed)
-        # grpc's thread that polls for subscribers raises when the channel is closed under it.
-        time.sleep(_POLL_SECONDS)
         self._channel.close()
 
     def prepare(
@@ -216,19 +197,6 @@ class Plugin:
             ) from error
         except ValueError as error:
             raise ClaimError(f"{method} of DRA driver {self.driver}: {error}") from error
-
-    def _state_changed(self, state: grpc.ChannelConnectivity) -> None:
-        if state is grpc.ChannelConnectivity.READY:
-            self._connected.set()
-            return
-        self._connected.clear()
-        if state is grpc.ChannelConnectivity.IDLE and not self._closed:
-            self._channel.subscribe(_ignore, try_to_connect=True)
-            self._channel.unsubscribe(_ignore)
-
-
-def _ignore(state: grpc.ChannelConnectivity) -> None:
-    """A subscriber that only makes the channel connect again."""
 
 
 def _check(

@@ -25,7 +25,6 @@ from sim.kubelet.containers import container_view, log_text, resolve
 from sim.kubelet.plugins import ClaimError, ContainerError
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
-_TERMINATED_BY_SIGNAL = 143
 
 
 def is_terminal(pod: Obj) -> bool:
@@ -54,13 +53,12 @@ def running(pod: Obj, now: datetime, *, ip: str) -> Obj:
     return _status(pod, "Running", now, states=states) | {"podIP": ip, "podIPs": [{"ip": ip}]}
 
 
-def ended(pod: Obj, now: datetime, *, phase: str) -> Obj:
-    """``Succeeded``: every container exited with 0. ``Failed``: they were terminated."""
-    code = 0 if phase == "Succeeded" else _TERMINATED_BY_SIGNAL
+def terminated(pod: Obj, now: datetime) -> Obj:
+    """``Failed``: the containers were told to end."""
     started = started_at(pod)
-    terminated = _terminated(rfc3339(started) if started else "", rfc3339(now), code=code)
-    states = {"containers": {"terminated": terminated}, "init": {"terminated": terminated}}
-    return _status(pod, phase, now, states=states)
+    state = _terminated(rfc3339(started) if started else "", rfc3339(now), code=143)
+    states = {"containers": {"terminated": state}, "init": {"terminated": state}}
+    return _status(pod, "Failed", now, states=states)
 
 
 def started_at(pod: Obj) -> datetime | None:
@@ -133,9 +131,6 @@ def _containers(containers: Any, state: Mapping[str, Any], *, up: bool) -> list[
 
 
 _log = logging.getLogger(__name__)
-
-RUN_SECONDS = "sim.mig.dra.dev/run-seconds"
-"""Annotation: the pod succeeds this many seconds after it started, whatever its restartPolicy."""
 
 _WORKERS = 8
 _QUICK_RETRY_SECONDS = 10.0
@@ -245,11 +240,8 @@ class PodRunner:
             return self._forget(uid)
         try:
             if is_deleting(pod) or is_terminal(pod):
-                return self._end(pod, "Failed")
-            if started is None:
-                return self._start(pod)
-            left = _seconds_left(pod, started)
-            return self._end(pod, "Succeeded") if left is not None and left <= 0 else left
+                return self._end(pod)
+            return self._start(pod) if started is None else None
         except ObjectNotFoundError:
             return None
 
@@ -277,7 +269,7 @@ class PodRunner:
         with self._lock:
             self._started[uid] = started
         _log.info("pod %s runs", _name(pod))
-        return _seconds_left(pod, started)
+        return None
 
     def _create_containers(self, pod: Obj) -> None:
         folder = self._folder(pod["metadata"]["uid"]) / "containers"
@@ -288,7 +280,7 @@ class PodRunner:
             view = container_view(container, ids, resolve(self._cdi_root, ids))
             (folder / f"{container['name']}.json").write_text(json.dumps(view, indent=2) + "\n")
 
-    def _end(self, pod: Obj, phase: str) -> float | None:
+    def _end(self, pod: Obj) -> float | None:
         """Unprepares, then the terminal status, then the deletion: kubelet's order."""
         metadata = pod["metadata"]
         try:
@@ -299,8 +291,8 @@ class PodRunner:
             self._events.emit(pod, "FailedUnprepareDynamicResources", message, warning=True)
             return self._retries.after_other()
         if not is_terminal(pod):
-            pod = self._write(pod, ended(pod, _now(), phase=phase))
-            _log.info("pod %s ended: %s", _name(pod), phase)
+            pod = self._write(pod, terminated(pod, _now()))
+            _log.info("pod %s ended", _name(pod))
         if is_deleting(pod):
             try:
                 self._api.delete(
@@ -348,14 +340,6 @@ def _differs(old: Obj, new: Obj) -> bool:
     return old["spec"] != new["spec"] or any(
         old["metadata"].get(f) != new["metadata"].get(f) for f in fields
     )
-
-
-def _seconds_left(pod: Obj, started: datetime) -> float | None:
-    """Seconds until the pod is done by its annotation; None when it runs until it is deleted."""
-    wanted = pod["metadata"].get("annotations", {}).get(RUN_SECONDS)
-    if wanted is None:
-        return None
-    return float(wanted) - (_now() - started).total_seconds()
 
 
 def _now() -> datetime:

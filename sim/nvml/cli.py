@@ -1,19 +1,15 @@
 """`python -m sim nvml`: make, show and disturb a simulated machine."""
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from sim.nvml.cabi import RefusedError, Return
-from sim.nvml.gpus.clients import HeldError
 from sim.nvml.gpus.hardware import DRIVER_VERSION
 from sim.nvml.library import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import ContentError, product_names
-from sim.nvml.state import WHOLE_GPU
 
 _state = click.option(
     "--state",
@@ -21,7 +17,6 @@ _state = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the machine.",
 )
-_gpu = click.option("--gpu", type=int, default=0, show_default=True, help="Index of the GPU.")
 _report = click.Path(exists=True, dir_okay=False, path_type=Path)
 _TIMES = "Let calls take the times of a report of `kubeletplugin check`"
 
@@ -102,54 +97,16 @@ def show(state: Path, *, as_json: bool) -> None:
             click.echo(f"   {span:5} {name:12} GPU instance {instance.id:2}  {uuids}")
 
 
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Says in the words of NVML or the machine why something cannot be done."""
-    try:
-        yield
-    except HeldError as error:
-        raise click.ClickException(str(error)) from error
-    except RefusedError as error:
-        raise click.ClickException(Return(error.code).name) from error
-    except LookupError as error:
-        raise click.ClickException(str(error)) from error
-
-
 @main.command()
 @_state
-@_gpu
+@click.option("--gpu", type=int, default=0, show_default=True, help="Index of the GPU.")
 @click.option("--start", type=int, help="First memory slice; the driver chooses without it.")
 @click.argument("profile")
 def create(state: Path, gpu: int, start: int | None, profile: str) -> None:
     """Create a slice past the plugin, as a foreign client would."""
-    with _refusals():
+    try:
         click.echo(Machine(state).create_slice(gpu, profile, start=start).uuid)
-
-
-@main.command()
-@_state
-@_gpu
-def reset(state: Path, gpu: int) -> None:
-    """Resets a GPU, as nvidia-smi -r does: not while a client holds it."""
-    with _refusals():
-        Machine(state).reset_gpu(gpu)
-
-
-@main.command()
-@_state
-def reboot(state: Path) -> None:
-    """Boots the machine again: instances are gone."""
-    Machine(state).reboot()
-
-
-@main.command()
-@_state
-@_gpu
-@click.option("--gpu-instance", type=int, default=WHOLE_GPU, help="Default: the whole GPU.")
-@click.option("--compute-instance", type=int, default=WHOLE_GPU)
-@click.argument("number", type=int)
-def xid(state: Path, gpu: int, gpu_instance: int, compute_instance: int, number: int) -> None:
-    """Raise an XID error."""
-    Machine(state).raise_event(
-        gpu, number, gpu_instance=gpu_instance, compute_instance=compute_instance
-    )
+    except RefusedError as error:
+        raise click.ClickException(Return(error.code).name) from error
+    except LookupError as error:
+        raise click.ClickException(str(error)) from error

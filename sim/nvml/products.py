@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import inspect
 
 from api.decoding import decodable
 
@@ -123,34 +122,12 @@ def load_product(product: str | Path) -> Product:
     try:
         loaded = msgspec.json.decode(path.read_bytes(), type=Product)
     except msgspec.MsgspecError as error:
-        raise ContentError(f"{path} is no file of a GPU product: {_words(str(error))}") from error
+        raise ContentError(f"{path} is no file of a GPU product: {error}") from error
     if isinstance(product, str) and loaded.product != product:
         raise ContentError(
             f"{path}: product: {loaded.product!r} is not the file's name; write {product!r}"
         )
     return loaded
-
-
-def _words(message: str) -> str:
-    """A refusal of msgspec (``<problem> - at `$.a[0].b```) with what is allowed there."""
-    problem, _, at = message.partition(" - at ")
-    path = at.strip("`").removeprefix("$").removeprefix(".")
-    if allowed := _allowed(path, unknown="unknown field" in problem):
-        problem = f"{problem}; allowed are: {', '.join(allowed)}"
-    return f"{path}: {problem}" if path else problem
-
-
-def _allowed(path: str, *, unknown: bool) -> list[str]:
-    """The words that may stand at a path, or the fields where one is ``unknown``; else none."""
-    found: inspect.Type = inspect.type_info(Product)
-    for name in path.split(".") if path else ():
-        fields = found.fields if isinstance(found, inspect.StructType) else ()
-        found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)
-        if "[" in name and isinstance(found, inspect.VarTupleType):
-            found = found.item_type
-    if isinstance(found, inspect.StructType) and unknown:
-        return [field.encode_name for field in found.fields]
-    return [str(each) for each in found.values] if isinstance(found, inspect.LiteralType) else []
 
 
 class Variants(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,7 +143,6 @@ class MachineState(msgspec.Struct):
     boot_id: str
     host_root: str
     driver_version: str
-    nvml_version: str
     cuda_version: int
     gpus: list[Gpu]
     privileged: bool = True

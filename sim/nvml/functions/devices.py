@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import pynvml
@@ -19,7 +21,7 @@ from sim.nvml.cabi import (
 from sim.nvml.gpus import hardware
 from sim.nvml.gpus.clients import clients
 from sim.nvml.library import exported
-from sim.nvml.products import Architecture, Brand
+from sim.nvml.products import Architecture, Brand, Product
 from sim.nvml.session import Session
 from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState
 
@@ -125,12 +127,6 @@ def set_compute_mode(session: Session, device: Any, mode: Any) -> None:
         gpu.compute_mode = integer(mode)
 
 
-@exported("nvmlDeviceGetVirtualizationMode")
-def virtualization_mode(session: Session, device: Any, mode: Any) -> None:
-    """Virtualisation mode: none, passed through, a vGPU of a guest, or a host of vGPUs."""
-    put_uint(mode, session.device(device)[0].virtualization)
-
-
 @exported("nvmlSystemGetConfComputeState", on_handle=False)
 def confidential_computing(session: Session, state: Any) -> None:
     """State of confidential computing: on or off."""
@@ -156,6 +152,23 @@ ARCHITECTURES: dict[Architecture, int] = {
     "unknown": 0xFFFFFFFF,
 }
 BRANDS: dict[Brand, int] = {"tesla": 2, "nvidia-rtx": 13, "nvidia": 14}
+
+
+_NUMBERS: dict[str, Callable[[Gpu, Product], int]] = {
+    "nvmlDeviceGetArchitecture": lambda _, product: ARCHITECTURES[product.architecture],
+    "nvmlDeviceGetBrand": lambda _, product: BRANDS[product.brand],
+    "nvmlDeviceGetMinorNumber": lambda gpu, _: gpu.minor,
+    "nvmlDeviceGetVirtualizationMode": lambda gpu, _: gpu.virtualization,
+}
+"""Functions that say one number of a GPU."""
+
+
+def _number(session: Session, device: Any, number: Any, *, of: str) -> None:
+    put_uint(number, _NUMBERS[of](*session.device(device)))
+
+
+for _name in _NUMBERS:
+    exported(_name)(partial(_number, of=_name))
 
 
 @exported("nvmlDeviceGetName")
@@ -184,12 +197,6 @@ def uuid(session: Session, device: Any, buffer: Any, length: Any) -> None:
     put_text(buffer, length, compute.uuid)
 
 
-@exported("nvmlDeviceGetMinorNumber")
-def minor_number(session: Session, device: Any, number: Any) -> None:
-    """Minor number of the GPU's device node, which need not be its index."""
-    put_uint(number, session.device(device)[0].minor)
-
-
 @exported("nvmlDeviceGetPciInfo_v3")
 def pci_info(session: Session, device: Any, info: Any) -> None:
     """PCI address; `busId` has a domain of eight digits, `busIdLegacy` of four."""
@@ -205,19 +212,6 @@ def pci_info(session: Session, device: Any, info: Any) -> None:
     found.pciSubSystemId = 0
 
 
-@exported("nvmlDeviceGetBrand")
-def brand(session: Session, device: Any, kind: Any) -> None:
-    """Brand as NVML numbers it."""
-    put_uint(kind, BRANDS[session.device(device)[1].brand])
-
-
-@exported("nvmlDeviceGetArchitecture")
-def architecture(session: Session, device: Any, kind: Any) -> None:
-    """Architecture as NVML numbers it."""
-    _, product = session.device(device)
-    put_uint(kind, ARCHITECTURES[product.architecture])
-
-
 @exported("nvmlDeviceGetCudaComputeCapability")
 def cuda_compute_capability(session: Session, device: Any, major: Any, minor: Any) -> None:
     """CUDA compute capability."""
@@ -226,8 +220,9 @@ def cuda_compute_capability(session: Session, device: Any, major: Any, minor: An
     put_int(minor, found[1])
 
 
-def _memory(session: Session, device: Any) -> tuple[int, int]:
-    """Total and used bytes of a GPU or MIG device."""
+@exported("nvmlDeviceGetMemoryInfo")
+def memory_info(session: Session, device: Any, info: Any) -> None:
+    """Memory of a GPU or MIG device in bytes."""
     target = session.target(device, "device", "mig-device")
     state = session.store.read()
     gpu = session.gpu(state, target)
@@ -238,23 +233,8 @@ def _memory(session: Session, device: Any) -> tuple[int, int]:
         _, instance, _ = session.compute_instance(state, target)
         total = hardware.profile_of(product, instance.profile).memory_mib
         users = [p for p in gpu.processes if p.gpu_instance == instance.id]
-    return total * _MIB, sum(p.used_mib for p in users) * _MIB
-
-
-@exported("nvmlDeviceGetMemoryInfo")
-def memory_info(session: Session, device: Any, info: Any) -> None:
-    """Memory in bytes."""
     found = structure(info, pynvml.c_nvmlMemory_t)
-    found.total, found.used = _memory(session, device)
-    found.free = found.total - found.used
-
-
-@exported("nvmlDeviceGetMemoryInfo_v2")
-def memory_info_v2(session: Session, device: Any, info: Any) -> None:
-    """Memory in bytes, with the driver's share apart (here none)."""
-    found = versioned(info, pynvml.c_nvmlMemory_v2_t, pynvml.nvmlMemory_v2)
-    found.total, found.used = _memory(session, device)
-    found.reserved = 0
+    found.total, found.used = total * _MIB, sum(p.used_mib for p in users) * _MIB
     found.free = found.total - found.used
 
 

@@ -27,14 +27,9 @@ from sim.nvml.state import MIG_CONFIG_CHANGE, RECOVERY_ACTION_CHANGED, Event, Gp
 
 
 @exported("nvmlInit_v2", on_handle=False, needs_init=False)
-def init(session: Session) -> None:
-    """Initialises; NVML counts references."""
-    session.open()
-
-
 @exported("nvmlInitWithFlags", on_handle=False, needs_init=False)
-def init_with_flags(session: Session, _flags: Any) -> None:
-    """Initialises; no flag changes anything here."""
+def init(session: Session, *_flags: Any) -> None:
+    """Initialises; NVML counts references, and no flag changes anything here."""
     session.open()
 
 
@@ -48,12 +43,6 @@ def shutdown(session: Session) -> None:
 def driver_version(session: Session, buffer: Any, length: Any) -> None:
     """Version of the kernel driver."""
     put_text(buffer, length, session.store.read().driver_version)
-
-
-@exported("nvmlSystemGetNVMLVersion", on_handle=False)
-def nvml_version(session: Session, buffer: Any, length: Any) -> None:
-    """Version of the library."""
-    put_text(buffer, length, session.store.read().nvml_version)
 
 
 @exported("nvmlSystemGetCudaDriverVersion", on_handle=False)

@@ -93,7 +93,7 @@ class Administration:
             require_unused(self.directory, state)
         self.install_driver_files(version)
         with self.store.change() as state:
-            state.driver_version, state.nvml_version = version, f"12.{version}"
+            state.driver_version = version
             self._start_driver(state)
             self._build_host(state)
 

@@ -52,7 +52,6 @@ def new_machine(
         boot_id=str(uuid4()),
         host_root=str(host_root.absolute()),
         driver_version=driver_version,
-        nvml_version=f"12.{driver_version}",
         cuda_version=_CUDA_VERSION,
         variants=variants,
         makes_nodes=variants.host_nodes == "made",

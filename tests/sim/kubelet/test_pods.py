@@ -7,7 +7,6 @@ import json
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from sim.kubelet.kubelet import Kubelet, Settings
-from sim.kubelet.pods import RUN_SECONDS
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, bind, bind_pod
@@ -118,14 +117,6 @@ def test_a_deleted_pod_is_unprepared_before_it_is_gone(
     wait_for("the end", lambda: gone(lambda: get_pod(api, "a")))
     folder = settings.root / "pods" / pod["metadata"]["uid"]
     wait_for("clean-up", lambda: not folder.exists())
-
-
-def test_a_pod_that_is_done_is_unprepared_once(
-    api: KubeApi, plugin: FakePlugin, claim: Obj
-) -> None:
-    bind(api, "a", claim, annotations={RUN_SECONDS: "0.2"})
-    wait_for("success", lambda: phase(api, "a") == "Succeeded")
-    assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
 
 
 def test_a_shared_claim_is_prepared_once_and_unprepared_after_the_last_pod(
