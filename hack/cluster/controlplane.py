@@ -16,7 +16,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from dra.common.resources import at
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
@@ -84,7 +83,8 @@ def write_kubeconfig(path: Path, *, server: str, certificate: Path, token: str) 
     path.write_text(json.dumps(config, indent=2))
 
 
-WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+AUDIT_LOG = "audit.log"
+"""File in the root of a control plane."""
 
 POLICY: dict[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
@@ -97,7 +97,7 @@ POLICY: dict[str, Any] = {
             "verbs": ["update"],
             "resources": [{"group": "resource.k8s.io", "resources": ["resourceclaims/status"]}],
         },
-        {"level": "Metadata", "verbs": sorted(WRITES)},
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
         {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]},
     ],
 }
@@ -105,61 +105,6 @@ POLICY: dict[str, Any] = {
 
 Of kube-scheduler's updates of claims also what it wrote.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request that the API server answered; `status` is the one of HTTP.
-
-    `takes_back`: kube-scheduler took the allocation of a claim back.
-    """
-
-    user: str
-    verb: str
-    resource: str
-    name: str
-    status: int
-    takes_back: bool = False
-
-
-class AuditLog:
-    """Reads the log that an API server is appending to."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def mark(self) -> int:
-        """A position: `writes(since=mark)` leaves out what was logged before."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    def writes(self, *, since: int = 0, user: str = "") -> list[Request]:
-        """The writes in order, of one user or of all."""
-        found = self.requests(since=since)
-        return [each for each in found if each.verb in WRITES and user in {"", each.user}]
-
-    def requests(self, *, since: int = 0) -> list[Request]:
-        """All that is logged, in order."""
-        with self.path.open("rb") as log:
-            log.seek(since)
-            lines = log.read().splitlines(keepends=True)
-        events = (json.loads(line) for line in lines if line.endswith(b"\n"))
-        return [_request(event) for event in events]
-
-
-def _request(event: dict[str, Any]) -> Request:
-    target = at(event, "objectRef", default={})
-    subresource = target.get("subresource", "")
-    resource = target.get("resource", "")
-    return Request(
-        user=event["user"].get("username", ""),
-        verb=event["verb"],
-        resource=f"{resource}/{subresource}" if subresource else resource,
-        name=target.get("name", ""),
-        status=at(event, "responseStatus", "code", default=0),
-        takes_back=event["verb"] == "update"
-        and "requestObject" in event
-        and not at(event, "requestObject", "status", "allocation"),
-    )
 
 
 NEVER = "24h"
@@ -231,7 +176,6 @@ class ControlPlane:
         self._key = root / "service-account.key"
         self._kubelet_client = root / "kubelet-client"
         self.kubelet_authority = self._kubelet_client / "client.crt"
-        self.audit = AuditLog(root / "audit.log")
         self._processes: list[Process] = []
         self._stack = contextlib.ExitStack()
 
@@ -365,7 +309,10 @@ class ControlPlane:
         if self.setup.auditing:
             policy = self.root / "audit-policy.json"
             policy.write_text(json.dumps(POLICY))
-            auditing = {"audit_policy_file": str(policy), "audit_log_path": str(self.audit.path)}
+            auditing = {
+                "audit_policy_file": str(policy),
+                "audit_log_path": str(self.root / AUDIT_LOG),
+            }
         return self._process(
             "kube-apiserver",
             etcd_servers=f"http://127.0.0.1:{self._client_port}",

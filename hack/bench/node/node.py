@@ -13,8 +13,6 @@ from pathlib import Path
 
 import grpc
 
-from api.kubelet.dra.v1 import api_pb2 as v1
-from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.claims.allocation import label_of, node_label
@@ -23,7 +21,8 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
-from sim.processes import ClusterError, Process, wait_for
+from sim.kubelet import plugins
+from sim.processes import Process, wait_for
 
 NODE = "bench"
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -201,43 +200,24 @@ class Kubelet:
     """Calls over the plugin's socket, each with the milliseconds that it took."""
 
     def __init__(self, socket: Path) -> None:
-        self._channel = grpc.insecure_channel(f"unix:{socket}")
-        self._stub = v1_grpc.DRAPluginStub(self._channel)
+        self._plugin = plugins.Plugin(
+            driver=DEFAULT_DRIVER, endpoint=str(socket), service="v1.DRAPlugin"
+        )
 
     def close(self) -> None:
         """Close the connection."""
-        self._channel.close()
+        self._plugin.close()
 
     def prepare(self, ref: ClaimRef) -> float:
-        """Prepare one claim.
-
-        Raises:
-            ClusterError: it was refused.
-        """
-        request = v1.NodePrepareResourcesRequest(claims=[_wire(ref)])
-        return self._timed(
-            lambda: _checked(
-                self._stub.NodePrepareResources(request, timeout=_CALL_SECONDS).claims[ref.uid]
-            )
-        )
+        """Prepare one claim; ClaimError if it is refused."""
+        began = time.perf_counter()
+        self._plugin.prepare([ref], seconds=_CALL_SECONDS)
+        return 1e3 * (time.perf_counter() - began)
 
     def unprepare(self, ref: ClaimRef) -> float:
-        """Unprepare one claim.
-
-        Raises:
-            ClusterError: it was refused.
-        """
-        request = v1.NodeUnprepareResourcesRequest(claims=[_wire(ref)])
-        return self._timed(
-            lambda: _checked(
-                self._stub.NodeUnprepareResources(request, timeout=_CALL_SECONDS).claims[ref.uid]
-            )
-        )
-
-    @staticmethod
-    def _timed(call: object) -> float:
+        """Unprepare one claim; ClaimError if it is refused."""
         began = time.perf_counter()
-        call()  # type: ignore[operator]
+        self._plugin.unprepare([ref], seconds=_CALL_SECONDS)
         return 1e3 * (time.perf_counter() - began)
 
 
@@ -252,12 +232,3 @@ def cpu_ms(pid: int) -> float:
 def node_object() -> Obj:
     """The Node whose GPUs are used."""
     return {"apiVersion": "v1", "kind": NODES.kind, "metadata": {"name": NODE}}
-
-
-def _wire(ref: ClaimRef) -> v1.Claim:
-    return v1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-
-
-def _checked(answer: v1.NodePrepareResourceResponse | v1.NodeUnprepareResourceResponse) -> None:
-    if answer.error:
-        raise ClusterError(answer.error)

@@ -23,6 +23,7 @@ from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup
 from sim.processes import ClusterError, Process, wait_for
+from tests.cluster.harness.audit import audit
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import USERS, served_plane
 from tests.cluster.harness.pods import add_fake_node, pod
@@ -67,7 +68,7 @@ class Site:
         daemons = {controlplane.MIG_CONTROLLER.name, controlplane.MIG_PLUGIN.name}
         return Counter(
             (each.verb, each.resource)
-            for each in self.plane.audit.writes(since=since)
+            for each in audit(self.plane).writes(since=since)
             if each.user in daemons
         )
 
@@ -189,7 +190,7 @@ def at_rest(site: Site) -> None:
 
     def still() -> bool:
         nonlocal quiet
-        before = site.plane.audit.mark()
+        before = audit(site.plane).mark()
         with contextlib.suppress(ClusterError):
             wait_for("write", lambda: changes(site, before), timeout=REST_SECONDS, interval=0.5)
             return False

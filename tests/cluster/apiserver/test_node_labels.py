@@ -23,8 +23,9 @@ from hack.cluster import controlplane
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.installation import CONTROLLER, Installation
+from hack.cluster.installation import Installation
 from sim.processes import wait_for
+from tests.cluster.harness.accounts import CONTROLLER, acting, token
 from tests.cluster.rbac.requests import MERGE
 from tests.controller.helpers.bench import inline
 from tests.controller.helpers.objects import DRIVER, FINALIZER, mignode
@@ -40,13 +41,13 @@ class Site:
         installation = Installation(plane, VALUES)
         installation.apply()
         self.admin = plane.api
-        self.controller = installation.acting(CONTROLLER)
+        self.controller = acting(installation, CONTROLLER)
         kubeconfig = home / "controller.kubeconfig"
         controlplane.write_kubeconfig(
             kubeconfig,
             server=plane.server,
             certificate=plane.certificate,
-            token=installation.token(CONTROLLER),
+            token=token(installation, CONTROLLER),
         )
         requests = Requests(
             kube=KubeApi.connect(str(kubeconfig), user_agent="test"),

@@ -24,6 +24,7 @@ from hack.cluster.installation import Installation, path
 from hack.cluster.machine import free_ports
 from kubeletplugin.gpus.node import read_classes
 from sim.processes import Process, wait_for
+from tests.cluster.harness.accounts import acting, token
 from tests.controller.webhook.test_webhook import BAD, GOOD
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-webhook"
@@ -48,7 +49,7 @@ class Webhook:
             kubeconfig,
             server=plane.server,
             certificate=plane.certificate,
-            token=self.installation.token(ACCOUNT),
+            token=token(self.installation, ACCOUNT),
         )
         own = (f"--port={self.port}", "--host-name=localhost", f"--kubeconfig={kubeconfig}")
         self.process = Process(
@@ -191,7 +192,7 @@ def test_a_lost_certificate_is_made_again(webhook: Webhook) -> None:
 
 
 def test_the_webhooks_account_reads_no_other_secret(webhook: Webhook) -> None:
-    api = webhook.installation.acting(ACCOUNT)
+    api = acting(webhook.installation, ACCOUNT)
     assert api.request("GET", webhook.secret)["metadata"]["name"] == ACCOUNT
     for where in (f"{webhook.secret}x", f"/api/v1/namespaces/{NAMESPACE}/secrets"):
         with pytest.raises(ApiError) as refused:

@@ -14,6 +14,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import MIG_CONTROLLER, SCHEDULER, USUAL, ControlPlane, Setup
 from sim.processes import wait_for
+from tests.cluster.harness.audit import audit
 from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.pods import add_fake_node, pod
 from tests.cluster.harness.workload import SLEEPING, Workload
@@ -57,7 +58,7 @@ class Site:
 
     def writes(self) -> int:
         """Number of the controller's writes to statuses of claims: allocations and their ends."""
-        made = self.control_plane.audit.writes(since=self.mark, user=MIG_CONTROLLER.name)
+        made = audit(self.control_plane).writes(since=self.mark, user=MIG_CONTROLLER.name)
         return sum(w.resource == "resourceclaims/status" and w.status == 200 for w in made)
 
     def check_writes(self) -> None:
@@ -69,7 +70,7 @@ class Site:
     def check_own_writes(self) -> None:
         """One allocation a pod, and one for each that kube-scheduler took back."""
         made = self.writes()
-        others = self.control_plane.audit.writes(since=self.mark, user=SCHEDULER.name)
+        others = audit(self.control_plane).writes(since=self.mark, user=SCHEDULER.name)
         taken = sum(w.takes_back and w.status == 200 for w in others)
         print(f"{made} allocations for {len(self.pods)} pods, {taken} taken back")  # noqa: T201
         assert made <= len(self.pods) + taken
@@ -103,5 +104,5 @@ def site_on(running: Ground) -> Iterator[Site]:
     control_plane, replicas = running
     workload = Workload(control_plane.api, tails=replicas.tails)
     workload.template("slice", device_class="mig-1g.5gb")
-    yield Site(control_plane.api, control_plane, workload, control_plane.audit.mark())
+    yield Site(control_plane.api, control_plane, workload, audit(control_plane).mark())
     workload.clear()

@@ -11,9 +11,9 @@ from hack.cluster.api import collection
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.controlplane import Request
-from hack.cluster.installation import CONTROLLER, PLUGIN
 from sim.processes import wait_for
+from tests.cluster.harness.accounts import CONTROLLER, PLUGIN, acting
+from tests.cluster.harness.audit import Request, audit
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW
@@ -75,14 +75,14 @@ def test_a_pod_gets_its_slice_from_the_charts_own_pods(
 
 def test_nothing_that_the_daemons_asked_for_was_denied(cluster: Cluster) -> None:
     """In all of the above: reads, watches and writes, of both accounts."""
-    mark = cluster.control_plane.audit.mark()
+    mark = audit(cluster.control_plane).mark()
     asked = requests(cluster)
     assert {account for account, _ in asked} == {PLUGIN, CONTROLLER}
     assert {"list", "patch", "update"} <= {each.verb for _, each in asked}
     assert [each for _, each in asked if each.status in {401, 403, 422}] == []
 
     # A denied request would have been seen.
-    plugin = cluster.installation.acting(PLUGIN, cluster.installation.pods("kubelet-plugin")[0])
+    plugin = acting(cluster.installation, PLUGIN, cluster.installation.pods("kubelet-plugin")[0])
     assert refusal(plugin, "GET", collection("Pod"))[0] == 403
     wait_for(
         "denied request in the log",
@@ -113,7 +113,7 @@ def requests(cluster: Cluster, *, since: int = 0) -> list[tuple[str, Request]]:
     accounts = f"system:serviceaccount:{NAMESPACE}:"
     return [
         (each.user.removeprefix(accounts), each)
-        for each in cluster.control_plane.audit.requests(since=since)
+        for each in audit(cluster.control_plane).requests(since=since)
         if each.user.startswith(accounts)
     ]
 

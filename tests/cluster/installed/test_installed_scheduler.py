@@ -12,6 +12,7 @@ from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
 from sim.processes import wait_for
+from tests.cluster.harness.audit import audit
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import Workload
 from tests.cluster.node.test_slice_pod import SHOW
@@ -102,7 +103,7 @@ def test_slices_outlive_kubelets_wiping_and_pods_keep_theirs(
 
 def test_nothing_that_the_daemons_asked_for_was_denied(cluster: Cluster) -> None:
     accounts = f"system:serviceaccount:{NAMESPACE}:"
-    asked = [r for r in cluster.control_plane.audit.requests() if r.user.startswith(accounts)]
+    asked = [r for r in audit(cluster.control_plane).requests() if r.user.startswith(accounts)]
     slices = {r.verb for r in asked if r.resource == "resourceslices"}
     assert slices >= {"list", "create"}  # a watch is logged when it ends, unless it is denied
     # The probe for the layout of 1.34, which other versions refuse.

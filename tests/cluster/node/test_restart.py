@@ -10,9 +10,10 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE
-from hack.cluster.controlplane import MIG_CONTROLLER, MIG_PLUGIN, ControlPlane, Request
+from hack.cluster.controlplane import MIG_CONTROLLER, MIG_PLUGIN, ControlPlane
 from hack.cluster.kubelet import KubeletNode
 from sim.processes import Process, wait_for
+from tests.cluster.harness.audit import Request, audit
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload
 
@@ -25,7 +26,7 @@ def writes(control_plane: ControlPlane, *, since: int) -> list[Request]:
     return [
         write
         for user in (MIG_CONTROLLER, MIG_PLUGIN)
-        for write in control_plane.audit.writes(since=since, user=user.name)
+        for write in audit(control_plane).writes(since=since, user=user.name)
         if write.resource != "leases"
     ]
 
@@ -34,7 +35,7 @@ def settle(control_plane: ControlPlane) -> None:
     """Waits until the driver wrote nothing for two seconds."""
 
     def quiet() -> bool:
-        mark = control_plane.audit.mark()
+        mark = audit(control_plane).mark()
         time.sleep(2)
         return not writes(control_plane, since=mark)
 
@@ -63,7 +64,7 @@ def test_restarting_both_daemons_at_rest_writes_nothing(
     settle(control_plane)
     hardware = driver.hardware[kubelet.name].contents()
     specs = {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()}
-    mark = control_plane.audit.mark()
+    mark = audit(control_plane).mark()
 
     for process in driver.processes():
         end(process)

@@ -11,8 +11,16 @@ from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.installation import CONTROLLER, PLUGIN, Installation, mignode
+from hack.cluster.installation import Installation
 from sim.processes import wait_for
+from tests.cluster.harness.accounts import (
+    CONTROLLER,
+    PLUGIN,
+    acting,
+    mignode,
+    pod_on,
+    wait_until_guarded,
+)
 from tests.cluster.harness.pods import add_fake_node
 from tests.cluster.rbac.requests import (
     MIGNODES,
@@ -39,7 +47,7 @@ def installation(plane: ControlPlane) -> Installation:
     add_fake_node(plane.api, "plain", labels={"kubernetes.io/os": "linux"})
     made = Installation(plane)
     made.apply()
-    made.wait_until_guarded(made.acting(PLUGIN, made.pod_on("node-a", "kubelet-plugin")))
+    wait_until_guarded(made, acting(made, PLUGIN, pod_on(made, "node-a", "kubelet-plugin")))
     return made
 
 
@@ -51,19 +59,19 @@ def admin(installation: Installation) -> Api:
 @pytest.fixture(scope="package")
 def plugin(installation: Installation) -> Api:
     """As the plugin on node-a."""
-    return installation.acting(PLUGIN, installation.pod_on("node-a", "kubelet-plugin"))
+    return acting(installation, PLUGIN, pod_on(installation, "node-a", "kubelet-plugin"))
 
 
 @pytest.fixture(scope="package")
 def controller(installation: Installation) -> Api:
     bound = wait_for("controller pod", lambda: installation.pods("controller"))[0]
-    return installation.acting(CONTROLLER, bound)
+    return acting(installation, CONTROLLER, bound)
 
 
 @pytest.fixture(scope="package")
 def foreign_mignode(admin: Api, installation: Installation) -> str:
     """The MigNode of node-b, made by its own plugin."""
-    other = installation.acting(PLUGIN, installation.pod_on("node-b", "kubelet-plugin"))
+    other = acting(installation, PLUGIN, pod_on(installation, "node-b", "kubelet-plugin"))
     other.create(mignode("node-b"))
     return f"{MIGNODES}/node-b"
 

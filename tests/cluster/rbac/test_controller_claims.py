@@ -11,6 +11,7 @@ from hack.cluster.api import Api, ApiError
 from hack.cluster.chart import find, render
 from hack.cluster.installation import Installation
 from sim.processes import wait_for
+from tests.cluster.harness.accounts import changed_role
 from tests.cluster.rbac.requests import (
     CLAIMS,
     DRIVER,
@@ -43,7 +44,7 @@ def test_without_the_permission_of_1_36_the_controller_cannot_allocate(
     role = copy.deepcopy(find(render(), "ClusterRole", "controller"))
     for rule in role["rules"]:
         rule["resources"] = [r for r in rule["resources"] if r != "resourceclaims/binding"]
-    with installation.role(role):
+    with changed_role(installation, role):
         body = {"status": {"allocation": allocation("node-a")}}
         wait_for(
             "refusal",
@@ -97,7 +98,7 @@ def test_the_controller_allocates_devices_of_its_driver_only(
     drivers = {"resources": ["resourceclaims/driver"], "verbs": verbs}
     role["rules"].append({"apiGroups": ["resource.k8s.io"], **drivers})
     body = {"status": {"devices": None}}
-    with installation.role(role):
+    with changed_role(installation, role):
         wait_for(
             "refusal",
             lambda: (

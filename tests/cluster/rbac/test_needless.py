@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hack.cluster.chart import NAMESPACE
-from hack.cluster.installation import CONTROLLER
+from tests.cluster.harness.accounts import CONTROLLER
 from tests.cluster.rbac.requests import (
     CLAIMS,
     MERGE,

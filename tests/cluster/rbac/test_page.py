@@ -15,6 +15,7 @@ from hack.cluster.controlplane import ControlPlane, write_kubeconfig
 from hack.cluster.installation import Installation, apply, path
 from tests.cli.page.scenes import CONDITION
 from tests.cli.page.served import Page, running_program, running_ui
+from tests.cluster.harness.accounts import acting, token
 from tests.cluster.rbac.requests import MERGE, refusal
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-page"
@@ -89,8 +90,8 @@ def test_readers_see_what_a_real_api_server_allows_them(
 ) -> None:
     admin = installation.api
     config = tmp_path / "config"
-    token = installation.token(account)
-    write_kubeconfig(config, server=plane.server, certificate=plane.certificate, token=token)
+    given = token(installation, account)
+    write_kubeconfig(config, server=plane.server, certificate=plane.certificate, token=given)
     kinds = ("mignodes", "resourceclaims", "pods", "events")
     with contextlib.ExitStack() as stack:
         stack.enter_context(waiting_pod(admin))
@@ -100,19 +101,19 @@ def test_readers_see_what_a_real_api_server_allows_them(
         stack.enter_context(reader(admin, "sees-one", "pods", namespace="default"))
         (container,) = pod_spec(render(VALUES), "page")["containers"]
         assert container["command"] == ["python", "-m", "cli.page"]
-        given = [each for each in container["args"] if not each.startswith("--port=")]
-        page = stack.enter_context(running_program(config, *given))
-        assert seen(page, installation.token("sees-all")) == ({"node-b"}, ["waits"], [])
+        flags = [each for each in container["args"] if not each.startswith("--port=")]
+        page = stack.enter_context(running_program(config, *flags))
+        assert seen(page, token(installation, "sees-all")) == ({"node-b"}, ["waits"], [])
         others = ["resourceclaims.resource.k8s.io", "pods", "events"]
-        assert seen(page, installation.token("sees-gpus"), "default") == ({"node-b"}, [], others)
-        one = installation.token("sees-one")
+        assert seen(page, token(installation, "sees-gpus"), "default") == ({"node-b"}, [], others)
+        one = token(installation, "sees-one")
         assert seen(page, one, "default")[:2] == (set(), ["waits"])
         assert seen(page, one, "kube-system")[:2] == (set(), [])
-        assert seen(page, installation.token("default"), "default")[:2] == (set(), [])
+        assert seen(page, token(installation, "default"), "default")[:2] == (set(), [])
         asked = "/why?pod=default/waits"
-        why = page.ask(asked, token=installation.token("sees-all-kinds"))
+        why = page.ask(asked, token=token(installation, "sees-all-kinds"))
         assert (why.status, why.json["state"], why.json["unread"]) == (200, "Waiting", []), why
-        assert page.ask(asked, token=installation.token("default")).status == 403
+        assert page.ask(asked, token=token(installation, "default")).status == 403
         # Of kubectl mig ui the reader is its user, and the server itself refuses.
         own = tmp_path / "own"
         write_kubeconfig(own, server=plane.server, certificate=plane.certificate, token=one)
@@ -120,13 +121,13 @@ def test_readers_see_what_a_real_api_server_allows_them(
             assert seen(mine, mine.token) == (set(), ["waits"], ["mignodes.mig.dra.dev", *others])
         for nobody in ("", "nobody's"):
             assert page.ask("/data", token=nobody).status == 401
-        assert page.ask("/data", token=token[:-4]).status == 401
+        assert page.ask("/data", token=given[:-4]).status == 401
 
 
 def test_the_page_itself_may_write_nothing(
     installation: Installation, account: str, foreign_mignode: str
 ) -> None:
-    acting = installation.acting(account)
+    own = acting(installation, account)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
     for method, where in (
         ("POST", "/api/v1/namespaces/default/pods"),
@@ -136,4 +137,4 @@ def test_the_page_itself_may_write_nothing(
         ("POST", "/api/v1/namespaces/default/events"),
     ):
         body = pod if method == "POST" else None
-        assert refusal(acting, method, where, body=body)[0] == 403
+        assert refusal(own, method, where, body=body)[0] == 403

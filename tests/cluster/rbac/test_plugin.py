@@ -9,8 +9,9 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.chart import NAMESPACE, find, render
-from hack.cluster.installation import PLUGIN, Installation, mignode
+from hack.cluster.installation import Installation
 from sim.processes import wait_for
+from tests.cluster.harness.accounts import PLUGIN, acting, changed_role, mignode
 from tests.cluster.rbac.requests import (
     CLAIMS,
     CLASSES,
@@ -97,7 +98,7 @@ def test_a_plugin_changes_nothing_of_what_is_reserved(plugin: Api, admin: Api) -
 
 
 def test_a_token_that_names_no_node_writes_no_mignode(installation: Installation) -> None:
-    unbound = installation.acting(PLUGIN)
+    unbound = acting(installation, PLUGIN)
     for name in ("node-a", ""):
         body = mignode(name or "x")
         status, text = refusal(unbound, "POST", f"{MIGNODES}?dryRun=All", body=body)
@@ -148,7 +149,7 @@ def test_the_policy_on_claims_holds_without_the_checks_of_kubernetes_1_36(
         }
     ]
     where, name = status_of(claim), claim["metadata"]["name"]
-    with installation.role(role):
+    with changed_role(installation, role):
         body = {"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}
         status, text = wait_for(
             "widened role",

@@ -7,6 +7,7 @@ import pytest
 from hack.cluster.api import Api
 from hack.cluster.controlplane import MIG_CONTROLLER, ControlPlane
 from sim.processes import wait_for
+from tests.cluster.harness.audit import audit
 from tests.cluster.harness.ground import FAKE
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload, node_of
@@ -27,7 +28,7 @@ def test_an_allocation_taken_back_by_the_scheduler_moves_to_another_node(
     api: Api, control_plane: ControlPlane, workload: Workload
 ) -> None:
     claims = {"gpu": workload.template("move", device_class="mig-1g.5gb")}
-    mark = control_plane.audit.mark()
+    mark = audit(control_plane).mark()
     with control_plane.without_scheduler():
         workload.create(pod("move", SLEEPING, cpu="500m", claims=claims, nodeSelector=FAKE))
         claim = workload.wait_for_allocation("move")
@@ -41,7 +42,7 @@ def test_an_allocation_taken_back_by_the_scheduler_moves_to_another_node(
     assert moved["metadata"]["uid"] == claim["metadata"]["uid"]
     allocations = [
         write
-        for write in control_plane.audit.writes(since=mark, user=MIG_CONTROLLER.name)
+        for write in audit(control_plane).writes(since=mark, user=MIG_CONTROLLER.name)
         if write.resource == "resourceclaims/status" and write.status == 200
     ]
     assert len(allocations) == 2

@@ -15,12 +15,13 @@ from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
-from hack.cluster.installation import PLUGIN, Installation
+from hack.cluster.installation import Installation
 from kubeletplugin.claims.sharing.mps_pod import CONTROL, Places, Settings, daemon_pod
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.libraries import this_architecture
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.options import Options
+from tests.cluster.harness.accounts import PLUGIN, acting, pod_on, wait_until_guarded
 from tests.cluster.harness.pods import add_fake_node, pod
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
@@ -90,8 +91,8 @@ def test_a_plugin_makes_pods_of_daemons_on_its_own_node_and_no_others(
             add_fake_node(plane.api, name, labels=labels)
         made = Installation(plane, {"mps": {"enabled": True}})
         made.apply()
-        plugin = made.acting(PLUGIN, made.pod_on("node-a", "kubelet-plugin"))
-        made.wait_until_guarded(plugin)
+        plugin = acting(made, PLUGIN, pod_on(made, "node-a", "kubelet-plugin"))
+        wait_until_guarded(made, plugin)
         good = body(plane.api)
         for change, told in REFUSED:
             bad = copy.deepcopy(good)
@@ -100,7 +101,7 @@ def test_a_plugin_makes_pods_of_daemons_on_its_own_node_and_no_others(
                 plugin.create(bad)
             assert told in str(caught.value)
         assert plugin.create(good)["spec"]["nodeName"] == "node-a"
-        other = made.acting(PLUGIN, made.pod_on("node-b", "kubelet-plugin"))
+        other = acting(made, PLUGIN, pod_on(made, "node-b", "kubelet-plugin"))
         with pytest.raises(ApiError) as caught:
             other.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
         assert "may make and delete pods of that node only" in str(caught.value)
