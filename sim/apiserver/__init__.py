@@ -3,12 +3,12 @@
 It exists because the driver depends on what a server refuses, orders and tells on, and a real one
 needs root, etcd and half a minute. It behaves as kube-apiserver 1.36 does wherever a DRA driver,
 its clients or kubectl can notice: versions and conflicts, watches, subresources, patches,
-server-side apply, finalizers, custom resources, discovery, and the rules that a driver or a user is
-likely to break. ``tests/sim/conformance`` holds it to the real one.
+server-side apply, finalizers, custom resources, discovery, and the few rules that a program of ours
+may run into. ``tests/sim/conformance`` holds it to the real one.
 
 It answers reviews of tokens and rights (`reviews`), and asks for none itself. It will never do:
-authentication, authorization, admission webhooks and policies, quotas, complete
-validation, protobuf but for what kubectl creates, OpenAPI schemas, deletion in the foreground,
+authentication, authorization, admission webhooks and policies, quotas, validation of names, fields
+and schemas, protobuf but for what kubectl creates, OpenAPI schemas, deletion in the foreground,
 several versions of Kubernetes, storage on disk (it forgets everything when it stops), or the work
 of kinds whose controllers do not run here, beyond storing them.
 """
