@@ -89,6 +89,7 @@ def _mapped(state: MachineState) -> mmap.mmap | None:
 
 Kind = Literal["device", "gpu-instance", "compute-instance", "mig-device"]
 _FIRST_ADDRESS = 0x51000000
+_MOST_HANDLES = 1000
 _ADDRESS_STEP = 0x40
 
 
@@ -195,7 +196,10 @@ class Session:
             return self._next_address
 
     def handle(self, kind: Kind, gpu: Gpu, key: int = 0) -> int:
-        """The handle of a GPU or instance, the same one for as long as the session lasts."""
+        """The handle of a GPU or instance, the same one for as long as the session lasts.
+
+        Of instances only the handles that were given out last are known: others are long gone.
+        """
         target = Target(kind, gpu.uuid, key)
         with self._mutex:
             address = self._addresses.get(target)
@@ -203,7 +207,13 @@ class Session:
                 self._next_address += _ADDRESS_STEP
                 address = self._addresses[target] = self._next_address
                 self._targets[address] = target
+                self._forget_old()
             return address
+
+    def _forget_old(self) -> None:
+        while len(self._targets) > _MOST_HANDLES:
+            old = next(a for a, t in self._targets.items() if t.key)
+            del self._addresses[self._targets.pop(old)]
 
     def target(self, handle: Any, *kinds: Kind) -> Target:
         """Target of a handle; INVALID_ARGUMENT unless it is of one of the kinds."""
