@@ -53,7 +53,7 @@ def test_decisions_are_timed_per_size_of_the_cluster() -> None:
     result = CliRunner().invoke(allocate.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     rows = [line.split() for line in result.output.splitlines()[1:]]
-    kinds = ["slice", "together", "apart", "either", "by-size", "refused"]
+    kinds = ["slice", "together", "apart", "either", "by-size", "refused", "moves", "ends"]
     assert [(row[0], row[3]) for row in rows] == [(n, kind) for n in "12" for kind in kinds]
     assert all(int(row[1]) > 0 for row in rows)
     placed = {row[3]: row[4] for row in rows[len(kinds) :]}
