@@ -40,10 +40,11 @@ class Gpus:
         self._shapes: dict[Geometry, Geometry] = {}
         self._places: dict[str, dict[str, set[str]]] = {}
         lines = (*recording.state, *recording.events)
-        nodes: dict[str, list[str]] = {}
+        nodes: dict[str, dict[str, None]] = {}  # a node may tell its GPUs one after the other
         for line in (n for n in lines if isinstance(n, NodeState) and n.mignode is not None):
             found = _read(line)
-            nodes.setdefault(line.node, [g.name for g in found.gpus] if found is not None else [])
+            gpus = found.gpus if found is not None else ()
+            nodes.setdefault(line.node, {}).update(dict.fromkeys(g.name for g in gpus))
         every = [[(name, gpu) for gpu in nodes[name]] for name in sorted(nodes)]
         if setting.gpus is not None:
             every = [[each] for node in every for each in node]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controller.report.decision_file import DecisionFile
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, at
+from sim.cluster.cluster import CONTROLLER, Cluster, ClusterShape, running_cluster
+from sim.processes import Process, Supervisor
 from tests.cli.conftest import Mig
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import gpu, mignode, node, request
+from tests.helpers.waiting import wait_for
 
-PODS = (("small", "1g.5gb"), ("half", "3g.20gb"), ("other", "1g.5gb"), ("full", "7g.40gb"))
+SERVED = (("small", "1g.5gb"), ("half", "3g.20gb"), ("other", "1g.5gb"), ("full", "7g.40gb"))
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def log(tmp_path: Path) -> Path:
     for name in ("node-a", "node-b"):
         bench.cluster.set_node(node(name))
         bench.cluster.set_mignode(mignode(name, gpu(0, name)))
-    for name, profile in PODS:
+    for name, profile in SERVED:
         bench.serve(name, name, request("r", f"mig-{profile}"))
         bench.run(seconds=10)
     bench.serve("late", "late", request("r", "mig-7g.40gb"))
@@ -139,3 +145,64 @@ def test_what_a_file_says_does_nothing_to_a_terminal(log: Path, mig: Mig) -> Non
     assert ran.code == 0
     assert "\x1b" not in ran.out
     assert "\ufffd[31m\ufffd]0;x\ufffd full" in ran.out
+
+
+def test_what_two_leaders_wrote_is_played_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mig: Mig
+) -> None:
+    """Of a simulated cluster's processes; the first leader is killed."""
+    files = {name: tmp_path / f"{name}.jsonl" for name in (CONTROLLER, "successor")}
+    spawn = Supervisor.spawn
+
+    def recording(self: Supervisor, name: str, arguments: Sequence[str], **more: Any) -> Process:
+        if name in files:
+            more_arguments = ["--decision-log", str(files[name]), "--decision-log-names"]
+            arguments = [*arguments, "--identity", name, *more_arguments]
+        return spawn(self, name, arguments, **more)
+
+    monkeypatch.setattr(Supervisor, "spawn", recording)
+    with running_cluster(ClusterShape(nodes=1, gpus=("A100-SXM4-40GB",))) as cluster:
+        first = cluster.supervisor.children[CONTROLLER]
+        for profile in ("1g.5gb", "3g.20gb", "7g.40gb"):
+            cluster.api.create(RESOURCE_CLAIM_TEMPLATES, template(profile))
+        served(cluster, "small", "1g.5gb")
+        served(cluster, "half", "3g.20gb")
+        written = files[CONTROLLER].read_bytes
+        wait_for("its lines", lambda: written().count(b'{"e":"placed"') == 2)  # a file is buffered
+        first.kill()
+        arguments = first.argv[1 : first.argv.index("--identity")]
+        successor = cluster.supervisor.spawn("successor", arguments)
+        served(cluster, "again", "1g.5gb")
+        for name in ("small", "half", "again"):
+            cluster.api.delete(PODS, name, namespace="default")
+        served(cluster, "full", "7g.40gb")
+        successor.stop()
+    for name, pods in ((CONTROLLER, 2), ("successor", 2)):
+        ran = mig("replay", str(files[name]))
+        assert ran.out.startswith(f"{pods} pods asked on 1 node in ")
+        assert ran.out.endswith("\n\neach decision is as it was recorded\n")
+        other = mig("replay", str(files[name]), "--policy", "spread", "-o", "json").json
+        assert (other["pods"], other["replayed"]["accepted"]) == (pods, pods)
+    placed = mig("replay", str(files["successor"]), "--layout", "7g.40gb", "-o", "json").json
+    assert [d["pod"] for d in placed["differences"]] == ["default/again"]
+
+
+def template(profile: str) -> Obj:
+    exactly = {"deviceClassName": f"mig-{profile}"}
+    devices = {"requests": [{"name": "r", "exactly": exactly}]}
+    metadata = {"name": profile.replace(".", "-"), "namespace": "default"}
+    return {"metadata": metadata, "spec": {"spec": {"devices": devices}}}
+
+
+def served(cluster: Cluster, name: str, profile: str) -> None:
+    """A pod that runs with a slice of its own."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": profile.replace(".", "-")}]
+    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
+    spec = {"resourceClaims": claims, "containers": [container], "terminationGracePeriodSeconds": 1}
+    cluster.api.create(PODS, {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+
+    def runs() -> bool:
+        found = cluster.api.get(PODS, name, namespace="default")
+        return bool(at(found, "status", "phase", default="") == "Running")
+
+    wait_for(f"pod {name}", runs)
