@@ -9,6 +9,7 @@ given a Session and the options, by their names. ``profiles.py`` is a short one 
 ``Exit``, ``CliError``          of ``cli.output``: exit codes, and the error that ends a command
 ``read_site(session)``          of ``cli.facts``: nodes, GPUs, and who holds what (``cli.site``)
 ``read_facts(session, ...)``    of ``cli.facts``: these, and claims, pods, classes and events
+``evaluator()``                 of ``cli.session``: CEL selectors, in a process of its own
 ``session.api``                 of ``dra.kube.client``: whatever else is read, and what is written
 ``session.namespace``           that of ``-n``, or of the kubeconfig's context
 ``mig(...)`` on ``world``       fixtures of ``tests/cli``: a command line on a constructed cluster
