@@ -218,7 +218,9 @@ class Overdue:
         journal = SimpleNamespace(entries=list, of_claim=lambda _: (), rebuild=False)
         self._journal = journal
         self.outcomes = SimpleNamespace(
-            overdue=self._show, answered_at=float("-inf"), is_awaited=lambda uid: uid == "c"
+            statuses=SimpleNamespace(show=self._show),
+            answered_at=float("-inf"),
+            is_awaited=lambda uid: uid == "c",
         )
         common: Any = SimpleNamespace(
             journal=journal,
@@ -240,7 +242,8 @@ class Overdue:
         pause = self._slices._turn()
         return None if pause is None or pause > LONGEST_OVERDUE_SECONDS else pause
 
-    def _show(self, ref: ClaimRef) -> None:
+    def _show(self, ref: ClaimRef, *, overdue: bool) -> None:
+        assert overdue
         self.told.append((self.clock.at, ref.uid))
 
 
