@@ -205,7 +205,10 @@ def _exec(user: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _proxy_of(server: str) -> str:
-    """Proxy of a server by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY."""
+    """Proxy of a server by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY.
+
+    As for kubectl a proxy without a scheme is one by http (golang.org/x/net, httpproxy).
+    """
     if not any(name.lower() in _PROXIES for name in os.environ):
         return ""
     from urllib.parse import urlsplit  # noqa: PLC0415 - rarely needed
@@ -215,7 +218,8 @@ def _proxy_of(server: str) -> str:
     if proxy_bypass(url.netloc):
         return ""
     proxies = getproxies()
-    return proxies.get(url.scheme) or proxies.get("all") or ""
+    found = proxies.get(url.scheme) or proxies.get("all") or ""
+    return found if "://" in found or not found else f"http://{found}"
 
 
 def _unusable(problem: str) -> KubeConfigError:

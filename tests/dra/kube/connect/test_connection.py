@@ -167,12 +167,12 @@ def test_a_token_is_read_anew_from_its_file(stub: Stub, tmp_path: Path) -> None:
     assert given == ["Bearer first", "Bearer second"]
 
 
-@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy"])
+@pytest.mark.parametrize(("name", "scheme"), [("HTTP_PROXY", "http://"), ("http_proxy", "")])
 def test_a_kubeconfigs_server_is_reached_by_the_proxy_of_the_environment(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, scheme: str
 ) -> None:
     stub.calls.append(reply(thing("n")))
-    monkeypatch.setenv(name, stub.url)
+    monkeypatch.setenv(name, f"{scheme}{stub.url.removeprefix('http://')}")
     config = stub.kubeconfig(tmp_path / "k", cluster={"server": "http://kubernetes.invalid/below"})
     KubeApi.connect(config, user_agent="t").get(NODES, "n")
     assert stub.requests[0].headers["host"] == "kubernetes.invalid"
