@@ -261,18 +261,16 @@ class Slices:
             return HardwareError(str(error), passing=unit.refused_once(profile.id))
         present = self._present(unit)
         if isinstance(error, InUseError):
-            # The first instance of a GPU repartitions its memory, which fails while any program has
-            # a channel or memory on it (open-gpu-kernel-modules 595, kernel_mig_manager.c:7680).
-            why = (
-                ""
-                if present
-                else (
+            text = str(error)
+            if not present:
+                # The first instance of a GPU repartitions its memory, which fails while a program
+                # has a channel or memory on it (open-gpu-kernel-modules 595,
+                # kernel_mig_manager.c:7680).
+                text += (
                     f"; {unit.name} has no instance yet, and its first one can be made only while "
                     "no program works on the GPU or has memory of it"
                 )
-            )
-            text = f"{error}{why}{self.holders(unit.uuid, ())}"
-            return HardwareError(text, passing=error.passing)
+            return HardwareError(f"{text}{self.holders(unit.uuid, ())}", passing=error.passing)
         known = self.journal.of_gpu(unit.uuid)
         owners = self._identity.owners(present, known)
         taken = [
