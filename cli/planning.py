@@ -26,7 +26,7 @@ from dra.gangs.membership import GangKey, read_membership
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, class_name, mig_device, parse_device
-from dra.pods.pods import Pod, read_pod
+from dra.pods.pods import Pod, read_pod, urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def first_in_line(
     """
     hindered: dict[GangKey, bool] = {}
     waiting = [p for p in facts.pods.values() if p.pending and not p.node and p.claim_keys]
-    for each in sorted(waiting, key=lambda p: (-p.priority, p.created, p.key)):
+    for each in sorted(waiting, key=urgency):
         if pod not in (None, each.key):
             continue
         known = [facts.claims[key] for key in each.claim_keys if key in facts.claims]

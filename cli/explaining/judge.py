@@ -34,7 +34,7 @@ from dra.gangs.decision import (
 from dra.gangs.membership import GangKey, Unclear, find_minimum, read_membership
 from dra.gpu.inventory import AllocatorKind
 from dra.pods.nodefit import MisfitReason
-from dra.pods.pods import Pod, read_pod
+from dra.pods.pods import Pod, read_pod, urgency
 from dra.pods.rules import find_victims
 
 _BY_SCHEDULER = NodeAnswer(
@@ -135,7 +135,7 @@ class Judge:
                 yield pod
 
     def _about(self, gang: GangKey, present: list[Pod], minimum: int) -> Obstacle | None:
-        present.sort(key=lambda p: (-p.priority, p.created, p.key))
+        present.sort(key=urgency)
         lacking = sort_out(present, self.examine)
         count = Count(minimum, len(present), min(lacking.served, minimum))
         posed = lacking.problems

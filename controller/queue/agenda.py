@@ -24,19 +24,7 @@ from controller import times
 from controller.cluster.cluster import Cluster
 from controller.worklist import WorkList
 from dra.common.resources import ObjectKey
-from dra.pods.pods import Pod
-
-Urgency = tuple[int, str, str, str]
-
-
-def urgency(pod: Pod) -> Urgency:
-    """Sort key of a pod in the line: higher priority first, then older, then by name."""
-    return (-pod.priority, pod.created, *pod.key)
-
-
-def priority(place: Urgency) -> int:
-    return -place[0]
-
+from dra.pods.pods import Pod, Urgency, priority, urgency
 
 _Place = tuple[Urgency, ObjectKey]
 

@@ -23,7 +23,6 @@ from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
-from controller.queue.agenda import Urgency, priority, urgency
 from controller.queue.searches import Decisions, Made, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
@@ -36,7 +35,7 @@ from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.membership import GangKey
 from dra.gangs.planning import Planning, blockers, memory_in_use
 from dra.gpu.inventory import ClaimRef
-from dra.pods.pods import Pod
+from dra.pods.pods import Pod, Urgency, priority, urgency
 
 OVERTAKEN = 20
 """Pods that may be served before a waiter that is older or more urgent than they are."""

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from controller import times
 from controller.cluster.gangs import Gang
 from controller.cluster.records import GangRefusal, PodRecord
-from controller.queue.agenda import urgency
 from controller.queue.line import Need, gang_uid, gang_waiter
 from controller.queue.searches import PART_STEPS, Made, alike
 from controller.serve.allocations import allocate
@@ -37,7 +36,7 @@ from dra.gangs.decision import (
     sort_out,
 )
 from dra.gangs.membership import Unclear
-from dra.pods.pods import Pod
+from dra.pods.pods import Pod, urgency
 
 REST = 10
 """Rest after a decision for which there was no room, as a multiple of the time that it took."""

@@ -11,7 +11,7 @@ from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import AlikePods, PodRecord
 from controller.options import Options
-from controller.queue.agenda import Agenda, urgency
+from controller.queue.agenda import Agenda
 from controller.queue.line import WaitingLine
 from controller.queue.refusals import Refusals
 from controller.queue.searches import Decisions, FailedSearches, Room
@@ -40,7 +40,7 @@ from dra.kube.errors import (
     UnavailableError,
 )
 from dra.kube.timing import TokenBucket
-from dra.pods.pods import Pod
+from dra.pods.pods import Pod, urgency
 
 _log = logging.getLogger(__name__)
 

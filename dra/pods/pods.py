@@ -281,6 +281,18 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
     )
 
 
+Urgency = tuple[int, str, str, str]
+
+
+def urgency(pod: Pod) -> Urgency:
+    """Sort key of a pod in the line: higher priority first, then older, then by name."""
+    return (-pod.priority, pod.created, *pod.key)
+
+
+def priority(place: Urgency) -> int:
+    return -place[0]
+
+
 def with_claim(pod: Pod, entry: str, claim: str) -> Pod:
     """``pod`` with a ResourceClaim for its ``entry``, which its status does not name yet."""
     keys = dict.fromkeys((*pod.claim_keys, (pod.key[0], claim)))

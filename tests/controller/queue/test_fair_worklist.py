@@ -6,8 +6,8 @@ from math import inf
 from typing import cast
 
 from controller.cluster.cluster import Cluster
-from controller.queue.agenda import Agenda, urgency
-from dra.pods.pods import Pod, read_pod
+from controller.queue.agenda import Agenda
+from dra.pods.pods import Pod, read_pod, urgency
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, versioned
 
