@@ -274,26 +274,6 @@ _COMMANDS = (
         offline=True,
     ),
     _command(
-        "replay",
-        "Play recorded decisions against another policy, layout or number of GPUs.",
-        click.Argument(["file"], type=click.Path()),
-        _option("--policy", text="for all claims, such as best-fit", default="", metavar="NAME"),
-        _option("--gpus", text="in all; nodes are cut, or copied", type=_SIZES),
-        _option("--nodes", text="the first ones, and copies of them", type=_SIZES),
-        _option(
-            "--layout",
-            text="slices of every GPU, such as 3g.40gb=1,1g.10gb=4",
-            default="",
-            metavar="SLICES",
-        ),
-        examples=(
-            "replay decisions.jsonl",
-            "replay decisions.jsonl --policy first-fit",
-            "replay decisions.jsonl --gpus 12 -o json",
-        ),
-        offline=True,
-    ),
-    _command(
         "drain",
         "Place nothing new on a node's GPUs, and say who still uses them; 1 while somebody does.",
         _names_of("node", "node", nargs=1),

@@ -95,24 +95,6 @@ class Options:
         type=click.Path(path_type=Path),
         metavar="DIR",
     )
-    decision_log: Path | None = _flag(
-        "--decision-log",
-        None,
-        "Record decisions in this file, for kubectl mig replay, without names of pods and "
-        "namespaces; the one before is kept as FILE.1.",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-    )
-    decision_log_mib: int = _flag(
-        "--decision-log-mib",
-        64,
-        "Size of both files together.",
-        type=click.IntRange(1, 4096),
-        metavar="MIB",
-    )
-    decision_log_names: bool = _flag(
-        "--decision-log-names", False, "Names of pods and namespaces are in it.", is_flag=True
-    )
     metrics_address: str = _flag(
         "--metrics-address",
         "",

@@ -267,19 +267,3 @@ CLASS_FILES = 10.0
 def growing(pauses: tuple[float, float]) -> Backoff:
     """A backoff whose ``pauses``, the first and the longest, double from one to the other."""
     return Backoff(first=pauses[0], limit=pauses[1], jitter=0)
-
-
-# -- Decisions are recorded
-
-# Between two records of changes of nodes without a decision; ends of claims are as exact as that.
-DECISION_LOG_STATE = 1.0
-
-# Between two writes of queued lines to the file.
-DECISION_LOG_WRITES = 0.2
-
-# A recording begins anew so long after lines were lost, as to record the whole state may take a
-# tenth of a second.
-DECISION_LOG_AGAIN = 60.0
-
-# Queued lines may be written for this long at the end of a leadership.
-DECISION_LOG_CLOSES = 2.0

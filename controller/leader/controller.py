@@ -14,7 +14,6 @@ from controller.leader.engine import Engine
 from controller.leader.fence import Fence
 from controller.leader.mirrors import Inbox, Mirrors, mignode_of
 from controller.options import Options
-from controller.report.decisions import recording
 from controller.report.metrics import ControllerMetrics
 from controller.report.report import PodConditions, Reporter
 from controller.serve.evaluations import evaluating
@@ -149,13 +148,8 @@ class Controller:
         in_flight = InFlight(senders.send, inbox.wake)
         self._metrics.begins(cluster.waiting_claims, cluster.fleet)
         conditions = PodConditions(writer.requests, in_flight, now=now)
-        with (
-            evaluating(cluster, wake=inbox.wake, now=now) as evaluations,
-            recording(cluster, self._options, self._clock) as decisions,
-        ):
-            reporter = Reporter(
-                self._sink, conditions, cluster, self._metrics, now, decisions=decisions
-            )
+        with evaluating(cluster, wake=inbox.wake, now=now) as evaluations:
+            reporter = Reporter(self._sink, conditions, cluster, self._metrics, now)
             engine = Engine(
                 World(
                     cluster,

@@ -94,8 +94,6 @@ class Engine:
         if world.options.node_classes is not None:
             keepers.append(NodeClasses(world, world.options.node_classes))
         keepers += [world.reporter.conditions, world.reservations]
-        if world.reporter.decisions is not None:
-            keepers.append(world.reporter.decisions)
         self._keepers = Keepers(keepers, world.now)
         self._is_keepers_turn = True
 

@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import ConditionState, Effects, PodRecord, Said
-from controller.report.decisions import DecisionLog
 from controller.report.metrics import ControllerMetrics
 from controller.write.in_flight import InFlight, KeptObjects, WriteAnswer, one
 from controller.write.requests import Requests
-from dra.allocator.problem import Problem
 from dra.claims.conditions import claims_allocated
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
@@ -156,21 +154,17 @@ class Reporter:
     """Reports on the pods, claims, classes and nodes of a cluster.
 
     ``conditions``: conditions of pods; the engine has to have them written.
-    ``metrics``: counts what is reported. ``decisions``: the record of decisions, if there is one.
-    ``now``: gives monotonic seconds.
+    ``metrics``: counts what is reported. ``now``: gives monotonic seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - whom it tells
+    def __init__(
         self,
         sink: EventSink,
         conditions: PodConditions,
         cluster: Cluster,
         metrics: ControllerMetrics,
         now: Callable[[], float],
-        *,
-        decisions: DecisionLog | None = None,
     ) -> None:
-        self.decisions = decisions
         self.conditions = conditions
         self.metrics = metrics
         self._sink = sink
@@ -184,9 +178,6 @@ class Reporter:
         record.waits_for = obstacle.reason
         record.waiting_claims = tuple((k.claim.ref.uid, _created(k.obj)) for k in known)
         self.conditions.waits(record, obstacle)
-        found = record.examined.found if record.examined is not None else None
-        if self.decisions is not None and isinstance(found, Problem):
-            self.decisions.waits(pod, found)
         self._say(
             "claims wait",
             obstacle,

@@ -415,14 +415,6 @@ def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
         if placed.decision is not None:  # None: other pods of the gang bring all its claims
             pod = placed.problem.pod
             gang.writes += 1
-            if (log := world.reporter.decisions) is not None:
-                log.placed(
-                    pod,
-                    placed.rest.claims,
-                    placed.decision,
-                    passed=placed.passed,
-                    without=world.line.yielding_to(pod),
-                )
             done = partial(_written, world, gang, pod)
             yield allocate(world, pod, placed.decision, placed.rest.claims, done, lifts_gate=False)
 

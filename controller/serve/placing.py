@@ -279,10 +279,6 @@ def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | l
     outcome = made.outcome
     world.reporter.metrics.decided(made.seconds, placed=outcome.decision is not None)
     if outcome.decision is not None:
-        if (log := world.reporter.decisions) is not None:
-            log.placed(
-                pod, problem.claims, outcome.decision, passed=outcome.passed, without=yielding
-            )
         return outcome.decision
     parts = [*give_back_parts(world, pod, problem, allocator.fleet)]
     if parts or outcome.over is not None:

@@ -138,7 +138,6 @@ class OngoingDecision:
         self._search: Search | None = None
         self._rooms: Rooms | None = None
         self._claims: Sequence[ClaimWants] = ()
-        self._passed = set[str]()
         self._end = inf
         """Number of steps of the budget after which a part ends."""
 
@@ -234,8 +233,7 @@ class OngoingDecision:
                 over[-1] = over_quota(claims, decision, self._places.fleet)
                 if over[-1] is None:
                     given_up = GivenUp(*before) if before[1] else None
-                    passed = frozenset(self._passed)
-                    return Outcome(decision._replace(given_up=given_up), passed=passed)
+                    return Outcome(decision._replace(given_up=given_up))
             yield
         return Outcome(None, self._given_up(), over[0] if over and all(over) else None)
 
@@ -262,10 +260,7 @@ class OngoingDecision:
 
     def _fits(self, node: str) -> bool:
         self._budget.used += 1
-        fits = self._places.find_misfit(self.posed, node, self._claims) is None
-        if not fits:
-            self._passed.add(node)
-        return fits
+        return self._places.find_misfit(self.posed, node, self._claims) is None
 
     def _decide_single(self, request: OpenRequest) -> Decision | None:
         """Decision for one slice: the cheapest, then preferred, on a node where the pod fits."""

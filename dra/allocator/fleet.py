@@ -73,17 +73,6 @@ class _NodeFacts(NamedTuple):
     gpus: tuple[Gpu, ...]
 
 
-@dataclass(slots=True)
-class Changes:
-    """Names of nodes whose GPUs change, and UIDs of claims that hold something else."""
-
-    nodes: set[str] = field(default_factory=set)
-    claims: set[str] = field(default_factory=set)
-
-    def __bool__(self) -> bool:
-        return bool(self.nodes or self.claims)
-
-
 class Fleet:
     """The GPUs of every node whose allocator is the controller, and who holds them.
 
@@ -92,7 +81,7 @@ class Fleet:
     names of the nodes that have these, in order. ``makers``: by kind and profile id, the groups
     whose GPUs could make a slice of the profile now. ``whole``: number of GPUs given out whole;
     ``shared``: of those that several claims may share, whole or in slices. ``quotas``: sums of what
-    namespaces hold. ``changed``: takes what changes, unless None. Not thread-safe.
+    namespaces hold. Not thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
@@ -117,7 +106,6 @@ class Fleet:
         self._by_node: dict[str, set[str]] = {}
         self._left_out: dict[tuple[str, str], str] = {}
         self._base: Fleet | None = None
-        self.changed: Changes | None = None
 
     def set_inventory(self, inventory: Inventory) -> bool:
         """Take a node's inventory; returns True when that may have made room.
@@ -286,10 +274,6 @@ class Fleet:
         """UIDs of the claims that are allocated on ``node``."""
         return frozenset(self._by_node.get(node, ()))
 
-    def everything(self) -> Changes:
-        """Every node with GPUs, and every claim that is counted."""
-        return Changes({*self.nodes}, {*self._holders})
-
     def profiles_of(self, node: str) -> frozenset[str]:
         """Names of the profiles that a node's GPUs have, whoever allocates them."""
         return self._facts[node].profiles if node in self._facts else frozenset()
@@ -333,8 +317,6 @@ class Fleet:
         if self._base is not None:
             self._holders[uid] = holder
             return
-        if self.changed is not None:
-            self.changed.claims.add(uid)
         before = self._holders.pop(uid, None)
         if before is not None:
             self.quotas.enter(before[0], None, ())
@@ -393,8 +375,6 @@ class Fleet:
         gpus, former = node.gpus if node else (), before.gpus if before else ()
         if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
             return
-        if self.changed is not None:
-            self.changed.nodes.add(name)
         kept = {*map(id, gpus)} & {*map(id, former)}
         for state in gpus:
             if id(state) not in kept:

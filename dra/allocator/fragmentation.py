@@ -14,8 +14,6 @@ from dra.allocator.gpustate import GpuId
 from dra.allocator.moves import MoveTable
 from dra.allocator.score import sws
 from dra.gpu.geometry import Placement, Usage
-from dra.gpu.holdings import occupant_of
-from dra.gpu.names import MigDevice, gpu_name, parse_device
 
 
 @dataclass(slots=True)
@@ -86,19 +84,3 @@ def charge(fleet: Fleet, slices: Iterable[tuple[GpuId, str, Placement]]) -> floa
             total += sws(seen, move)[0]
             usages[gpu] = move.after
     return total
-
-
-def charge_of(fleet: Fleet, node: str, devices: Iterable[str]) -> float:
-    """As ``charge``, for those devices of a node that are slices one claim has alone."""
-    slices = list[tuple[GpuId, str, Placement]]()
-    known = fleet.nodes.get(node)
-    for device in map(parse_device, sorted(devices)):
-        state = known.gpu(gpu_name(device.minor)) if known is not None else None
-        if not isinstance(device, MigDevice) or device.shared or state is None:
-            continue
-        geometry = state.gpu.geometry
-        profile = geometry.by_id(device.profile_id) if geometry is not None else None
-        occupant = occupant_of(device, geometry)
-        if profile is not None and occupant is not None:
-            slices.append((state.id, profile.name, occupant.placement))
-    return charge(fleet, slices)

@@ -169,14 +169,11 @@ class Outcome(NamedTuple):
     """Result of a search: the decision or, where it stopped for want of steps, ``given_up``.
 
     ``over``: the obstacle where every alternative is over a quota of the pod's namespace.
-    ``passed``: nodes that were tried before the decision was made, and on which the pod did not
-    fit.
     """
 
     decision: Decision | None
     given_up: GivenUp | None = None
     over: Obstacle | None = None
-    passed: frozenset[str] = frozenset()
 
 
 class OpenRequest(NamedTuple):

@@ -51,16 +51,6 @@ class Demand:
         self._counts[profile] = self._counts.get(profile, 0.0) + 1.0
         self.observed += 1
 
-    @property
-    def counts(self) -> dict[str, float]:
-        """The mix that is known: weight by the name of the profile."""
-        return dict(self._counts)
-
-    def restore(self, counts: Mapping[str, float]) -> None:
-        """Replace the mix by that of ``counts``."""
-        self._counts = dict(counts)
-        self.observed += 1
-
     def shares(self, geometry: Geometry) -> tuple[float, ...]:
         """Per profile of ``geometry``, its share of the requests; they sum to one."""
         known = self._counts.get

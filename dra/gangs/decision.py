@@ -52,15 +52,13 @@ class Placed:
     """A pod with a place beside the others.
 
     ``rest``: its ``problem`` without the claims that were decided for pods before it. ``decision``:
-    for the claims of ``rest``, None where it has none. ``passed``: nodes on which the pod did not
-    fit.
+    for the claims of ``rest``, None where it has none.
     """
 
     problem: Problem
     rest: Problem
     decision: Decision | None
     node: str
-    passed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +385,7 @@ class GangDecision:
                 return False
             tried = self._like(rest, self._attempt)
             node = outcome.decision.node
-            self._count(Placed(problem, tried, outcome.decision, node, outcome.passed))
+            self._count(Placed(problem, tried, outcome.decision, node))
             return True
 
     def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:

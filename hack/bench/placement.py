@@ -1,7 +1,7 @@
 """Packing of each placement policy: ``python -m hack.bench.placement``.
 
-Recordings in the form of ``dra.replay.form`` are played by the product's own allocator, each by all
-policies: requests that stay, that come and go, that queue, and a public trace
+Requests are played by the product's own allocator (``hack/bench/play.py``), the same by all
+policies: such as stay, that come and go, that queue, and a public trace
 (``hack/bench/openb.py``). Figures are means over seeds, with the standard deviation. Loads are
 offered memory slices over the fleet's.
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -25,81 +25,17 @@ import click
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.score import POLICIES
-from dra.cel.kinds import Kinds
-from dra.cel.selectors import Selectors
-from dra.claims.classes import generated_classes
-from dra.claims.wants import Want
 from dra.gpu.geometry import Geometry
-from dra.gpu.names import DEFAULT_DRIVER, class_name
-from dra.replay.form import (
-    VERSION,
-    Asked,
-    AskedClaim,
-    Event,
-    Header,
-    Left,
-    NodeState,
-    Recording,
-    as_recorded,
-)
-from dra.replay.play import Fate, Played, play
-from dra.replay.setting import Setting
 from hack.bench import openb
-from hack.bench.objects import MIXES, geometry, inventory, sizes
+from hack.bench.objects import MIXES, geometry, sizes
+from hack.bench.play import Ask, Played, Site, play
 
 KUBE = "kube"
 NAMES = (KUBE, *POLICIES)
 QUEUE_MIX = (0.35, 0.0, 0.25, 0.25, 0.0, 0.05)
 """MIGBench's weights (1g, 2g, 3g, 7g: 35/25/25/5); they need not sum to one."""
 
-SECOND = 1_000_000
 _WARM = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Slices of a profile, asked for together; each ``lasts`` so many seconds, None: for ever."""
-
-    at: float
-    profile: str
-    lasts: float | None
-    count: int = 1
-
-
-@cache
-def _expressions(profile: str) -> tuple[str, ...]:
-    [found] = [
-        c
-        for c in generated_classes(DEFAULT_DRIVER, [profile])
-        if c["metadata"]["name"] == class_name(profile)
-    ]
-    return tuple(s["cel"]["expression"] for s in found["spec"]["selectors"])
-
-
-def recording(
-    shape: Geometry, asks: Iterable[Ask], *, gpus: int, per_node: int, queues: bool
-) -> Recording:
-    """``asks`` in their order; who finds no room waits if it ``queues``, else it goes."""
-    state: list[Event] = []
-    for number in range(math.ceil(gpus / per_node)):
-        found = inventory(f"node-{number:04}", shape)
-        number_here = min(per_node, gpus - number * per_node)
-        mignode = as_recorded(replace(found, gpus=found.gpus[:number_here]))
-        state.append(NodeState(t=0, node=found.node, mignode=mignode))
-    header = Header(version=VERSION, driver=DEFAULT_DRIVER, begun="")
-    return Recording(header, tuple(state), tuple(_events(asks, queues=queues)))
-
-
-def _events(asks: Iterable[Ask], *, queues: bool) -> Iterator[Event]:
-    for number, ask in enumerate(asks):
-        t = int(ask.at * SECOND)
-        name = class_name(ask.profile)
-        want = Want("0", name, _expressions(ask.profile), ask.count)
-        lasts = 2**62 if ask.lasts is None else int(ask.lasts * SECOND)
-        claims = (AskedClaim(number, ((want,),)),)
-        yield Asked(t=t, ask=number, pod=name, tenant="t", claims=claims, lasts=lasts)
-        if not queues:
-            yield Left(t=t, ask=number)
 
 
 def kube(allocator: Allocator, problem: Problem) -> Decision | None:
@@ -125,17 +61,11 @@ def kube(allocator: Allocator, problem: Problem) -> Decision | None:
     return None
 
 
-def played(found: Recording, policy: str) -> Played:
-    """``found`` by a policy, or by kube-scheduler's way."""
-    kinds = _kinds()
+def played(asks: Iterable[Ask], site: Site, policy: str) -> Played:
+    """``asks`` by a policy, or by kube-scheduler's way."""
     if policy == KUBE:
-        return play(found, Setting(), kinds=kinds, choose=kube)
-    return play(found, Setting(policy), kinds=kinds)
-
-
-@cache
-def _kinds() -> Kinds:
-    return Kinds(Selectors())
+        return play(asks, site, choose=kube)
+    return play(asks, site, policy=policy)
 
 
 def _names(mix: Sequence[float], shape: Geometry, draw: random.Random) -> Callable[[], str]:
@@ -189,44 +119,38 @@ Row = tuple[str, Figures]
 
 def accepted(found: Played, shape: Geometry, *, since: float = 0.0) -> Figures:
     """Accepted requests and memory slices, in percent."""
-    fates = [f for f in found.fates.values() if f.asked.t >= since * SECOND]
-    slices = {fate.asked.ask: _slices(fate, shape) for fate in fates}
+    by_size = sizes(shape)
+    fates = [f for f in found.fates if f.ask.at >= since]
     placed = [fate for fate in fates if fate.placed is not None]
-    return {
-        "requests": 100 * len(placed) / len(fates),
-        "slices": 100 * sum(slices[f.asked.ask] for f in placed) / sum(slices.values()),
-    }
-
-
-def _slices(fate: Fate, shape: Geometry) -> int:
-    want = fate.asked.claims[0].choices[0][0]
-    size = next(p.memory_slices for p in shape.profiles if class_name(p.name) == want.class_name)
-    return want.count * size
+    every, of_placed = (
+        sum(by_size[f.ask.profile] * f.ask.count for f in each) for each in (fates, placed)
+    )
+    return {"requests": 100 * len(placed) / len(fates), "slices": 100 * of_placed / every}
 
 
 def waits(found: Played) -> Figures:
     """Mean seconds until a request was placed, and free slices that none of those could use."""
-    since = ((f.placed or found.end) - f.asked.t for f in found.fates.values())
-    return {"wait": fmean(since) / SECOND, "stranded": found.stranded}
+    until = ((found.end if f.placed is None else f.placed) - f.ask.at for f in found.fates)
+    return {"wait": fmean(until), "stranded": found.stranded}
 
 
 def run_mix(seed: int, policy: str, *, scenario: str, product: str, gpus: int) -> Figures:
     """One seed of a scenario by a policy."""
     shape, result = geometry(product), dict[str, float]()
-    lost = partial(recording, shape, gpus=gpus, per_node=4, queues=False)
+    lost = Site(shape, gpus, per_node=4, queues=False)
     if scenario == "fill":
         for share in (0.85, 1.0):
             asks = [fill(shape, mix, gpus=gpus, share=share, seed=seed) for mix in MIXES.values()]
-            found = [accepted(played(lost(each), policy), shape) for each in asks]
+            found = [accepted(played(each, lost, policy), shape) for each in asks]
             result |= {f"{k} {share:.0%}": fmean(f[k] for f in found) for k in found[0]}
     elif scenario == "steady":
         for load in (0.85, 1.0):
             asks = [steady(shape, mix, gpus=gpus, load=load, seed=seed) for mix in MIXES.values()]
-            every = [accepted(played(lost(each), policy), shape, since=_WARM) for each in asks]
+            every = [accepted(played(each, lost, policy), shape, since=_WARM) for each in asks]
             result |= {f"{k} load {load}": fmean(f[k] for f in every) for k in every[0]}
     else:
         jobs = queue(shape, QUEUE_MIX, gpus=gpus, load=0.8, seed=seed)
-        result |= waits(played(recording(shape, jobs, gpus=gpus, per_node=4, queues=True), policy))
+        result |= waits(played(jobs, replace(lost, queues=True), policy))
     return result
 
 
@@ -237,8 +161,7 @@ def run_trace(seed: int, policy: str, *, path: Path, product: str, scenario: str
     asks = [Ask(j.created, j.profile, j.lasts, j.count) for j in jobs]
     if scenario == "own times":
         gpus = math.ceil(0.9 * openb.peak(jobs, shape))
-        found = recording(shape, asks, gpus=gpus, per_node=8, queues=True)
-        result = played(found, policy)
+        result = played(asks, Site(shape, gpus, per_node=8, queues=True), policy)
         return {"GPUs": gpus, **waits(result)}
     if scenario == "parts":
         asks = [ask for ask in asks if ask.profile != jobs[0].whole]
@@ -247,7 +170,7 @@ def run_trace(seed: int, policy: str, *, path: Path, product: str, scenario: str
     total = sum(by_size[ask.profile] * ask.count for ask in asks)
     gpus = math.ceil(0.8 * total / shape.memory_slices)
     stay = [Ask(n, ask.profile, None, ask.count) for n, ask in enumerate(asks)]
-    result = played(recording(shape, stay, gpus=gpus, per_node=8, queues=False), policy)
+    result = played(stay, Site(shape, gpus, per_node=8, queues=False), policy)
     used = accepted(result, shape)["slices"] * total / gpus / shape.memory_slices
     return {"GPUs": gpus, **accepted(result, shape), "slices in use": used}
 

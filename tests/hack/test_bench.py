@@ -11,6 +11,7 @@ from dra.allocator.moves import MoveTable
 from hack.bench import allocate, cluster, objects, openb, placement
 from hack.bench.objects import geometry
 from hack.bench.placement import NAMES
+from hack.bench.play import Ask, Site, play
 from hack.bench.site import partitionable
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
@@ -46,6 +47,14 @@ def test_parts_of_gpus_are_rounded_up_to_profiles(tmp_path: Path) -> None:
         ("1g.10gb", 1, 40.0),
     ]
     assert openb.peak(jobs, TABLE.geometry) == 0.5 + 2 + 0.125
+
+
+def test_who_finds_no_room_waits_for_it_or_is_lost() -> None:
+    asks = [Ask(1.0, "7g.80gb", 8.0), Ask(2.0, "4g.40gb", None), Ask(3.0, "1g.10gb", 1.0)]
+    asks.append(Ask(20.0, "7g.80gb", None))
+    for queues, placed in ((True, [1.0, 9.0, 9.0, None]), (False, [1.0, None, None, 20.0])):
+        played = play(asks, Site(TABLE.geometry, gpus=1, per_node=1, queues=queues))
+        assert [fate.placed for fate in played.fates] == placed
 
 
 def test_decisions_are_timed_per_size_of_the_cluster() -> None:

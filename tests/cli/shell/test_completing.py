@@ -43,7 +43,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("re", ["replay", "resume", "release"]),
+        ("re", ["resume", "release"]),
         ("map node-1", ["node-1@None"]),
         ("map node-1@None ", ["node-2@None"]),
         ("drain ", ["node-1@None", "node-2@None"]),

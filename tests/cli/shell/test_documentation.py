@@ -15,7 +15,6 @@ from dra.allocator.explain.answers import AnswerReason
 from dra.claims.reasons import Reason
 from dra.common.resources import DEVICE_CLASSES
 from dra.pods.nodefit import MisfitReason
-from dra.replay.form import VERSION, Header, Ready, encode
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
@@ -61,7 +60,6 @@ LINES = [
     ["release", "c", "wanted"],
     ["bundle", "--file", "{folder}/b.tar.gz"],
     ["kueue"],
-    ["replay", "{folder}/decisions.jsonl"],
     ["map", "nowhere"],
 ]
 """Each command at least once."""
@@ -99,11 +97,6 @@ FIELDS = {
     "Release": "dryRun forcible kept message name namespace released",
     "Bundle": "file missing",
     "KueueConfiguration": "configuration remarks",
-    "Replay": """
-        accepted begun differences differsAfterSeconds isCut lostBefore meanCost
-        meanWaitSeconds p95WaitSeconds placedElsewhere pods recorded replayed seconds
-        strandedSlices waited
-    """,
     "Error": "code message reason",
 }
 """Names of fields of each kind, at whatever depth."""
@@ -138,9 +131,6 @@ def test_fields_of_the_json_are_added_and_never_renamed_or_removed(
         world.set_finalizers(name)
     made_pod = world.add_pod("waiting", "wanted")
     world.tell(made_pod, "WaitingForSlice", "it waits")
-    header = Header(version=VERSION, driver="d", begun="")
-    lines = (encode(line) + b"\n" for line in (header, Ready()))
-    (tmp_path / "decisions.jsonl").write_bytes(b"".join(lines))
     found: dict[str, set[str]] = {}
     for line in LINES:
         shown = mig(*(w.format(folder=tmp_path) for w in line), "-o", "json").json

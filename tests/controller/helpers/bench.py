@@ -13,8 +13,6 @@ from controller.cluster.cluster import Cluster
 from controller.leader.engine import Engine
 from controller.leader.fence import Fence
 from controller.options import Options
-from controller.report.decision_file import DecisionFile
-from controller.report.decisions import DecisionLog
 from controller.report.metrics import ControllerMetrics
 from controller.report.report import PodConditions, Reporter
 from controller.serve.evaluations import Evaluations
@@ -27,7 +25,6 @@ from dra.cel.questions import Evaluator
 from dra.cel.selectors import Selectors
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
-from dra.kube.timing import rfc3339
 from tests.controller.helpers.fakeapi import FakeApi
 from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, copied, mignode, node, pod
 from tests.helpers.fields import checked
@@ -74,7 +71,6 @@ class Bench:
         preemption: bool = False,
         evaluator: Evaluator | None = None,
         asking: Send = inline,
-        recording: DecisionFile | None = None,
     ) -> None:
         """With an evaluator it is asked beforehand, as in a controller, through ``asking``."""
         self.send = send
@@ -109,22 +105,11 @@ class Bench:
             preemption=preemption,
             node_classes=node_classes,
         )
-        decisions = None
-        if recording is not None:
-            decisions = DecisionLog(
-                self.cluster,
-                recording,
-                now=self.now,
-                begun=rfc3339(self.time_of_day()),
-                names=True,
-            )
         self.world = World(
             self.cluster,
             self.writer,
             in_flight,
-            Reporter(
-                self.recorder, conditions, self.cluster, metrics, self.now, decisions=decisions
-            ),
+            Reporter(self.recorder, conditions, self.cluster, metrics, self.now),
             options,
             now=self.now,
             evaluations=evaluations,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +12,11 @@ from prometheus_client import CollectorRegistry
 
 from api.mignode import RoomRequest
 from controller import times
-from controller.report.decision_file import DecisionFile
 from controller.report.metrics import ControllerMetrics
 from dra.allocator.movers import Leave, is_possible, movers_on
 from dra.allocator.planner import find_plan
-from dra.cel.kinds import Kinds
-from dra.cel.selectors import Selectors
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
-from dra.replay import form
-from dra.replay.play import play
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     DRIVER,
@@ -614,33 +608,3 @@ def test_a_leader_that_dies_in_between_leaves_nothing_half_done() -> None:
     successor.wait(5)
     assert successor.seen == ["p1"]
     assert new.devices("urgent")
-
-
-# -- recorded
-
-
-@pytest.mark.parametrize(
-    ("how", "who", "device"),
-    [("moved", "b", "gpu-0-mig-1g5gb-19-0"), ("ended", "p1", "gpu-0-mig-1g5gb-19-1")],
-)
-def test_who_makes_room_ends_in_a_recording_before_the_other_is_placed(
-    how: str, who: str, device: str, tmp_path: Path
-) -> None:
-    file = DecisionFile(tmp_path / "log", 2**26)
-    if how == "moved":
-        room, name = crowded(recording=file), "big"
-        room.wish(name, "node-b")
-    else:
-        room, name = full(recording=file), "urgent"
-        room.asks(name, "1g.5gb", priority=100)
-    room.wait()
-    assert room.seen == [who]
-    file.close()
-    found = form.read((tmp_path / "log").read_bytes().splitlines(keepends=True))
-    held = (e for e in found.events if isinstance(e, form.Held) and not e.back)
-    [number] = [e.claim for e in held if e.devices[0][0] == device]
-    [ended] = [e for e in found.events if isinstance(e, form.Ended) and e.claim == number]
-    [asked] = [e for e in found.events if isinstance(e, form.Asked) and e.pod == f"default/{name}"]
-    [placed] = [e for e in found.events if isinstance(e, form.Placed) and e.ask == asked.ask]
-    assert asked.t < ended.t < placed.t
-    assert play(found, kinds=Kinds(Selectors())).differs_at is None

@@ -13,7 +13,6 @@ import itertools
 import random
 from collections.abc import Callable
 
-from controller.report.decision_file import DecisionFile
 from dra.common.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -70,15 +69,11 @@ class World:
     In every third world classes have quotas.
     """
 
-    def __init__(
-        self, seed: int, *, finalizer_at_creation: bool, recording: DecisionFile | None = None
-    ) -> None:
+    def __init__(self, seed: int, *, finalizer_at_creation: bool) -> None:
         self.draw = random.Random(seed)
         self.desk = Desk()
         self.born = finalizer_at_creation
-        self.bench = Bench(
-            send=self.desk.send, finalizer_at_creation=self.born, recording=recording
-        )
+        self.bench = Bench(send=self.desk.send, finalizer_at_creation=self.born)
         self.troubled = True
         self.numbers = itertools.count()
         self.told: dict[str, list[Callable[[], None]]] = {"claims": [], "pods": [], "nodes": []}

@@ -48,7 +48,6 @@ VALUES: dict[str, Obj] = {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
         "nodeLabels": {"enabled": True},
-        "decisionLog": {"enabled": True},
         "nodeClasses": {
             "classes": {"default": {"mode": "whole", "migMode": "switch"}},
             "configMaps": ["mig-parted"],

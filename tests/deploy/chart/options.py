@@ -57,13 +57,6 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--evict-failed": ("evictFailed.enabled", True, True),
         "--moves-per-hour": ("defrag.movesPerHour", 6, 6),
         "--preemption": ("preemption.enabled", True, True),
-        "--decision-log": (
-            "decisionLog.enabled",
-            True,
-            Path("/var/log/mig-decisions/decisions.jsonl"),
-        ),
-        "--decision-log-mib": ("decisionLog.mebibytes", 8, 8),
-        "--decision-log-names": ("decisionLog.names", True, True),
         "--scheduler": (
             "schedulers",
             ["default-scheduler", "volcano"],
