@@ -307,18 +307,6 @@ _COMMANDS = (
         examples=("release trainer-0-gpu-x7f2k -n research", "release --all -A --dry-run"),
     ),
     _command(
-        "kueue",
-        "Print the part of Kueue's configuration by which it counts claims for quota.",
-        _names_of("classes", "class", metavar="[CLASS]..."),
-        _option(
-            "--by",
-            text="what is counted; default: count",
-            type=click.Choice(["count", "memory"]),
-            default="count",
-        ),
-        examples=("kueue", "kueue mig-1g.5gb mig-3g.20gb", "kueue mig.dra.dev --by memory"),
-    ),
-    _command(
         "bundle",
         "Write the driver's state, logs and metrics into one file, for whoever is to help.",
         _option(

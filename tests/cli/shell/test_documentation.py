@@ -59,7 +59,6 @@ LINES = [
     ["resume", "node-a"],
     ["release", "c", "wanted"],
     ["bundle", "--file", "{folder}/b.tar.gz"],
-    ["kueue"],
     ["map", "nowhere"],
 ]
 """Each command at least once."""
@@ -96,7 +95,6 @@ FIELDS = {
     """,
     "Release": "dryRun forcible kept message name namespace released",
     "Bundle": "file missing",
-    "KueueConfiguration": "configuration remarks",
     "Error": "code message reason",
 }
 """Names of fields of each kind, at whatever depth."""
@@ -146,8 +144,7 @@ def _fields(value: Any, *, free: bool = False) -> Iterator[str]:
             if not free:
                 yield key
             data = key in ("placeable", "summary", "unreadable", "notEvicted", "room")
-            if key != "configuration":  # its fields are Kueue's
-                yield from _fields(inner, free=data)
+            yield from _fields(inner, free=data)
     if isinstance(value, list):
         for inner in value:
             yield from _fields(inner)

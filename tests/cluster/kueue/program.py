@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY
@@ -25,6 +24,7 @@ from hack.cluster.installation import apply
 from hack.cluster.machine import free_ports
 from sim.processes import Process
 from tests.cluster.harness.schedulersite import Site
+from tests.docs.handbook.blocks import blocks
 
 PROGRAM = "kueue"
 QUEUE = "here"
@@ -49,18 +49,19 @@ def missing(binaries: Binaries) -> str:
     return ""
 
 
-def mapping(site: Site, *arguments: str) -> Obj:
-    """The output of ``kubectl mig kueue`` for this cluster."""
-    kubeconfig = str(site.driver.control_plane.kubeconfig(ADMIN))
-    command = [sys.executable, "-m", "cli", "kueue", *arguments, "--kubeconfig", kubeconfig]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    made: Obj = yaml.safe_load(run.stdout)
-    return made
+def mapping(resource: str) -> Obj:
+    """The part of Kueue's configuration that the handbook has for a resource."""
+    for block in blocks(REPOSITORY / "docs" / "quota.md"):
+        if "deviceClassMappings:" in block.text:
+            made: Obj = yaml.safe_load(block.text)
+            if at(made, "resources", "deviceClassMappings")[0]["name"] == resource:
+                return made
+    raise LookupError(resource)
 
 
 @contextlib.contextmanager
 def running(
-    site: Site, binaries: Binaries, home: Path, printed: Obj, quota: Mapping[str, str]
+    site: Site, binaries: Binaries, home: Path, mapped: Obj, quota: Mapping[str, str]
 ) -> Iterator[None]:
     """Kueue with that part of its configuration, and a queue with that quota, for a while."""
     (certificates := home / "certs").mkdir(parents=True)
@@ -70,7 +71,7 @@ def running(
     environment = {**os.environ, "KUBECONFIG": str(site.driver.control_plane.kubeconfig(ADMIN))}
     program = Process(
         PROGRAM,
-        [binaries.path(PROGRAM), f"--config={_write_config(home, certificates, printed)}"],
+        [binaries.path(PROGRAM), f"--config={_write_config(home, certificates, mapped)}"],
         logs=home,
         environment=environment,
         within=lambda: ["unshare", "-m", "sh", "-c", _OWN_ETC, str(certificates)],
@@ -92,7 +93,7 @@ def _definitions(binaries: Binaries) -> Iterator[Obj]:
         yield from filter(None, yaml.safe_load_all(file.read_text()))
 
 
-def _write_config(home: Path, certificates: Path, printed: Obj) -> Path:
+def _write_config(home: Path, certificates: Path, mapped: Obj) -> Path:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=kueue"]
     command += ["-keyout", str(certificates / "tls.key"), "-out", str(certificates / "tls.crt")]
     subprocess.run(command, check=True, capture_output=True)
@@ -108,7 +109,7 @@ def _write_config(home: Path, certificates: Path, printed: Obj) -> Path:
         "internalCertManagement": {"enable": False},
         "integrations": {"frameworks": ["batch/job", "pod"]},
         "featureGates": {"VisibilityOnDemand": False},
-        **printed,
+        **mapped,
     }
     (config := home / "kueue.yaml").write_text(yaml.safe_dump(content))
     return config

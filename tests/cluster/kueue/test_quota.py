@@ -1,4 +1,4 @@
-"""Quota of Kueue by our classes, with the mapping that ``kubectl mig kueue`` prints for it."""
+"""Quota of Kueue by our classes, with the mappings that the handbook has for it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.cluster.kueue.workloads import (
 )
 
 RESOURCE = "nvidia.com/mig-1g.5gb"
+MEMORY = "mig.dra.dev/memory"
 CLAIM = {"slice": "mig-1g.5gb"}
 QUOTA = 2
 PLENTY = "100"
@@ -40,7 +41,7 @@ def queued(with_kueue: Binaries, root: Path) -> Iterator[Site]:
     with site(with_kueue, home, {"ours": ("controller", 1)}, {}) as made:
         template(made.api, "mig-1g.5gb")
         quota = {"cpu": PLENTY, RESOURCE: str(QUOTA)}
-        with running(made, with_kueue, home / "kueue", mapping(made), quota):
+        with running(made, with_kueue, home / "kueue", mapping(RESOURCE), quota):
             yield made
 
 
@@ -97,10 +98,8 @@ def test_quota_by_memory_where_kube_scheduler_allocates(with_kueue: Binaries, ro
         api = made.api
         made.wait("slices", lambda: made.published("theirs"))
         template(api, "mig-3g.20gb")
-        printed = mapping(made, "mig-3g.20gb", "--by", "memory")
-        (entry,) = printed["resources"]["deviceClassMappings"]
-        quota = {"cpu": PLENTY, entry["name"]: "30Gi"}
-        with running(made, with_kueue, home / "kueue", printed, quota):
+        quota = {"cpu": PLENTY, MEMORY: "30Gi"}
+        with running(made, with_kueue, home / "kueue", mapping(MEMORY), quota):
             for name in ("first", "second"):
                 create_job(api, name, {"slice": "mig-3g.20gb"})
                 if name == "first":
